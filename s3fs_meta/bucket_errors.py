@@ -1,4 +1,4 @@
-"""Errors about a bucket that lacks essential objects, or that has an older state.
+"""Errors about a bucket without essential objects, or with an older state.
 
 Owns: the errors of chain, images, superblock and lease, with advice for their repair. Does not know:
 errnos, exit statuses. A damaged object alone is a FormatError (``errors``).
@@ -20,8 +20,8 @@ class BrokenChainError(FormatError):
         lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
         self.message = (
             f"{key!r} cannot be read: {what}; so {lost} cannot be restored from the bucket. "
-            f"Up to txg {last_txg} everything can be restored: -o ro,at=txg={last_txg} mounts "
-            f"that, and s3fs-meta fsck -y repairs what can be repaired"
+            f"All txgs up to {last_txg} can be restored: -o ro,at=txg={last_txg} mounts the last "
+            f"of them, and s3fs-meta fsck -y repairs as much as possible"
         )
         self.args = (self.message,)
 
@@ -33,18 +33,18 @@ class NoImageError(FormatError):
         super().__init__(key, why)
         which, also = "", ""
         if upto is not None:
-            which, also = f" up to txg {upto}", "if no later one can be, "
+            which, also = f" up to txg {upto}", "if no later image can be restored, "
         self.message = (
             f"no image of the metadata{which} can be restored: {why}; {also}s3fs-meta fsck -y"
-            " --publish-local on a host that has mounted the filesystem puts its local state into"
-            " the bucket, and without such a host s3fs-meta fsck --rebuild finds the content, and the"
-            " names in intact pieces of an image"
+            " --publish-local on a host that has mounted the filesystem uploads its local state;"
+            " without such a host, s3fs-meta fsck --rebuild recovers the content, and names from"
+            " intact pieces of an image"
         )
         self.args = (self.message,)
 
 
 class OlderBucketError(CorruptionError):
-    """The bucket is older than a state that this host saw, or has another history."""
+    """The bucket is older than a state that this host saw, or has a different history."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class OlderBucketError(CorruptionError):
         txg: int,
         what: str,
         way_out: str = "move the state directory away; if not, s3fs-meta fsck -y on the host that"
-        " wrote last puts its state into the bucket",
+        " wrote last uploads its state",
     ) -> None:
         super().__init__(
-            f"{url} is not in the state that was seen last (txg {txg}): {what}; "
+            f"{url} is not in the state that this host saw last (txg {txg}): {what}; "
             f"if the bucket was restored on purpose, {way_out}"
         )
         self.txg, self.what = txg, what
@@ -77,15 +77,15 @@ class OlderSuperblockError(CorruptionError):
     def __init__(self, url: str, found: int, known: int) -> None:
         super().__init__(
             f"{url!r} has a superblock of generation {found}, and this host has seen generation "
-            f"{known}: an older one was put back, which an older passphrase opens; s3fs-meta fsck "
-            "-y, with the newer passphrase, restores the newest superblock; with "
+            f"{known}: an older superblock was put back, which an older passphrase opens; "
+            "s3fs-meta fsck -y, with the newer passphrase, restores the newest superblock; with "
             "--accept-superblock, it accepts the superblock in the bucket"
         )
         self.found, self.known = found, known
 
 
 class ExchangedSuperblockError(CorruptionError):
-    """The superblock in the bucket has other keys than the copy on this host."""
+    """The keys in the bucket's superblock differ from those in the copy on this host."""
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(

@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the machine, never behind the times that the kernel gives to files.
+    """The clock of the machine, which is never behind the times that the kernel gives to files.
 
     The kernel sets the times of written files, this program the times of created files. make(1) and
     relatime require that a later change never has an earlier time. No clock of clock_gettime(2)

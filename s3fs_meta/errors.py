@@ -7,7 +7,7 @@ not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), exit sta
     S3fsError
     ├── FsError                     a request cannot be carried out; becomes an errno
     ├── StoreError                  the object store failed or refused
-    │   ├── TransientStoreError     worth trying again
+    │   ├── TransientStoreError     a retry may succeed
     │   └── PermanentStoreError
     ├── CorruptionError             stored bytes or rows are damaged
     ├── DatabaseError               SQLite refused: full disk, I/O error, locked
@@ -86,7 +86,7 @@ class NeedsDirectoryError(FsError):
 
 
 class RefusesDirectoryError(FsError):
-    """The operation does not work on directories."""
+    """The operation is not possible on a directory."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"inode {ino} is a directory")
@@ -129,7 +129,7 @@ class AttributeExistsError(FsError):
     """XATTR_CREATE was requested and the attribute exists."""
 
     def __init__(self, ino: int, name: bytes) -> None:
-        super().__init__(f"inode {ino} has an attribute {quoted(name)}")
+        super().__init__(f"inode {ino} already has an attribute {quoted(name)}")
         self.ino, self.name = ino, name
 
 
@@ -161,7 +161,7 @@ class NoDataError(FsError):
     """The file has no data at or after the offset."""
 
     def __init__(self, ino: int, offset: int) -> None:
-        super().__init__(f"inode {ino} has no data from byte {offset} on")
+        super().__init__(f"inode {ino} has no data at or after byte {offset}")
         self.ino, self.offset = ino, offset
 
 
@@ -173,10 +173,10 @@ class NotPermittedError(FsError):
 
 
 class AccessRefusedError(FsError):
-    """Permission bits refuse the operation."""
+    """The permission bits forbid the operation."""
 
     def __init__(self, ino: int) -> None:
-        super().__init__(f"access to inode {ino} refused")
+        super().__init__(f"access to inode {ino} denied")
         self.ino = ino
 
 
@@ -207,7 +207,7 @@ class TooBigError(FsError):
     """The file would be larger than the limit."""
 
     def __init__(self, ino: int, size_bytes: int) -> None:
-        super().__init__(f"inode {ino} cannot have {size_bytes} bytes")
+        super().__init__(f"inode {ino} cannot grow to {size_bytes} bytes")
         self.ino, self.size_bytes = ino, size_bytes
 
 
@@ -223,7 +223,7 @@ class UnknownLengthError(FsError):
     """SEEK_DATA or SEEK_HOLE is refused, because only the kernel has the file's current length."""
 
     def __init__(self, ino: int) -> None:
-        super().__init__(f"inode {ino} is open for writing: the kernel does not show its length")
+        super().__init__(f"inode {ino} is open for writing: the kernel does not report its length")
         self.ino = ino
 
 
@@ -312,7 +312,7 @@ class NotLocalError(StoreError):
     """A block is not cached; fetch the block and repeat the request."""
 
     def __init__(self, block: int) -> None:
-        super().__init__(f"block {block} is not local")
+        super().__init__(f"block {block} is not cached")
         self.block = block
 
 
@@ -349,7 +349,7 @@ class ObjectTooLargeError(FormatError):
 
 
 class NewerFormatError(FormatError):
-    """A newer version of the program wrote an object, which need not be damaged."""
+    """A newer version of the program wrote the object, which is not necessarily damaged."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)
@@ -370,7 +370,7 @@ class BadRowError(CorruptionError):
     """A row has a value of a wrong type; only the row's inode is affected."""
 
     def __init__(self, what: str, ino: int) -> None:
-        super().__init__(f"{what} of inode {ino} has values of another type; run s3fs-meta fsck -y")
+        super().__init__(f"{what} of inode {ino} has values of a wrong type; run s3fs-meta fsck -y")
         self.what, self.ino = what, ino
         self.changed_nothing = False  # True if the error was raised before any row changed
 
@@ -395,7 +395,7 @@ class FencedError(S3fsError):
     """Another host has taken over with a newer epoch, so this mount must not write."""
 
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
-        super().__init__(f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}")
+        super().__init__(f"epoch {our_epoch} was replaced by epoch {their_epoch}, held by {holder}")
         self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
 
 
@@ -407,7 +407,7 @@ class SettingsError(S3fsError):
 
 
 class UsageError(SettingsError):
-    """An option or argument of the user is wrong."""
+    """The user gave an invalid option or argument."""
 
 
 class ExtensionMissingError(SettingsError):
@@ -462,7 +462,7 @@ class NotEmptyError(SettingsError):
 
 
 class HeldError(SettingsError):
-    """Another host, or another process on this host, holds the filesystem."""
+    """Another host, or another process on this host, is using the filesystem."""
 
 
 class ClockError(SettingsError):

@@ -27,7 +27,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # stands for the last three digits in a directory's name: 4,096 files each
+_ANY: Final = "xxx"  # stands for three hexadecimal digits, so a directory has at most 4,096 files
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
@@ -110,7 +110,7 @@ class PrunedTree:
         self._with_parents(place, lambda: os.link(source, place, follow_symlinks=False), source)
 
     def remove(self, name: str) -> bool:
-        """Remove a file and each directory that becomes empty; return whether the file existed."""
+        """Remove a file, and each directory that becomes empty; return whether the file existed."""
         place = self._place(name)
         try:
             os.unlink(place)
@@ -233,15 +233,15 @@ class NumberedDir(PrunedTree):
     """Files named by hexadecimal numbers, in one directory per 4,096 consecutive numbers.
 
     The name of a directory has ``xxx`` instead of the last three digits. Files of consecutive
-    numbers are in the same directory: on ext4, creating such a file takes a fourth of the time that
-    it takes in one of 256 directories chosen by a hash, and fewer directories must be synced.
+    numbers are in the same directory, so fewer directories must be synced. On ext4, creating such a
+    file takes a fourth of the time that it takes in one of 256 directories chosen by a hash.
     No other process creates directories below *root*, so *root* is synced only after a creation.
     """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._making = threading.Lock()  # guards the creation and the count of directories
-        self._made = 1  # number of created directories, plus 1 for those of earlier processes
+        self._made = 1  # number of created directories, plus 1 for all that existed before
         self._made_synced = 0  # number of created directories whose names are durable
 
     @override
@@ -267,7 +267,7 @@ class NumberedDir(PrunedTree):
         return place.rpartition("/")[2]
 
     def numbers(self, first: int) -> Iterator[int]:
-        """Yield the numbers of all files from *first* on, in no order; skip other files.
+        """Yield the numbers of all files, unsorted, starting at *first*; skip other files.
 
         Directories with smaller numbers are skipped.
         """
@@ -376,9 +376,9 @@ def write_again(
 ) -> None:
     """Replace a file with a durable copy with the same holes; the caller syncs the name.
 
-    A failed sync leaves pages in memory that differ from the disk but count as written. Writing to
-    the same file does not help: ext4 then writes into blocks that still count as unwritten. The
-    call blocks, so call it in a thread.
+    A failed sync leaves pages in memory that differ from the disk but are marked as written.
+    Writing to the same file does not help: ext4 then writes into blocks that are still marked as
+    unwritten. The call blocks, so call it in a thread.
 
     Args:
         path: the file.
@@ -400,9 +400,7 @@ def write_again(
             size_bytes = os.fstat(source).st_size if keep_bytes is None else keep_bytes
             for start, stop in _data_ranges(source, size_bytes):
                 offset = start
-                while (
-                    offset < stop
-                ):  # ends, because each iteration writes at least one byte or raises
+                while offset < stop:  # bounded: each iteration writes at least one byte or raises
                     data = os.pread(source, min(piece_bytes, stop - offset), offset)
                     offset += os.pwrite(target, data, offset)
             os.ftruncate(target, size_bytes)

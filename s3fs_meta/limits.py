@@ -13,20 +13,20 @@ GIB: Final = 1 << 30
 # --- names and attributes (POSIX, Linux) -------------------------------------------------------
 NAME_BYTES_MAX: Final = 255  # maximum length of a name: NAME_MAX in linux/limits.h
 SYMLINK_BYTES_MAX: Final = 4095  # maximum length of a symlink's target: PATH_MAX without the NUL
-XATTR_NAME_BYTES_MAX: Final = 255  # XATTR_NAME_MAX; xattr(7)
-XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # XATTR_SIZE_MAX; xattr(7)
+XATTR_NAME_BYTES_MAX: Final = 255  # maximum length of an xattr's name: XATTR_NAME_MAX in xattr(7)
+XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # maximum xattr value: XATTR_SIZE_MAX in xattr(7)
 XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX: the longest list of listxattr(2)
 # Maximum number of hard links to an inode: the largest signed 32-bit integer.
 LINKS_MAX: Final = (1 << 31) - 1
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
-# A file time in these bounds minus a ctime before 2116 fits into a signed 64-bit integer.
+# The difference between a time in these bounds and a ctime before 2116 fits into 64 signed bits.
 TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# At most 255 names of a directory can have the same 55-bit keyed hash. Only an attack needs more.
+# Bits that tell apart names with the same 55-bit hash in a directory. Only an attack exceeds 256.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
 RECENT_NAMES_MAX: Final = 64  # number of name hashes kept in memory
@@ -40,43 +40,45 @@ BLOCK_BYTES_MAX: Final = 16 * MIB
 PACK_BYTES_TARGET: Final = 16 * MIB  # a pack of this size is full
 # Maximum size of a pack: the target size, the largest incompressible block, and the index.
 PACK_BYTES_MAX: Final = 48 * MIB
-# Longest range that is requested from the store, because a damaged row may contain any length.
+# Longest range requested from the store. Without a limit, a damaged row could request any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
-PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack: its index is below 1 MiB
-SMALL_BLOCK_BYTES: Final = 64 * KIB  # a shorter block is fetched with its neighbours in the pack
+PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack; keeps its index below 1 MiB
+# A block shorter than this is fetched together with its neighbours in the pack.
+SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
 NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side of a block
-# Size of the ranges of packs that commands fetch when they copy files out of the bucket.
+# Number of bytes of a pack that one request fetches when a command copies files out of the bucket.
 CONTENT_RUN_BYTES: Final = 8 * MIB
-# Number of ranges of NEIGHBOUR_FETCH_BYTES in memory while small files are copied out.
+# Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
-# Number of files copied out of the bucket at once. Each needs memory for a run of blocks.
+# Number of files copied out of the bucket in parallel. Each needs memory for a run of blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# Maximum number of incompletely copied files that a report lists; it only counts the others.
+# Maximum number of incomplete files that a report lists. Further incomplete files are counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
-NEIGHBOUR_CACHE_PART: Final = 16  # share 1/N of the cache for neighbours that no program read
+# Neighbouring blocks that were fetched but not read yet use at most 1/N of the cache.
+NEIGHBOUR_CACHE_PART: Final = 16
 
 # --- metadata images ---------------------------------------------------------------------------
-IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image: one PUT
-# Maximum number of pieces of an image, for 256 GiB of metadata.
-# A hostile manifest of this length is parsed in a second.
+IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image; a piece is one PUT
+# Maximum number of pieces of an image: enough for 256 GiB of metadata.
+# Parsing a hostile manifest with this many pieces takes about a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# Number of damaged pieces after which fsck stops reading an image, which is already useless.
+# fsck stops reading an image after this many damaged pieces, because the image is useless.
 # A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows more, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-# Number of newest images that are never deleted, with all objects that they need.
+# Number of newest images that are never deleted, along with all objects that they need.
 IMAGES_KEPT: Final = 2
-IMAGES_SPACED: Final = 8  # older retained images are 1/N of the retention apart
+IMAGES_SPACED: Final = 8  # older images are kept at intervals of 1/N of the retention
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
-# Maximum number of searches for readable rows in one table: a minute of searching, not days.
+# Maximum number of searches for readable rows in one table: limits a salvage to about a minute.
 SALVAGE_PROBES_MAX: Final = 2_000_000
 # Number of evenly spaced searches between two runs of readable rows.
 SALVAGE_PROBES_OF_GAP: Final = 64
 SALVAGE_ROWS_AT_ONCE: Final = 1000  # maximum number of salvaged rows in memory
-# Maximum length of a value or row in an image or a changeset. A longer one is damaged.
+# Maximum length of a value or row in an image or a changeset. A longer value must be damaged.
 # The longest valid value, an extended attribute, has 64 KiB.
 IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
 # Maximum size of a metadata object that is parsed. Every intact object is smaller.
@@ -89,9 +91,9 @@ DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs --------------------------------------------------------------------------------
-SYNC_BYTES_MAX: Final = 16 * MIB  # recorded changes of this size are shipped at once
+SYNC_BYTES_MAX: Final = 16 * MIB  # recorded changes that reach this size are shipped at once
 # Number of polls without a new changelog after which a follower lists the bucket.
-# The listing finds a chain that continues under a later txg number.
+# The listing finds a chain that continues after a gap in the txg numbers.
 FOLLOW_LISTING_POLLS: Final = 30
 # Maximum number of changed names and inodes of one txg in a follower's memory: 40 MB.
 # After a larger txg, the follower invalidates all caches of the kernel.
@@ -101,23 +103,23 @@ FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 CHANGELOG_RUN_BYTES: Final = 4 * MIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
-CONDENSED_RECORDS_MIN: Final = 200  # a smaller number of unshipped records is not merged
-# Maximum number of records merged at once: a second under load, or an hour with few changes.
+CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth merging
+# Maximum number of records merged at once: those of a busy second or of a quiet hour.
 CONDENSED_RECORDS_MAX: Final = 2000
-# Maximum number of unshipped inodes in memory (30 MB), from which unshipped files are listed.
+# Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
 # Number of inodes collected from records in one slice of work. The last record may exceed it.
 # Without a WAL, a slice occupies the event loop for 12 ms.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
-# A record may have several hundred kilobytes.
+# A record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
-# Maximum distance of a key's txg from the last known txg: 87 years of txgs.
-# A key beyond it is foreign: a number near 2^63 would leave no numbers for later txgs.
+# A key may be at most this many txgs after the last known txg: 87 years of txgs.
+# Later keys are ignored as foreign. Near 2^63, no numbers would be left for later txgs.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
-# A key after a longer gap counts only if its object opens with the keys of the filesystem.
+# A key after a longer gap is used only if the filesystem's encryption keys open its object.
 TXG_GAP_MAX: Final = 100
 # Maximum number of foreign runs of keys after gaps. All later keys are ignored.
 TXG_GAPS_MAX: Final = 16
@@ -135,13 +137,13 @@ CHANGELOG_PACKS_MAX: Final = 1 << 18
 HISTORY_FETCHES_MAX: Final = 8
 # Maximum number of unreadable changelogs at the end of the chain that an overview skips.
 OVERVIEW_PROBES_MAX: Final = 16
-# Maximum number of changelogs that an overview without keys lists, with 100 requests.
+# Maximum number of changelogs that an overview without keys lists; this takes 100 requests.
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000
-# Number of objects read in parallel to learn which belong to a filesystem that is destroyed.
+# Number of objects that destroy reads in parallel to see which belong to the filesystem.
 REMOVAL_FETCHES_MAX: Final = 16
 # Maximum number of directories in memory during a search of the history for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
-FORMER_NAMES_MAX: Final = 2_000_000  # number of former names in a temporary table: 50 bytes each
+FORMER_NAMES_MAX: Final = 2_000_000  # maximum number of former names in a table; 50 bytes each
 MARK_HASH_DIGITS: Final = 32  # number of digits of a changelog's hash that a mount prints
 # Minimum number of digits of a changelog's hash in the at_least= option.
 MARK_HASH_DIGITS_MIN: Final = 16
@@ -150,7 +152,7 @@ MARK_HASH_DIGITS_MIN: Final = 16
 # Number of objects of one level that are merged into one object of the next level.
 # A restore of a week of changes reads at most 53 objects.
 LEVEL_FAN_OUT: Final = 5
-# Number of levels. An object of the last level spans 390,625 txgs: three weeks of a txg every 5 s.
+# Number of levels. An object of the last level spans 390,625 txgs: three weeks at one per 5 s.
 LEVELS_MAX: Final = 8
 # Maximum size of the changes, or of the block locations, in one level object; bounds memory.
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
@@ -159,56 +161,56 @@ LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
 LEVEL_CHECK_S: Final = 10.0  # interval of checks for changelogs to merge into levels
 
 # --- points in time in a mount (.snapshots) ---------------------------------------------------
-# Smallest inode number in a point in time (fs/past). Inodes of the present start at 1.
+# Smallest inode number in a point in time (fs/past). Present inodes start at 1.
 PAST_INO_MIN: Final = 1 << 62
-PAST_INO_BITS: Final = 40  # bits for the number of an inode within one point in time
+PAST_INO_BITS: Final = 40  # number of bits for an inode number within one point in time
 PAST_POINTS_OPEN_MAX: Final = 4  # maximum number of past databases that a mount keeps on disk
 PAST_IDLE_S: Final = 600.0  # a past database is removed after this time without a request
 PAST_CHECK_S: Final = 30.0  # interval of checks for unused points in time
 PAST_WAITING_MAX: Final = 128  # maximum number of waiting requests for points in time
-PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum content of past files in memory
+PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum bytes of past file content in memory
 # Maximum number of past blocks downloaded at once. Each is in memory twice: packed and plain.
 PAST_DOWNLOADS_MAX: Final = 4
 # Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
 PAST_WINDOWS_MAX: Final = 8
-# A name such as 1h-ago means the same txg while that txg is in use, and for this time afterwards.
+# A name such as 1h-ago refers to one txg while it is in use, and for this time afterwards.
 # A program that copies a tree looks up the name once for each file.
 PAST_NAME_KEPT_S: Final = 60.0
 PAST_NAMES_MAX: Final = 1_000  # maximum number of names such as 1h-ago in memory
-PAST_NAME_TIMEOUT_S: Final = 1.0  # the kernel may cache the txg of 1h-ago for this time
+PAST_NAME_TIMEOUT_S: Final = 1.0  # time for which the kernel may cache the txg of 1h-ago
 # Minimum size of a past database that a separate process restores, so that requests do not wait.
 # Restoring a smaller database takes less time than starting a process.
 RESTORE_APART_BYTES_MIN: Final = 32 * MIB
-# Maximum size of a restoring process's message, without its object.
+# Maximum size of a message from a restore process; the object after the message is not included.
 RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB
-RESTORER_END_S_MAX: Final = 2.0  # time limit for the end of a killed restoring process
-# Maximum number of packs per txg that a copy of the past brings back into use.
+RESTORER_END_S_MAX: Final = 2.0  # time limit for a killed restore process to exit
+# Maximum number of packs per txg that a copy from the past brings back into use.
 REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 
 # --- history index -----------------------------------------------------------------------------
-# Number of txgs in a run of level 1, and of runs in a run of the next level: the bits of a mask.
+# Number of txgs in a run of level 1, of runs in a run of the next level, and of bits in a mask.
 HISTORY_FAN_OUT: Final = 32
-# Number of levels. A run of the last level spans 1,048,576 txgs: 60 days of a txg every 5 s.
+# Number of levels. A run of the last level spans 1,048,576 txgs: 60 days at one per 5 s.
 HISTORY_LEVELS_MAX: Final = 4
 # Limits of one object of the history index. A run with more changes has no object.
 HISTORY_INODES_MAX: Final = 500_000
 HISTORY_NAMES_MAX: Final = 200_000
 HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
 HISTORY_CHECK_S: Final = 30.0  # interval of checks for txgs to index
-# Limits for changes that wait in memory until their run is complete: txgs, and inodes with names.
+# Maximum numbers of txgs, and of changed inodes and names, in memory until their run is complete.
 HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
-# Number of earlier runs that one check indexes, with HISTORY_FAN_OUT requests for each.
+# Number of earlier runs that one check indexes. Each run takes HISTORY_FAN_OUT requests.
 HISTORY_OLDER_RUNS: Final = 2
 # Maximum number of history index rows in memory during a search.
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000
 # Maximum size of changelog changes in memory during a search.
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB
-DIFF_NAMES_CACHED_MAX: Final = 100_000  # names in memory while two points in time are compared
+DIFF_NAMES_CACHED_MAX: Final = 100_000  # maximum names in memory during a comparison of two points
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
-# Maximum number of changelogs read to find the changed inodes; with more, comparing all is faster.
+# Maximum number of changelogs read to find changed inodes. For more, comparing all rows is faster.
 DIFF_CHANGELOGS_MAX: Final = 4_096
-# Maximum number of inodes that had one name in a search for versions.
+# Maximum number of inodes that one path may have had in a search for versions.
 HISTORY_STAYS_MAX: Final = 1_000
 
 # --- retention ---------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ RETENTION_S_DEFAULT: Final = 7 * 86_400  # default retention: every point in tim
 RETENTION_S_MAX: Final = 100 * 365 * 86_400  # maximum retention: 100 years
 RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to delete
 # Time between two searches for objects to delete while no txg is written.
-# More listings would cost an idle mount 0.3 USD a month on S3.
+# More frequent listings would cost an idle mount 0.3 USD a month on S3.
 RECLAIM_IDLE_S: Final = 86_400.0
 # Maximum number of objects that one pass of garbage collection deletes.
 RECLAIM_KEYS_MAX: Final = 10_000
@@ -225,12 +227,12 @@ RECLAIM_PACK_ROWS: Final = 100_000
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
-ABANDONED_SHOWN_MAX: Final = 50  # fsck lists at most this many abandoned txgs, and counts all
-# Maximum time between two txgs for retention, if only this host's clock measured the time.
-# A jump of the clock therefore loses at most a day of history.
+ABANDONED_SHOWN_MAX: Final = 50  # fsck lists at most this many abandoned txgs, but counts all
+# Longest time that retention assumes between two txgs if only this host's clock measured it.
+# A jump of the clock loses at most a day of history.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
-# Only a wrong time zone or date exceeds it. S3 refuses requests beyond 900 s.
+# Only a wrong time zone or date exceeds this limit. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
 # Maximum number of changelogs read to find the one that is as old as the retention.
 RECLAIM_PROBES_MAX: Final = 64
@@ -239,10 +241,10 @@ RECLAIM_PROBES_MAX: Final = 64
 # Maximum number of kept points: two years of nightly points, and one page of a listing.
 KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of the name of a kept point
-# Maximum content of a kept point's object; 700 bytes are usual.
+# Maximum size of a kept point's object. It usually has 700 bytes.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
-KEPT_FAULTS_MAX: Final = 100  # maximum number of bad objects of kept points that are named
-KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, because latency dominates
+KEPT_FAULTS_MAX: Final = 100  # maximum number of bad objects of kept points in a report
+KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
 
 # --- object stores -----------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,024 bytes
@@ -255,7 +257,7 @@ MULTIPART_BYTES: Final = 64 * MIB  # a larger object is uploaded in parts of thi
 HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys in one page of an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
-STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts of one request: about a minute with all delays
+STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; all delays add up to a minute
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0
 # Number of threads for requests. For each request, boto3 holds the interpreter lock for 0.8 ms.
@@ -267,24 +269,24 @@ STORE_TOTAL_S_MAX: Final = 120.0  # retries begin within this time after the fir
 # The last attempt begins at the end of this time, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # a store that never answered is reported after this time
-OFFLINE_AFTER_S: Final = 10.0  # a store that does not answer within this time is offline
+OFFLINE_AFTER_S: Final = 10.0  # a store that is silent for this time counts as offline
 # Number of bytes of a response that are read at once, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
-STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # a slower response is abandoned
+STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # a response slower than this is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
 
 # --- counted requests --------------------------------------------------------------------------
 REQUEST_DAYS_MAX: Final = 400  # number of days whose request counts are kept: 13 months
-REQUEST_NAMES_MAX: Final = 64  # maximum number of request counts per day: classes and causes
-REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; a full log has 1 MiB
-REQUESTS_SAVE_S: Final = 600.0  # interval of saves; a kill loses the counts of one interval
+REQUEST_NAMES_MAX: Final = 64  # maximum number of counters per day, one per class and cause
+REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; usually at most 1 MiB
+REQUESTS_SAVE_S: Final = 600.0  # interval of saving request counts; a kill loses one interval
 REQUESTS_LOCK_S_MAX: Final = 10.0  # longest wait for the lock of the request log
-KNOWN_POINTS_S: Final = 600.0  # minimum distance of two points in time that completion offers
-KNOWN_POINTS_LATEST: Final = 12  # the newest points in time, which completion always offers
+KNOWN_POINTS_S: Final = 600.0  # minimum time between two points that shell completion offers
+KNOWN_POINTS_LATEST: Final = 12  # shell completion offers at least this many newest points
 # Maximum number of points that completion offers: hourly for two days, daily for two months.
 KNOWN_POINTS_MAX: Final = 128
 KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion offers
-# Maximum size of the list for completion; a full list has 20 KiB.
+# Maximum size of the list for completion. A full list usually has 20 KiB.
 KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
@@ -292,18 +294,19 @@ GROUP_DELAY_S: Final = 0.005  # a group is committed after this time without an 
 GROUP_AGE_S_MAX: Final = 0.05  # a group is committed at this age; bounds the loss by a kill
 GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
-# Zeros that follow the WAL on the disk while programs call fsync; 50 calls use them up.
+# Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
 # When half of the zeros are used, more are appended.
 WAL_ROOM_BYTES: Final = 2 * MIB
 # Number of zeros appended at once on the event loop, in 0.1 ms.
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
-# Size of the intent log; 500 calls of fsync with 4 KiB each fill it between two syncs of the files.
+# Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
-INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # a longer intent log is read only up to this size
-# Content of one entry. Syncing files is faster for more, because the log writes content twice.
+INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # bytes after this size are never read from an intent log
+# Maximum content of a log entry. The log writes content twice; for more, syncing files is faster.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
-INTENT_PIECES_MAX: Final = 256  # ranges of one entry; the event loop reads each from a file
-WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes in memory while a file is rewritten
+# Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
+INTENT_PIECES_MAX: Final = 256
+WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes copied at a time when a file is rewritten
 COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.
 # More passes would help only while programs write fast.
@@ -311,52 +314,54 @@ COLLECT_PASSES_MAX: Final = 3
 # A pass that collects dirty data is complete if it causes at most this many write requests.
 # With more write requests, the kernel may have skipped files.
 COLLECT_QUIET_REQUESTS: Final = 8
-# Time limit for the end of a killed write-back process, which may wait for the mount.
+# Time limit for a killed write-back process to exit. It may be waiting for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # interval of the checks for a due image
-IMAGE_SHARE: Final = 4  # an image is due when new changelogs have 1/N of its size
+# A new image is due when the changelogs since the last image reach 1/N of that image's size.
+IMAGE_SHARE: Final = 4
 NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record or contains only deletions
-# Minimum size of new changelogs for an image. A smaller size saves no time in a restore.
+# Changelogs below this total size make no image due: an image would not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
-# Age at which a block is sealed if the blocks of this age fill a pack.
+# Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack stays small
 # Time between two reads of the lease during uploads; bounds the uploads of a fenced mount.
 LEASE_CHECK_S: Final = 10.0
 # Maximum number of batches that are packed or uploaded at once. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
-# The upload speed is measured over the last packs: at most 8 packs, within 30 s.
-# The measured speed follows the network within seconds, but not a single slow request.
+# The upload speed is the average over the packs of the last 30 s, but at most 8 packs.
+# The average follows the network speed within seconds but ignores a single slow request.
 UPLOADS_MEASURED: Final = 8
 UPLOADS_MEASURED_S: Final = 30.0
 
 # --- cache -------------------------------------------------------------------------------------
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
-# Maximum number of open cache files, which is also at most a fourth of the process limit.
+# Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
 # Number of empty block files that are created at once, when half of the previous ones are used.
-# The other half suffices for 100 ms of sequential writing.
+# The remaining half is enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
-FILES_AHEAD_MARGIN: Final = 32  # block numbers that may be used before the first empty files exist
+# Number of block numbers left free for blocks written before the first empty files exist.
+FILES_AHEAD_MARGIN: Final = 32
 CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks: 50 MB of index in memory
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
-SYNCFS_FILES_MIN: Final = 32  # one syncfs is cheaper than this many calls of fsync
+SYNCFS_FILES_MIN: Final = 32  # for this many files, one syncfs(2) is faster than fsync(2) for each
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
 # Extra bytes that each eviction frees, because one eviction for each small file would be slow.
 DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of blocks that are sealed and packed at once
 SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks that are sealed and packed at once
-# The event loop removes so many evicted files itself, in 1 ms; a thread removes more.
+# The event loop itself removes up to this many evicted files, in 1 ms. A thread removes more.
 EVICTED_AT_ONCE_MAX: Final = 16
-LOOP_SLICE_ROWS: Final = 100  # number of blocks handled between two schedule points: 1 to 5 ms
+LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule points: 1 to 5 ms
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its live share is smaller
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in the index of a pack
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
-# Mostly dead packs that one pass of compaction examines; some would not shrink.
+# Maximum number of mostly dead packs that one compaction examines. Some would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
-# Number of unreadable packs after which a pass of compaction ends. Each is fetched twice.
+# Number of unreadable packs after which a compaction stops. Each is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
 CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even during cancellation
@@ -369,43 +374,44 @@ LOST_PARTS_MAX: Final = 100_000
 # Maximum number of damage marks for records of one pack. With more, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
-UPLOAD_PAUSE_S: Final = 5.0  # pause after this host's disk or database made an upload fail
+UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed because of the local disk or database
 UPLOAD_RETRY_S_MAX: Final = 60.0  # longest pause between two attempts to upload, in a long outage
 FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store at once
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
-# Content that read-ahead requests at once, so that latency is a small part of the transfer time.
+# Number of bytes per read-ahead request: large enough to make the latency negligible.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
-RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers continue: 2 ms
-# Small blocks of a run that are unpacked before readers continue: a third faster than 4 at a time.
+RUN_SLICE_BLOCKS: Final = 4  # number of blocks unpacked before waiting readers continue: 2 ms
+# Number of small blocks unpacked before waiting readers continue: 32 are a third faster than 4.
 RUN_SLICE_SMALL_BLOCKS: Final = 32
-# Growth factor of a read-ahead window for each run that is read. A window begins with one run.
+# A read-ahead window starts with one run of blocks, and grows by this factor with each run read.
 READAHEAD_GROWTH: Final = 4
 
 # --- warm-up and pins --------------------------------------------------------------------------
-WARM_WORKERS: Final = 4  # number of parallel requests of a warm-up: the number of threads
+# Number of parallel requests of a warm-up; equals the number of request threads.
+WARM_WORKERS: Final = 4
 # Maximum content of one request of a warm-up: a complete pack, if the network is fast enough.
 WARM_RUN_BYTES: Final = 16 * MIB
 # Content of the first request of a warm-up, and of each request in a slow network.
 WARM_RUN_BYTES_MIN: Final = 1 * MIB
-# Maximum time of a warm-up request, because readers of its blocks wait for all of it.
+# Maximum time of a warm-up request. Readers of its blocks wait until all of it has arrived.
 WARM_RUN_S: Final = 2.0
-# Maximum gap between two records of a pack that one request downloads.
+# Maximum gap between two records of a pack that are downloaded by one request.
 WARM_GAP_BYTES: Final = 64 * KIB
 WALK_SLICE_BLOCKS: Final = 1000  # number of block map rows read in one slice of work: 2 ms
 PINS_MAX: Final = 1000  # maximum number of pinned trees; bounds the time of a check
 PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
 # Maximum size of the file of pins. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
-# Share 1/N of the cache that pins leave for other blocks, and its minimum: two largest blocks.
+# Pins leave 1/N of the cache to other blocks, but at least room for two blocks of maximum size.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
-# Maximum number of parent directories in which a write searches for a pin.
-# The next check of the pinned trees finds deeper changes.
+# Maximum number of parent directories that a write checks for a pin.
+# The next check of the pinned trees finds changes that are deeper in a tree.
 PIN_DEPTH_MAX: Final = 256
-PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees during changes
-# Pause after a check of pins, as a multiple of the time of the check: checks take 2 % of the time.
+PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while files change
+# Pause after a check of pins, as a multiple of its duration, so that checks use 2 % of the time.
 PIN_CHECK_PART: Final = 50
 PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 
@@ -413,14 +419,14 @@ PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 # Slowest rate limit. At this rate, a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum entries of a weekly timetable: four per hour
-RATE_BURST_S: Final = 1.0  # after a pause, a transfer may send the bytes of this time at once
-# Interval at which a waiting transfer reads the wall clock, to apply a timetable.
+RATE_BURST_S: Final = 1.0  # after a pause, a burst may have as many bytes as this time allows
+# Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
 # --- memory ------------------------------------------------------------------------------------
 # Number of memory arenas of the C library, which all threads share.
 ALLOCATOR_ARENAS: Final = 2
-# Smallest buffer with a memory mapping of its own, which is returned to the system when it is freed.
+# Buffers of at least this size have their own mapping, which free(3) returns to the system.
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
 # Maximum free memory at the end of an arena; more is returned to the system.
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
@@ -430,12 +436,12 @@ FUSE_TASKS_MAX: Final = 600  # with this many waiting handlers, pyfuse3 stops re
 # Maximum number of descriptors of a process that are searched for an open file, in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
 NEXT_REQUEST_S: Final = 100e-6  # a busy program sends its next request within this time
-STREAK_S_MAX: Final = 1e-3  # maximum time of handling requests without a scheduler pass
+STREAK_S_MAX: Final = 1e-3  # maximum time spent on requests between two scheduler passes
 # Maximum number of requests that wait for the store. One more request fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
-# Maximum number of write-back requests that wait in addition: all that the kernel sends at once.
+# Maximum number of additional waiting write-back requests: all that the kernel sends at once.
 WRITE_BACK_WAITING_MAX: Final = 64
-# The kernel caches names for this time. With a single writer, no cached name is stale.
+# The kernel caches names for this time. No cached name is stale, because only one host writes.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 # Maximum number of connections that wait for the control socket.
@@ -456,18 +462,18 @@ FSCK_ROUNDS_MAX: Final = 8
 FSCK_PATH_DEPTH_MAX: Final = 4096  # maximum depth of a path that a report prints
 FSCK_BATCH_ROWS: Final = 1000  # number of observations written with one statement
 FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of the temporary tables of fsck: 64 MiB
-# Maximum rows of temporary tables in their page cache. Each row takes about 16 bytes.
+# Maximum number of rows of temporary tables in the page cache. Each row takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
 # Number of other damaged packs of the same size whose keys fsck tries for a damaged pack.
-# One of these keys matches if two packs were swapped. Each attempt hashes an index.
+# If two packs were swapped, one of the tried keys matches. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-# Number of times that fsck repeats its check of the images if another host makes one concurrently.
+# Number of times that fsck repeats its check of the images because another host made a new image.
 FSCK_HEADS_MAX: Final = 3
-# Maximum number of packs without a row whose owner fsck checks, with one request for each.
+# Maximum number of packs without a row for which fsck checks the owner; one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
-FOREIGN_SHOWN_MAX: Final = 5  # maximum number of foreign objects that a report names
+FOREIGN_SHOWN_MAX: Final = 5  # maximum number of foreign objects that a report lists
 FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once; bounds memory to 96 MiB
-# fsck skips an inode after trying this many names in lost+found.
+# fsck gives up on an inode after this many names in lost+found are taken.
 LOST_NAME_ATTEMPTS_MAX: Final = 1000
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
@@ -489,13 +495,15 @@ EPOCH_LEAP_MAX: Final = 1 << 32
 # Number of nonces that a host keeps for acquisitions of the lease with an unknown outcome.
 LEASE_NONCES_MAX: Final = 4
 LABEL_CHARS_MAX: Final = 64
-PROOF_OBJECTS_MAX: Final = 4  # keys are tried on this many objects, because some may be damaged
-TRACE_KEYS_MAX: Final = 1000  # keys listed per kind of object if the superblock is missing
+# Encryption keys are tried on this many objects, because some of the objects may be damaged.
+PROOF_OBJECTS_MAX: Final = 4
+# Number of keys listed for each kind of object if the superblock is missing.
+TRACE_KEYS_MAX: Final = 1000
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX of Linux is 64; some systems allow more
 
 # --- passphrases: limits for argon2id parameters in a superblock, which may be hostile ----------
 KDF_ITERATIONS_MAX: Final = 64
-KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # 2 GiB
+KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # maximum memory of argon2id: 2 GiB
 KDF_LANES_MAX: Final = 16
 
 # --- pack index ---------------------------------------------------------------------------------
@@ -506,14 +514,14 @@ PACK_TAIL_BYTES: Final = 64 * KIB
 PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # size of SQLite's page cache on a small machine
 # Maximum size of SQLite's page cache. A larger cache would only duplicate the kernel's cache.
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
-# Maximum number of cached inode rows, with 0.7 KB each: directories in use, and new files.
+# Maximum number of cached inode rows of directories in use and of new files; 0.7 KB per row.
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
-STATEMENTS_CACHED_MAX: Final = 256  # the program has fewer different SQL statements
-DATABASE_BUSY_MS: Final = 10_000  # longest wait for a reader's lock, which is held for one step
+STATEMENTS_CACHED_MAX: Final = 256  # more than the number of different SQL statements
+DATABASE_BUSY_MS: Final = 10_000  # longest wait for a lock that a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
-# Size of new WAL pages from which a checkpoint in a thread is worthwhile.
+# A checkpoint in a thread is worthwhile when the WAL has this many bytes of new pages.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
@@ -526,25 +534,26 @@ PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 64 * KIB
 
 # --- filesystem semantics -----------------------------------------------------------------------
-PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file that are released at once: a few ms
-TREE_SLICE_NAMES: Final = 1000  # names of a removed tree that are deleted at once: 2 to 5 ms
+PURGE_BLOCKS_MAX: Final = 256  # number of blocks of a removed file released at once: a few ms
+TREE_SLICE_NAMES: Final = 1000  # number of names of a removed tree deleted at once: 2 to 5 ms
 # Maximum number of small directories of removed trees that are emptied at once.
 TREE_SLICE_DIRECTORIES: Final = 128
-SEEK_SLICE_ROWS: Final = 1000  # blocks examined at once in a search for a hole: 1 to 2 ms
-CLONE_SLICE_NAMES: Final = 400  # names that a clone creates at once: 2 to 5 ms
-CLONE_SLICE_BLOCKS: Final = 1000  # blocks that a clone shares at once: 2 to 5 ms
+SEEK_SLICE_ROWS: Final = 1000  # number of blocks that a search for a hole reads at once: 1 to 2 ms
+CLONE_SLICE_NAMES: Final = 400  # number of names that a clone creates at once: 2 to 5 ms
+CLONE_SLICE_BLOCKS: Final = 1000  # number of blocks that a clone shares at once: 2 to 5 ms
 COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # number of bytes copied at once on the event loop
-COPIED_RANGE_BYTES: Final = 32 * MIB  # bytes that one copy_file_range reads and writes
-# Maximum length of one copy_file_range, because the result has 32 bits.
+# Maximum number of bytes that one copy_file_range(2) copies by reading and writing.
+COPIED_RANGE_BYTES: Final = 32 * MIB
+# Maximum length of one copy_file_range(2). The kernel's reply has only 32 bits for the length.
 SHARED_RANGE_BYTES: Final = 1024 * MIB
-CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content that a clone copies at once: a few ms
+CLONE_COPIED_BYTES: Final = 4 * MIB  # bytes of dirty content that a clone copies at once: a few ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
 # Pause between two checks while work on a tree waits, for example for disk space.
 TREE_PAUSE_S: Final = 0.2
-TREE_BUSY_S: Final = 0.0002  # a longer pass of the scheduler means that other tasks ran
+TREE_BUSY_S: Final = 0.0002  # if a pass of the scheduler takes longer, other tasks ran
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which a cycle of directories is assumed
-FETCH_ROUNDS_MAX: Final = 16  # maximum retries of a request that waited for blocks
+FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest buffer for readdir.
 READDIR_ROWS_MIN: Final = 24
 # Maximum number of read-ahead runs that wait for a worker. Further runs are dropped.
@@ -564,7 +573,7 @@ UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while file
 
 # --- s3fs-meta browse ---------------------------------------------------------------------------
 FOLDER_SIZES_MAX: Final = 1_000_000  # maximum number of directories whose sizes are shown: 56 MB
-FOLDER_SIZES_SLICE: Final = 10_000  # rows read between two schedule points: about 10 ms
-NAME_SEARCH_SLICE: Final = 10_000  # names searched between two schedule points: some 5 ms
-# Maximum number of directories that a search remembers: 10 MB.
+FOLDER_SIZES_SLICE: Final = 10_000  # number of rows read before other tasks may run: about 10 ms
+NAME_SEARCH_SLICE: Final = 10_000  # number of names searched before other tasks may run: about 5 ms
+# Maximum number of directories that a search keeps in memory: 10 MB.
 NAME_SEARCH_DIRECTORIES_MAX: Final = 100_000

@@ -49,14 +49,14 @@ def this_machine() -> Machine:
 
 
 def _read(path: Path) -> str | None:
-    """Return the identifier in a file; None if the file is unreadable or lacks an identifier."""
+    """Return the identifier in a file; None if the file is unreadable or contains none."""
     try:
         with path.open("rb") as file:
             value = file.read(_BYTES_MAX).decode("ascii").strip().lower()
     except (OSError, UnicodeDecodeError):
         return None
     digits = value.replace("-", "")
-    # Not unique: "uninitialized", see machine-id(5), and UUIDs of only 0 or f (SMBIOS).
+    # Identifiers that are not unique: "uninitialized" (machine-id(5)), and UUIDs of only 0 or f.
     if not digits or value == "uninitialized" or set(digits) in ({"0"}, {"f"}):
         return None
     return value
@@ -95,8 +95,8 @@ def has_forgotten(before: str | None, now: str) -> bool:
 def _disk_sequence(device: int) -> str:
     """Return the kernel's sequence number of an attached disk; "" if the disk has no number.
 
-    Each attachment in a boot has another number. Linux has these numbers since version 5.15;
-    network filesystems and Btrfs have no single disk.
+    Within one boot, each attachment has a different number. Linux has these numbers since version
+    5.15; network filesystems and Btrfs have no single disk.
     """
     entry = BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
     for path in (

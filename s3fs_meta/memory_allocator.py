@@ -2,15 +2,15 @@
 
 Owns: the call, and the check for the C library. Does not know: what a process allocates.
 
-By default, glibc gives each thread an arena of its own, up to eight for each processor, and memory
-that is freed in one arena is not reused in another. It also raises the size from which a buffer gets
-a mapping of its own, up to 32 MiB, once such a buffer was freed. The daemon's threads allocate and
+By default, glibc creates an arena for each thread, up to eight for each processor. Memory that is
+freed in one arena is not reused in another. After a buffer with a separate mapping was freed, glibc
+also raises the minimum size of such buffers, up to 32 MiB. The daemon's threads allocate and
 free packs and ranges of 8 to 16 MiB, so their arenas keep several times the memory in use. A limit
 of two arenas should cost little here, because most allocations hold the interpreter lock anyway.
 
 Buffers of less than 4 MiB stay in the arenas: in a trial with mappings from 1 MiB on, an upload took
 a third more processor time.
-Figures: docs/design/performance.md, "Memory". Source: mallopt(3).
+Measurements: docs/design/performance.md, "Memory". Source: mallopt(3).
 """
 
 import ctypes
@@ -34,11 +34,11 @@ def bound_free_memory() -> bool:
     Call this before threads start, because arenas that exist are kept.
 
     Returns:
-        False if the C library is not glibc, which has other parameters; nothing is changed then.
+        False if the C library is not glibc: its parameters are different, so nothing is changed.
     """
     libc = ctypes.CDLL(None)
-    # Only glibc has gnu_get_libc_version(3). Another allocator may be loaded instead of glibc's;
-    # then the call has no effect.
+    # Only glibc has gnu_get_libc_version(3).
+    # If another allocator replaces the one of glibc, the call has no effect.
     if not hasattr(libc, "gnu_get_libc_version") or not hasattr(libc, "mallopt"):
         return False
     libc.mallopt(_M_ARENA_MAX, ALLOCATOR_ARENAS)

@@ -41,7 +41,7 @@ class Attributes(NamedTuple):
     atime_ns: int
     rdev: int
     parent: Ino  # the parent directory; for a file with hard links, one of the parents
-    flags: int  # InodeFlag
+    flags: int  # bits of InodeFlag
     btime_ns: int  # creation time of the inode; never changes
 
 
@@ -75,7 +75,7 @@ _OTHER_POINTS: Final = frozenset({NEWEST.text, "now"})
 
 
 def is_kept_name(text: str) -> bool:
-    """Return whether a text is a valid name of a kept point and no other point in time."""
+    """Return whether a text is a valid kept-point name, and no other kind of point in time."""
     return (
         len(text) <= KEPT_NAME_CHARS_MAX
         and _KEPT_NAME.fullmatch(text) is not None
@@ -132,7 +132,7 @@ class PackState(enum.IntEnum):
 
     UPLOADING = 1  # the upload was recorded but not confirmed; the object may or may not exist
     STORED = 2  # the store has confirmed the object
-    CONDEMNED = 3  # gets no new references; deleted when no retained image needs the pack
+    CONDEMNED = 3  # without new references; deleted when no retained image needs the pack
 
 
 class BlockRow(NamedTuple):

@@ -62,7 +62,7 @@ class MountStatus:
 
         Args:
             read_only: True to refuse changes until ``promote``.
-            rows_changed: returns the number of changed rows; None if each change counts as one row.
+            rows_changed: returns the number of changed rows; None to assume one row per change.
             undo: rolls back changes that are not committed.
         """
         self._state = MountState.STARTING
@@ -91,7 +91,7 @@ class MountStatus:
         return self._state not in _SHIPS_NOT and not self._troubled
 
     def enter(self, state: MountState, why: str = "") -> None:
-        """Change the state; a transition that the table lacks is a bug."""
+        """Change the state; a transition that is not in the table is a bug."""
         if state is self._state:
             return
         assert state in NEXT[self._state], f"{self._state} cannot become {state}"

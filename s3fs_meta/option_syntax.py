@@ -135,7 +135,7 @@ def entry_name(word: str, text: str) -> str:
 
 
 def point_of_txg(word: str, text: str) -> PointInTime:
-    """Return the point in time at the end of the transaction group with a number."""
+    """Return the point in time at the end of the transaction group with number *text*."""
     return PointInTime(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
 
 
@@ -156,7 +156,7 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
     fraction = _FRACTION.search(text)
     fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
-        # Python 3.10 does not parse "Z" and nanoseconds. A time without a zone is local.
+        # Python 3.10 parses neither "Z" nor nanoseconds. A time without a zone is local.
         whole = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
         when = datetime.fromisoformat(whole).astimezone()
     except (ValueError, OverflowError):

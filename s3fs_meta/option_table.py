@@ -163,8 +163,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse_size,
         "",
         "Maximum size of the filesystem, which `df` shows; writes beyond it fail with ENOSPC. "
-        "Deduplicated content and extended attributes count, names and inodes do not. 0 means "
-        "unlimited; default: the value of the last mount, which the filesystem stores.",
+        "Deduplicated content and extended attributes count towards it, names and inodes do not. "
+        "0 means unlimited; default: the value of the last mount, which the filesystem stores.",
         "Each mount sums up the sizes of all extended attributes: 0.25 s for a million.",
         NO_EFFECT,
     ),
@@ -204,7 +204,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "the "
         "user who mounted has access, not even root. Users other than root need `user_allow_other` "
         "in `/etc/fuse.conf`.",
-        "Requests of other users load the daemon.",
+        "Requests from other users add load to the daemon.",
         NO_EFFECT,
     ),
     Option(
@@ -374,10 +374,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TXG:HASH",
         mark,
         "",
-        "Refuse a bucket that lacks the state that an earlier mount printed as TXG:HASH, because "
-        "the "
-        "bucket may have been replaced by an old copy. The mount checks the state that it serves; "
-        "with `at`, the chain that contains the point in time.",
+        "Refuse a bucket without the state that an earlier mount printed as TXG:HASH, because an "
+        "old copy may have replaced the bucket. The mount checks the state that it serves; with "
+        "`at`, the chain that contains the point in time.",
         "The check takes up to three requests.",
         NO_EFFECT,
     ),
@@ -441,10 +440,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "[ADDR:]PORT",
         listen_address,
         "",
-        "Serve the figures of the mount to Prometheus over HTTP at `/metrics`, on 127.0.0.1 unless "
-        "an IP address is given. Each mount needs its own port.",
-        "A request takes a few ms. Every user of this host can read the figures; unless the "
-        "address is a loopback address, every host that reaches the port can.",
+        "Serve the statistics of the mount to Prometheus over HTTP at `/metrics`, on 127.0.0.1 "
+        "unless an IP address is given. Each mount needs its own port.",
+        "A request takes a few ms. Every user of this host can read the statistics, and so can every host "
+        "that reaches the port, unless the address is a loopback address.",
         NO_EFFECT,
     ),
     Option(

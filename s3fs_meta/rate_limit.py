@@ -2,7 +2,7 @@
 
 Owns: the value, its parser, the rate at a local time. Does not know: clocks, waiting
 (``objects.throttle``).
-Source: rclone's option ``--bwlimit``, whose form a timetable has.
+Source: rclone's option ``--bwlimit``, which has the same form of timetables.
 """
 
 import re
@@ -28,7 +28,7 @@ _EXAMPLE: Final = "08:00,512K 23:00,off"
 
 
 class Slot(NamedTuple):
-    """One entry of a timetable: the rate from a minute of the week on."""
+    """One entry of a timetable: the rate that applies from one minute of the week onwards."""
 
     minute: int  # minutes since Monday 00:00, local time
     bytes_per_s: int | None  # maximum rate; None means unlimited
@@ -40,7 +40,7 @@ class RateLimit:
 
     text: str  # the limit as the user typed it, with single spaces
     slots: tuple[Slot, ...]  # one or more slots by time; each lasts until the next slot begins
-    strict: bool = False  # limit even transfers for which a program waits
+    strict: bool = False  # also limit transfers for which a program waits
 
     @override
     def __str__(self) -> str:
@@ -109,8 +109,8 @@ def _rate(word: str, text: str, rate: str) -> int | None:
         raise _invalid(word, text) from exc
     if found < RATE_BYTES_PER_S_MIN:
         raise UsageError(
-            f"{word}={text}: {rate} is below the minimum, {RATE_BYTES_PER_S_MIN >> 10}K bytes per"
-            " second; write off for an unlimited rate"
+            f"{word}={text}: {rate} is below the minimum of {RATE_BYTES_PER_S_MIN >> 10}K bytes per"
+            " second; for an unlimited rate use 'off'"
         )
     return found
 

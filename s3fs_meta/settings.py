@@ -20,7 +20,7 @@ from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, default_of
 from s3fs_meta.rate_limit import RateLimit
 
-# Ignored options of fstab(5) and mount(8): s3fs-meta always behaves so, or others read them.
+# Options of fstab(5) and mount(8) that are ignored: other programs read them, or they always apply.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -63,7 +63,7 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-# MountOptions inherits all slices below, so it can be passed to a component that takes a slice.
+# MountOptions inherits from all classes below, so components accept it in place of any of them.
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class SqliteOptions:
 
     journal_mode: str = default_of("journal_mode")
     synchronous: str = default_of("synchronous")
-    cache_size: int | None = default_of("cache_size")  # pages; a negative number means KiB
+    cache_size: int | None = default_of("cache_size")  # pages if positive, KiB if negative
     mmap_size: int = default_of("mmap_size")
-    wal_autocheckpoint: int = default_of("wal_autocheckpoint")  # pages
+    wal_autocheckpoint: int = default_of("wal_autocheckpoint")  # number of pages
     temp_store: str = default_of("temp_store")
 
 
@@ -124,16 +124,16 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
-    """All options of a mount; an option without value and default is None."""
+    """All options of a mount; None for an option that has neither a value nor a default."""
 
-    # SQLite
+    # options of SQLite
     page_size: int | None = default_of("page_size")
     journal_size_limit_bytes: int | None = default_of("journal_size_limit_bytes")
-    # local state
+    # options of the local state
     cachedir: Path | None = default_of("cachedir")
-    # data
+    # options of file data
     capacity_bytes: int | None = default_of("capacity_bytes")
-    # mount
+    # options of the mount
     at: PointInTime | None = default_of("at")
     at_least: AbbreviatedLink | None = default_of("at_least")
     metrics: Address | None = default_of("metrics")
@@ -141,10 +141,10 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     uid: int | None = default_of("uid")
     gid: int | None = default_of("gid")
     umask: int | None = default_of("umask")
-    # These options are accepted without effect (option_table.WITHOUT_EFFECT).
+    # Options that are accepted without effect (option_table.WITHOUT_EFFECT).
     request_loop: str | None = default_of("request_loop")
     extension: str | None = default_of("extension")
-    # bucket
+    # options of the bucket
     endpoint_url: str | None = default_of("endpoint_url")
     region: str | None = default_of("region")
     profile: str | None = default_of("profile")
@@ -177,7 +177,7 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
     """Return the options of all ``-o`` strings; a later option overrides an earlier one.
 
     Raises:
-        UsageError: an option is unknown, its value is missing, needless or out of range, or
+        UsageError: an option is unknown, its value is missing, unexpected or out of range, or
             options contradict each other.
     """
     values = {field: one.value for field, one in given_options(texts).items()}
@@ -190,7 +190,7 @@ def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
     """Return the given options by field of MountOptions; a later option overrides an earlier one.
 
     Raises:
-        UsageError: an option is unknown, or its value is missing, needless or out of range.
+        UsageError: an option is unknown, or its value is missing, unexpected or out of range.
     """
     found: dict[str, GivenOption] = {}
     for text in texts:
@@ -207,7 +207,7 @@ def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
 
 
 def option_words(options: MountOptions, without: Container[str] = ()) -> list[str]:
-    r"""Return the options with other values than the defaults, as parts of a ``-o`` string.
+    r"""Return the options whose values differ from the defaults, as parts of a ``-o`` string.
 
     Args:
         options: the options of a mount.
@@ -223,7 +223,7 @@ def option_words(options: MountOptions, without: Container[str] = ()) -> list[st
 
 
 def _written(row: Option, value: object) -> Iterator[str]:
-    """Yield the forms of an option in a ``-o`` string that give it *value*."""
+    """Yield the forms of an option in a ``-o`` string that set it to *value*."""
     if not row.takes:
         if row.parse(row.word, "") == value:
             yield row.word

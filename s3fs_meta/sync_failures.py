@@ -2,9 +2,10 @@
 
 Owns: the file ``failed-sync``. Does not know: the file whose sync failed, the repair by the next
 mount (``sync.opening.failed_sync``).
-Keeps: the thread of the failed call writes the record before the call returns. The file exists with
-its full length from the opening on, because it can be overwritten even on a full disk, a frequent
-reason of a failed sync. The record need not be durable, because it is only about pages in memory.
+Keeps: the thread of the failed call writes the record before the call returns. The file is
+created at its full length when the filesystem is opened, so that it can be overwritten even on a
+full disk, which is a frequent reason for a failed sync. The record need not be durable, because
+it is only about pages in memory.
 Design: docs/design/durability.md, "From write to fsync".
 """
 
@@ -24,7 +25,7 @@ _MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def prepare(state: Path) -> None:
-    """Create the file of the record if it is missing; after an error ``note`` tries again."""
+    """Create the file of the record if it is missing. After an error, ``note`` tries again."""
     try:
         if not (state / NAME).exists():
             _write(state, _NOTHING)
@@ -35,7 +36,7 @@ def prepare(state: Path) -> None:
 
 
 def note(state: Path) -> None:
-    """Record that a sync has failed. May be called in any thread."""
+    """Record that a sync has failed. Any thread may call this function."""
     try:
         _write(state, machine.memory_of(state).encode().ljust(_RECORD_BYTES, b"\0"))
     except OSError as exc:

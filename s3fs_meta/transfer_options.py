@@ -49,8 +49,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         rate_limit,
         "off",
         "Maximum rate of downloads of file content: reads of programs, read-ahead, `warm` and "
-        "compaction. The syntax is that of `upload_limit`. Reads precede read-ahead and `warm`. "
-        "Changelogs, images and the lease are never delayed.",
+        "compaction. The syntax is that of `upload_limit`. Reads have priority over read-ahead and "
+        "`warm`. Changelogs, images and the lease are never delayed.",
         "Reads of uncached content wait as long as the rate requires; `read_timeout` begins after "
         "the wait.",
         NO_EFFECT,

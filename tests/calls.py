@@ -1,8 +1,8 @@
 """Counts of function calls in the package, and of moves between its files.
 
-A *move* is a call of a function in another file than that of its caller. Functions outside the
-package do not count, but the functions of the package that they call do. Only the current thread is
-counted, with all that it awaits.
+A *move* is a call from a function in one file to a function in another file. Calls of functions
+outside the package are not counted, but calls that these functions make back into the package are.
+Only the current thread is observed, with all coroutines that it awaits.
 """
 
 import dis
@@ -19,25 +19,25 @@ _PACKAGE = f"{Path(s3fs_meta.__file__).parent}/"
 
 
 class Counted:
-    """The recorded calls of functions of the package."""
+    """The recorded calls of the package's functions."""
 
     def __init__(self) -> None:
-        self.trip: list[tuple[str, str]] = []  # file and function of each call
+        self.trip: list[tuple[str, str]] = []  # The file and the function of each call.
 
     calls = moves = 0
 
     @property
     def files(self) -> int:
-        """Return the number of files with a called function."""
+        """Return the number of files that contain a called function."""
         return len({file for file, _function in self.trip})
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Count a function call, as reported to ``sys.setprofile``."""
+        """Count a function call that ``sys.setprofile`` reports."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(_PACKAGE):
             return
         if frame.f_lasti > _first_instruction(code):
-            return  # A coroutine or a generator resumes.
+            return  # This event is a coroutine or generator that resumes, not a new call.
         self.calls += 1
         self.trip.append((code.co_filename.removeprefix(_PACKAGE), code.co_name))
         caller = frame.f_back
@@ -48,7 +48,7 @@ class Counted:
 
 @functools.cache
 def _first_instruction(code: CodeType) -> int:
-    """Return the offset of the instruction at which a function's first call is recorded."""
+    """Return the offset of the instruction at which the profiler reports a new call."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "RESUME":
             return instruction.offset

@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the requirements of marked tests."""
+"""Fixtures for all tests, and the requirements of tests with markers."""
 
 import gc
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-# The extension must be loaded before pyfuse3, which a test may import.
+# The FUSE extension must be loaded before any test imports the library pyfuse3.
 import s3fs_meta.fuse.extension  # noqa: F401
 from s3fs_meta import machine
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
 
-TEMPORARY_BYTES_MIN = 4 << 30  # more than four times the space that two test workers use
+TEMPORARY_BYTES_MIN = 4 << 30  # Two test processes use less than a quarter of this space.
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
 
 
@@ -33,7 +33,7 @@ def _why_no_mount() -> str:
 def pytest_configure() -> None:
     """Make the mounts of the tests private, and let commands that tests start receive Ctrl-C.
 
-    A shell makes background jobs ignore SIGINT.
+    Without this, commands ignore SIGINT if a shell runs the tests as a background job.
     """
     make_private()
     apsw.connection_hooks.append(watch)
@@ -52,18 +52,18 @@ def _keep_temporary_files_in_memory() -> None:
 
 
 def pytest_collection() -> None:
-    """Disable garbage collection while tests are collected, which makes many objects."""
+    """Disable garbage collection while pytest collects the tests, which creates many objects."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from later garbage collections, to make them fast."""
+    """Exempt the collected tests from garbage collection, so that later collections are fast."""
     gc.enable()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests with a mount where mounting is impossible, unless mounts are required."""
+    """Skip tests that need a mount if this host cannot mount, unless mounts are required."""
     why = _why_no_mount()
     if not why or "mount" in REQUIRED:
         return
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set $XDG_STATE_HOME to a directory of the test, and return the directory."""
+    """Set $XDG_STATE_HOME to a temporary directory, and return the directory."""
     home = tmp_path / "state-home"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     return home

@@ -1,17 +1,17 @@
-"""Damage to the bytes of objects."""
+"""Functions that damage the bytes of objects."""
 
 
 def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:
-    """Return *data* with one bit of byte *at* flipped."""
+    """Return a copy of *data* in which one bit of the byte at index *at* is flipped."""
     damaged = bytearray(data)
     damaged[at] ^= 1 << bit
     return bytes(damaged)
 
 
 def claim_newer(data: bytes) -> bytes:
-    """Return an envelope with a version that no program has, and a wrong last bit.
+    """Return an envelope with an unknown version number and a flipped last bit.
 
-    Without the wrong bit the envelope would be authentic in the present version, and so count as
-    damaged.
+    Without the flipped bit, the envelope would be authentic with the current version number.
+    The program would then report it as damaged, and not as newer.
     """
     return data[:9] + b"\7" + data[10:-1] + bytes([data[-1] ^ 1])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# A directory in memory; None selects the default directory of temporary files.
+# A directory in memory, or None for the default directory of temporary files.
 FAST_PLACE: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _ENDING_S_MAX: Final = 10.0
@@ -19,7 +19,7 @@ _ENDING_S_MAX: Final = 10.0
 def fast_folder() -> Iterator[Path]:
     """Yield an empty directory, in memory if possible, and remove it.
 
-    Removal is repeated, because a cancelled write continues in its thread and may create a file.
+    The removal is repeated, because the thread of a cancelled write may still create a file.
     """
     folder = Path(tempfile.mkdtemp(prefix="s3fs-meta-", dir=FAST_PLACE))
     try:

@@ -1,6 +1,6 @@
-"""Commands in processes that are forked from a process that has imported the program.
+"""Run commands in forks of a process that has already imported the program.
 
-The import takes several times as long as most commands, and the tests run thousands of them.
+The import takes several times as long as most commands, and the tests run thousands of commands.
 """
 
 import multiprocessing
@@ -49,7 +49,7 @@ def _run_module(
     streams: Sequence[Path],
     folder: str,
 ) -> None:
-    """Become the process that runs a module; never return."""
+    """Run a module as the main program of this process; never return."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""Imports of all modules of the commands, which a process needs before it forks."""
+"""Import all modules that commands use, before the process forks to run a command."""
 
 import importlib
 import pkgutil
@@ -7,7 +7,7 @@ import boto3  # noqa: F401
 
 import s3fs_meta
 
-# The extension must be imported before pyfuse3.
+# The FUSE extension must be imported before the library pyfuse3.
 import s3fs_meta.fuse.extension
 
 for module in pkgutil.walk_packages(s3fs_meta.__path__, "s3fs_meta."):

@@ -1,4 +1,4 @@
-"""Retention that has passed on a real mount."""
+"""Functions that let the retention period pass on a real mount."""
 
 import os
 
@@ -7,7 +7,7 @@ from tests.programs import Program
 
 
 def outlive(program: Program, place: Place) -> None:
-    """Let the retention pass everything before, and reclaim."""
+    """Make all earlier points in time older than the retention, and run reclaim."""
     program.ok("retention", place.url, "0")
     for number in range(3):
         (place.mountpoint / f"later-{number}").write_bytes(os.urandom(100))
@@ -16,5 +16,5 @@ def outlive(program: Program, place: Place) -> None:
 
 
 def stored_bytes(place: Place) -> int:
-    """Return the size of all packs."""
+    """Return the total size of all packs in the bucket."""
     return sum(path.stat().st_size for path in (place.bucket / "pack").rglob("*") if path.is_file())

@@ -1,9 +1,9 @@
 """A private mount namespace for the tests.
 
-Otherwise every program that makes a mount namespace meanwhile, such as a container, gets a copy of
-each test's mount, and the daemon of the test runs until that program exits. For the same reason the
-copies of this host's mounts are removed: a user can unmount while tests run. Without permission
-the tests run in the namespace of the host. Source: mount_namespaces(7).
+Without it, a program that creates a mount namespace during the tests, such as a container, would
+get a copy of each test's mount. The daemon of the test would then run until that program exits.
+Copies of this host's own mounts are removed from the namespace, so a user can unmount during the
+tests. Without root privileges, the tests run in the host's namespace. Source: mount_namespaces(7).
 """
 
 import ctypes
@@ -22,9 +22,9 @@ are_private = False
 
 
 def make_private() -> None:
-    """Make the mounts of this process and of its children private, if that is permitted.
+    """Make the mounts of this process and of its children private, if it runs as root.
 
-    The call must come before other threads mount anything.
+    Call this function before any other thread mounts a filesystem.
     """
     global are_private  # noqa: PLW0603 - a fact about this process
     libc = ctypes.CDLL(None, use_errno=True)
@@ -36,4 +36,4 @@ def make_private() -> None:
     are_private = True
     for mounted in reversed(mount_table.read()):
         if mounted.fs_type == mount_table.FS_TYPE:
-            libc.umount2(os.fsencode(mounted.mountpoint), _MNT_DETACH)  # a hidden mount stays
+            libc.umount2(os.fsencode(mounted.mountpoint), _MNT_DETACH)  # Errors are ignored.

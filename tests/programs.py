@@ -20,16 +20,16 @@ PROCESS_S_MAX: Final = 50
 
 
 class Program:
-    """A runner of ``s3fs-meta`` in separate processes, with its own local state.
+    """Runs ``s3fs-meta`` in separate processes, with local state of its own.
 
-    A process is forked from one that has imported the program. If ``executes`` is true, it is
-    started with execve(2), for tests of its command line and of its first environment.
+    A command is forked from a process that has imported the program. If ``executes`` is true, it
+    is started with execve(2), for tests of its command line and of its initial environment.
     """
 
     def __init__(self, cachedir: Path) -> None:
         self.cachedir = cachedir
         self.executes = False
-        # A user's environment has no PYTHONUNBUFFERED, which hides output that is not flushed.
+        # PYTHONUNBUFFERED is removed, because it would hide that the program forgets to flush.
         self.environment = {
             key: value
             for key, value in os.environ.items()
@@ -39,7 +39,7 @@ class Program:
     def run(
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command; *here* adds the option --cachedir."""
+        """Run one command; if *here* is true, add the option --cachedir."""
         arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
         if not self.executes:
             return forked.run(module, arguments, self.environment, text, PROCESS_S_MAX)
@@ -61,24 +61,24 @@ class Program:
         return done.stdout
 
     def status(self, target: str | Path) -> dict[str, Any]:
-        """Return the figures of a mount or a URL."""
+        """Return the JSON output of status for a mount or a URL."""
         found = json.loads(self.ok("status", "--json", target))
         assert isinstance(found, dict)
         return found
 
 
 class QuickProgram(Program):
-    """A runner of commands in this process, which is faster than a separate process.
+    """Runs commands in this process, which is faster than a separate process.
 
-    The command mount is run in a separate process, because it forks and must do so before this
-    process has threads.
+    The command mount is run in a separate process, because it forks, which is not safe in a process
+    with threads.
     """
 
     @override
     def run(
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> "subprocess.CompletedProcess[str]":
-        """Run one command; *here* adds the option --cachedir."""
+        """Run one command; if *here* is true, add the option --cachedir."""
         if words[0] == "mount" or module != "s3fs_meta" or text:
             return super().run(*words, module=module, here=here, text=text)
         arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
@@ -92,7 +92,7 @@ class QuickProgram(Program):
         return subprocess.CompletedProcess(arguments, status, printed.getvalue(), said.getvalue())
 
     def begin(self, *words: str | Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-        """Start one command in a separate process; *stderr* is a descriptor or a pipe."""
+        """Start one command in a separate process; *stderr* is a descriptor or subprocess.PIPE."""
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,

@@ -1,4 +1,4 @@
-"""Rows of a database, compared with those of another database."""
+"""Functions that compare the rows of two databases."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +18,7 @@ ON_ALL_HOSTS = (*REPLICATED_TABLES, "blocks", "packs", "totals")
 def contents(
     connection: apsw.Connection, tables: Iterable[str] = REPLICATED_TABLES
 ) -> dict[str, list[object]]:
-    """Return all rows of some tables."""
+    """Return all rows of the given tables."""
     return {
         table: list(connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2")) for table in tables
     }
@@ -34,7 +34,7 @@ def contents_at(path: Path) -> dict[str, list[object]]:
 
 
 def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
-    """Require equal rows, except that a pack may have died in a later txg."""
+    """Require equal rows; only the txg in which a pack became unused may be later in *merged*."""
     deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
     for one in (merged, single):
         one["packs"] = [row[:5] for row in one["packs"]]

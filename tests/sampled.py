@@ -1,4 +1,4 @@
-"""Parameters that fast tests sample and slow tests use completely."""
+"""Test parameters: fast test runs use a sample, and slow test runs use all of them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def sampled(values: Iterable[Any], every: int) -> list[Any]:
-    """Return *values* as parameters; all but each *every*-th one are marked slow."""
+    """Return *values* as test parameters; mark all as slow except one of each *every* values."""
     return [
         value
         if number % every == 0

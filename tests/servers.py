@@ -1,7 +1,7 @@
 """Real S3 servers on loopback, for tests.
 
-Owns: the search for a server program, its start on a free port, and its end. Only processes started
-by this module are ended. versitygw is the first choice, because it checks signatures, clocks and
+This module finds a server program, starts it on a free port, and stops it. It stops only processes
+that it has started. versitygw is the first choice, because it checks signatures, clocks and
 checksums. moto's server is the second choice, and one of the test requirements. MinIO is another
 implementation for slow tests. See ``docs/design/testing.md``.
 """
@@ -43,9 +43,9 @@ class S3Server(NamedTuple):
 
     make: str
     endpoint_url: str
-    data: Path | None  # directory of the stored objects, if they are files
+    data: Path | None  # The directory of the objects, if the server stores them as files.
     certificate: Certificate | None
-    # the server process, for tests that stop it
+    # Some tests stop this server process.
     process: "subprocess.Popen[bytes] | None" = None
 
     def environment(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator
 def running_versitygw(
     folder: Path, certificate: Certificate | None = None, port: int | None = None
 ) -> Iterator[S3Server]:
-    """Run versitygw, which stores objects as files; a restart keeps its folder and its port."""
+    """Run versitygw, which stores objects as files; pass *port* to restart it on its old port."""
     program = versitygw_program()
     assert program is not None, "versitygw is not installed"
     data, versions = folder / "data", folder / "versions"
@@ -157,7 +157,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
-        "MINIO_CI_CD": "1",  # lets MinIO use directories of the root disk
+        "MINIO_CI_CD": "1",  # MinIO may then use directories on the root disk.
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
@@ -215,12 +215,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-# --- fixtures, for the conftest of folders that need a server --------------------------------------
+# --- fixtures for tests that need a server --------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
-    """Return a directory for data of servers, in memory if files there can have attributes."""
+    """Return a directory for server data, in memory if files there can have xattrs."""
     base = "/dev/shm" if _takes_attributes(Path("/dev/shm")) else None
     with tempfile.TemporaryDirectory(prefix="s3fs-meta-servers-", dir=base) as folder:
         yield Path(folder)
@@ -241,14 +241,14 @@ def certificate(server_folder: Path) -> Certificate:
 
 @pytest.fixture(scope="session")
 def s3_server(server_folder: Path) -> Iterator[S3Server]:
-    """Return the best available S3 server, with http."""
+    """Return the best available S3 server, which serves HTTP."""
     with running_s3(_made(server_folder / "http")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_tls_server(server_folder: Path, certificate: Certificate) -> Iterator[S3Server]:
-    """Return the best available S3 server, with https."""
+    """Return the best available S3 server, which serves HTTPS."""
     with running_s3(_made(server_folder / "https"), certificate) as server:
         yield server
 
@@ -267,7 +267,7 @@ def _made(folder: Path) -> Path:
 
 
 def _takes_attributes(folder: Path) -> bool:
-    """Return whether files in *folder* can have user attributes, where versitygw stores etags."""
+    """Return whether files in *folder* can have user xattrs, in which versitygw stores ETags."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             os.setxattr(file.name, "user.test", b"")

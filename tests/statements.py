@@ -20,12 +20,12 @@ _DOORS = "meta/db/statements.py"
 _CHANGES = frozenset({"run", "run_many"})
 _USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 
-# The owner of the table, and the modules that merge the rows in memory.
+# Only the owner of the table, and modules that merge the rows in memory, may use the table.
 OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
 
 
 def watch(connection: apsw.Connection) -> None:
-    """Check all statements of a database connection."""
+    """Check every statement that a database connection executes."""
     connection.exec_trace = _check
 
 
@@ -41,7 +41,7 @@ def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
 def _is_declared(door: FrameType) -> bool:
     """Return whether the calling code may use the table.
 
-    Tests may read rows that they have committed.
+    Tests may read the table, because they commit all rows first.
     """
     caller = door.f_back
     assert caller is not None, "a method must have a caller"
@@ -74,7 +74,7 @@ def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> b
     connection.authorizer = authorize
     try:
         cursor = connection.cursor()
-        cursor.exec_trace = lambda *_: False  # The statement is compiled and not executed.
+        cursor.exec_trace = lambda *_: False  # The statement is only compiled, not executed.
         cursor.execute(sql, bindings, can_cache=False)
     except apsw.ExecTraceAbort:
         pass

@@ -1,4 +1,4 @@
-"""Syntax trees of the sources, parsed and walked once for all tests of a process."""
+"""Syntax trees of the sources, parsed only once in each test process."""
 
 import ast
 from functools import cache
@@ -23,5 +23,5 @@ def _by_type(path: Path) -> dict[type[ast.AST], list[ast.AST]]:
 
 
 def nodes_of(path: Path, kind: type[_Node]) -> list[_Node]:
-    """Return the nodes of one type in a file."""
+    """Return the syntax tree nodes of one type in a file."""
     return [node for node in _by_type(path).get(kind, ()) if isinstance(node, kind)]

@@ -1,4 +1,4 @@
-"""The system clock compared with the timestamps of the kernel."""
+"""Tests that compare the system clock with the timestamps of the kernel."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from s3fs_meta.clock import SystemClock
 
 
 def test_clock_and_kernel_timestamps_are_monotonic(tmp_path: Path) -> None:
-    """No reading of the clock is before an earlier reading."""
+    """The clock never returns a time before an earlier reading or kernel timestamp."""
     clock, file = SystemClock(), tmp_path / "file"
     file.touch()
     seen = []
@@ -37,8 +37,8 @@ os._exit(os.stat("/dev/null").st_ctime_ns != kept)
 """
 
 
-def test_clock_works_after_standard_streams_are_replaced() -> None:
-    """A daemon may start without standard streams, as under some supervisors."""
+def test_clock_survives_replacement_of_the_standard_streams() -> None:
+    """A daemon may start without standard streams, for example under some supervisors."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", _DAEMON], check=False, env=environment)
     assert done.returncode == 0

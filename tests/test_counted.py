@@ -1,9 +1,9 @@
-"""Numbers with nouns in messages."""
+"""Numbers followed by a singular or plural noun in messages."""
 
 from s3fs_meta.counted import counted
 
 
-def test_noun_is_plural_unless_the_number_is_one() -> None:
+def test_counted_noun_is_plural_unless_the_number_is_one() -> None:
     assert [counted(number, "block file") for number in (0, 1, 2)] == [
         "0 block files",
         "1 block file",

@@ -1,4 +1,4 @@
-"""Names in messages of errors."""
+"""The display of file names and attribute names in error messages."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from s3fs_meta.errors import EntryExistsError, NoAttributeError, NoEntryError, S
         (NoEntryError(1, b"\xff"), r"no entry b'\xff' in directory 1"),
     ],
 )
-def test_only_names_that_are_not_utf8_are_shown_as_bytes(error: S3fsError, message: str) -> None:
+def test_error_shows_only_names_that_are_not_utf8_as_bytes(error: S3fsError, message: str) -> None:
     assert error.message == message

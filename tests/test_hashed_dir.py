@@ -1,4 +1,4 @@
-"""Trees of files in hashed directories, without empty directories."""
+"""File trees that spread files over hashed directories and remove empty directories."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ CREATE = os.O_CREAT | os.O_WRONLY
 
 @pytest.fixture(params=[PrunedTree, NumberedDir])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
-    """Return an empty tree of each kind."""
+    """Return an empty tree; each test runs with every kind of tree."""
     root = tmp_path / "root"
     root.mkdir()
     kind: type[PrunedTree] = request.param
@@ -34,7 +34,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> NumberedDir:
-    """Return an empty tree for files named by numbers."""
+    """Return an empty tree for files whose names are numbers."""
     (tmp_path / "root").mkdir()
     return NumberedDir(tmp_path / "root")
 
@@ -47,11 +47,11 @@ def put(files: PrunedTree, name: str, content: bytes = b"content") -> None:
 
 
 def empty_directories(root: Path) -> list[str]:
-    """Return every directory below *root* without an entry."""
+    """Return every empty directory below *root*."""
     return [path for path, folders, names in os.walk(root) if not folders and not names]
 
 
-def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
+def test_created_file_can_be_found_by_its_name(files: PrunedTree) -> None:
     """A file is opened by its name, and the method ``path`` returns its location."""
     put(files, "17")
 
@@ -94,8 +94,8 @@ def test_opening_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
     assert os.listdir(files.root) == []
 
 
-def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> None:
-    """Removing the last file leaves only the empty root of the tree."""
+def test_removing_the_last_file_removes_its_empty_parent_directories(files: PrunedTree) -> None:
+    """After the last file is removed, only the empty root directory of the tree remains."""
     put(files, "17")
 
     assert files.remove("17")
@@ -117,8 +117,10 @@ def test_directory_with_another_file_is_not_removed(numbered: NumberedDir) -> No
     assert list(numbered.names()) == [other]
 
 
-def test_put_from_moves_a_file_and_replaces_the_target(files: PrunedTree, tmp_path: Path) -> None:
-    """After a move the source file no longer exists at its old path."""
+def test_moving_a_file_into_a_tree_replaces_the_existing_file(
+    files: PrunedTree, tmp_path: Path
+) -> None:
+    """After a move, the source file no longer exists at its old path."""
     put(files, "17", b"old")
     source = tmp_path / "source"
     source.write_bytes(b"new")
@@ -129,8 +131,10 @@ def test_put_from_moves_a_file_and_replaces_the_target(files: PrunedTree, tmp_pa
     assert not source.exists()
 
 
-def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_path: Path) -> None:
-    """If the source is missing, directories that were created for the file are removed."""
+def test_moving_a_missing_file_into_a_tree_leaves_no_directory(
+    files: PrunedTree, tmp_path: Path
+) -> None:
+    """If the source file is missing, the directories created for the file are removed."""
     with pytest.raises(FileNotFoundError):
         files.put_from(tmp_path / "nothing", "17")
 
@@ -160,8 +164,10 @@ def test_renaming_a_missing_file_creates_no_directory(files: PrunedTree) -> None
     assert os.listdir(files.root) == []
 
 
-def test_link_new_refuses_an_existing_name(files: PrunedTree, tmp_path: Path) -> None:
-    """A hard link to an existing name fails and keeps the content at that name."""
+def test_creating_a_hard_link_does_not_replace_an_existing_file(
+    files: PrunedTree, tmp_path: Path
+) -> None:
+    """Creating a hard link at an existing name fails, and the existing file is unchanged."""
     source = tmp_path / "source"
     source.write_bytes(b"first")
     files.link_new(source, "17")
@@ -172,16 +178,16 @@ def test_link_new_refuses_an_existing_name(files: PrunedTree, tmp_path: Path) ->
     assert files.path("17").read_bytes() == b"first"
 
 
-def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
-    """If the disk refuses a name, the directories created for it are removed."""
+def test_failed_file_creation_leaves_no_directory(numbered: NumberedDir) -> None:
+    """If the disk refuses a file name, the directories created for the file are removed."""
     with pytest.raises(OSError, match="name too long"):
         numbered.open("n" * 300, CREATE)
 
     assert os.listdir(numbered.root) == []
 
 
-def test_missing_root_is_not_created_again(files: PrunedTree, tmp_path: Path) -> None:
-    """If the disk of the root is unmounted, no file is written below its mountpoint."""
+def test_missing_root_directory_is_not_recreated(files: PrunedTree, tmp_path: Path) -> None:
+    """No file is created if the root directory is missing, as after an unmount of its disk."""
     source = tmp_path / "source"
     source.write_bytes(b"content")
     files.root.rmdir()
@@ -196,8 +202,8 @@ def test_missing_root_is_not_created_again(files: PrunedTree, tmp_path: Path) ->
     assert not files.root.exists()
 
 
-def test_tree_named_by_keys_uses_them_as_paths(tmp_path: Path) -> None:
-    """The path of an object is its key."""
+def test_object_is_stored_at_the_path_given_by_its_key(tmp_path: Path) -> None:
+    """The key of an object is also the path of its file in the tree."""
     tree = PrunedTree(tmp_path)
     put(tree, "pack/3f/7-9a")
     put(tree, "pack/40/7-9b")
@@ -208,7 +214,7 @@ def test_tree_named_by_keys_uses_them_as_paths(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "pack") == ["40"]
 
 
-def test_listed_names_exclude_symlinks_to_directories(tmp_path: Path) -> None:
+def test_listing_a_tree_does_not_follow_symlinks_to_directories(tmp_path: Path) -> None:
     """Names are listed without following symlinks to directories."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -220,8 +226,8 @@ def test_listed_names_exclude_symlinks_to_directories(tmp_path: Path) -> None:
     assert list(PrunedTree(root).names()) == []
 
 
-def test_prune_all_removes_only_empty_directories(numbered: NumberedDir) -> None:
-    """Pruning a tree keeps files and their directories."""
+def test_pruning_a_directory_tree_removes_only_empty_directories(numbered: NumberedDir) -> None:
+    """Pruning a tree keeps all files, and all directories that contain files."""
     put(numbered, "17")
     (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)
     (numbered.root / "zy").mkdir()
@@ -232,10 +238,10 @@ def test_prune_all_removes_only_empty_directories(numbered: NumberedDir) -> None
     assert empty_directories(numbered.root) == []
 
 
-def test_removing_many_files_prunes_each_directory_once(
+def test_removing_many_files_tries_to_remove_each_directory_once(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The removal of several files continues after a missing name."""
+    """If one of several files to remove is missing, the other files are still removed."""
     for number in (0x17, 0x18, 0x1001, 0x1002, 0x2001):
         put(numbered, f"{number:x}")
     tried: list[str] = []
@@ -264,10 +270,10 @@ def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: Number
     assert not numbered.path("17").parent.exists()
 
 
-def test_root_is_synced_only_after_a_directory_was_made(
+def test_root_directory_is_synced_only_after_a_directory_was_created_in_it(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root is synced after a new directory was made in it, again after a failed sync."""
+    """The root is synced after a directory was created in it, and again if that sync failed."""
     synced: list[str] = []
 
     def note(path: str) -> None:
@@ -300,8 +306,8 @@ def test_root_is_synced_only_after_a_directory_was_made(
     assert parents_of("1002") == ["1xxx", root]
 
 
-def test_sync_parents_ignores_a_removed_directory(numbered: NumberedDir) -> None:
-    """A directory that another thread has removed needs no sync."""
+def test_sync_of_parent_directories_ignores_a_removed_directory(numbered: NumberedDir) -> None:
+    """If another thread has removed a parent directory, the sync skips that directory."""
     put(numbered, "17")
     numbered.remove("17")
 
@@ -310,8 +316,10 @@ def test_sync_parents_ignores_a_removed_directory(numbered: NumberedDir) -> None
 
 
 @pytest.mark.parametrize("rounds", [100, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_threads_in_one_directory_lose_no_file(numbered: NumberedDir, rounds: int) -> None:
-    """Threads that create and remove files in one directory lose no file and leave none empty."""
+def test_concurrent_changes_in_one_directory_lose_no_file(
+    numbered: NumberedDir, rounds: int
+) -> None:
+    """Threads that create and remove files in one directory lose no file and leave no directory."""
     names = ["17", "18"]
     failures: list[Exception] = []
 
@@ -334,8 +342,8 @@ def test_threads_in_one_directory_lose_no_file(numbered: NumberedDir, rounds: in
     assert os.listdir(numbered.root) == []
 
 
-def test_files_in_wrong_directories_are_moved(numbered: NumberedDir) -> None:
-    """A file in the wrong directory is moved to its own; a file with another name stays."""
+def test_files_in_wrong_directories_are_moved_to_the_right_ones(numbered: NumberedDir) -> None:
+    """A block file in a wrong directory is moved to the right one; other files stay in place."""
     put(numbered, "15ab2", b"in its place")
     for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
         path = numbered.root / place
@@ -376,7 +384,7 @@ def test_removal_of_100000_files_leaves_no_directory(memory_disk: Path) -> None:
     assert os.listdir(memory_disk) == []
 
 
-def test_durable_write_is_private_and_follows_no_symlink(tmp_path: Path) -> None:
+def test_durable_write_creates_a_private_file_and_follows_no_symlink(tmp_path: Path) -> None:
     """A durable write replaces an existing file completely, and refuses a symlink."""
     path = tmp_path / "file"
     for data in (b"long" * 1000, b"short", b""):
@@ -406,10 +414,10 @@ def test_failed_replacement_keeps_the_previous_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 2500])
-def test_rewriting_a_file_writes_every_byte(
+def test_rewriting_a_file_writes_every_byte_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """Rewriting a file writes every byte, as any byte may differ from the disk."""
+    """Rewriting a file writes every byte, because any byte on the disk may differ."""
     content = os.urandom(size_bytes)
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -417,7 +425,7 @@ def test_rewriting_a_file_writes_every_byte(
     pwrite = os.pwrite
 
     def note(fd: int, data: bytes, offset: int) -> int:
-        data = data[:300]  # A system call may write less than it was given.
+        data = data[:300]  # A system call may write fewer bytes than requested.
         written[offset : offset + len(data)] = data
         return pwrite(fd, data, offset)
 
@@ -428,7 +436,7 @@ def test_rewriting_a_file_writes_every_byte(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_failed_rewrite_of_a_file_leaves_no_copy_on_the_disk(
+def test_failed_rewrite_of_a_file_leaves_no_temporary_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a rewrite fails on a full disk, the file is unchanged and no copy remains."""

@@ -1,4 +1,4 @@
-"""The identity of the machine and of its boot."""
+"""The identity of the machine, and of its current boot."""
 
 import os
 from pathlib import Path
@@ -20,8 +20,8 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_both_identities_of_the_machine_are_read(files: Path) -> None:
-    """The identities are read without their line ends, and the UUID in lower case."""
+def test_machine_id_and_product_uuid_are_read(files: Path) -> None:
+    """Both identities are read without line ends, and the UUID is converted to lower case."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (files / "product_uuid").write_text("4C4C4544-0051-3010-8054-B4C04F4A5931\n")
 
@@ -30,8 +30,8 @@ def test_both_identities_of_the_machine_are_read(files: Path) -> None:
     )
 
 
-def test_missing_identity_files_give_no_identity(files: Path) -> None:
-    """A missing or unreadable identity file gives no identity."""
+def test_machine_identity_is_unknown_without_identity_files(files: Path) -> None:
+    """If an identity file is missing or unreadable, that identity is unknown."""
     assert not list(files.iterdir())
     assert this_machine() == UNKNOWN
 
@@ -48,15 +48,15 @@ def test_missing_identity_files_give_no_identity(files: Path) -> None:
     ],
     ids=repr,
 )
-def test_placeholder_identities_are_ignored(files: Path, text: bytes) -> None:
-    """An identity that many machines share counts as missing."""
+def test_placeholder_machine_ids_are_ignored(files: Path, text: bytes) -> None:
+    """An identity that many machines share is treated as missing."""
     (files / "machine-id").write_bytes(text)
     (files / "product_uuid").write_bytes(text)
 
     assert this_machine() == UNKNOWN
 
 
-def test_large_identity_file_is_not_read_completely(files: Path) -> None:
+def test_machine_identity_file_is_read_only_up_to_a_limit(files: Path) -> None:
     (files / "machine-id").write_bytes(b"a" * 1000)
 
     assert len(this_machine().machine_id or "") == 128
@@ -66,7 +66,7 @@ def test_large_identity_file_is_not_read_completely(files: Path) -> None:
 def test_container_has_no_machine_identity(
     files: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container the identity files belong to its image or its host."""
+    """In a container, identity files of the image or the host are ignored."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     assert this_machine() != UNKNOWN
     if mark == "containerenv":
@@ -78,12 +78,12 @@ def test_container_has_no_machine_identity(
 
 
 def test_boot_id_stays_the_same_until_a_reboot() -> None:
-    """The boot id is the same in two calls, and has no line end."""
+    """Two calls return the same boot id, without a line end."""
     assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
 
 
 def test_boot_id_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The boot id is read from its file at each call."""
+    """Each call reads the boot id from its file again."""
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")
 
@@ -103,7 +103,7 @@ def _attach(devices: Path, directory: Path, sequence: str, *, partition: bool = 
 
 
 @pytest.mark.parametrize("partition", [False, True])
-def test_reattached_disk_counts_as_having_lost_unwritten_pages(
+def test_disk_that_was_detached_and_reattached_has_lost_unwritten_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: bool
 ) -> None:
     """A disk that was detached and attached again has lost its unwritten pages."""
@@ -117,13 +117,13 @@ def test_reattached_disk_counts_as_having_lost_unwritten_pages(
 
     _attach(tmp_path / "sysfs", state, "8", partition=partition)
     assert machine.has_forgotten(before, machine.memory_of(state))
-    assert not machine.has_forgotten(before, machine.memory_of(copy)), "copied from the memory"
+    assert not machine.has_forgotten(before, machine.memory_of(copy)), "copying must lose no pages"
 
 
-def test_memory_of_an_unknown_disk_is_identified_by_the_boot(
+def test_unwritten_pages_of_an_unknown_disk_are_lost_only_at_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a known disk, as on network filesystems, the memory lasts until a reboot."""
+    """If the disk is unknown, as on a network filesystem, only a reboot loses unwritten pages."""
     monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")
     alone = machine.memory_of(tmp_path)
     assert alone == machine.this_boot()

@@ -25,8 +25,8 @@ def _in_state(state: MountState) -> MountStatus:
 
 
 @pytest.mark.parametrize("before", MountState)
-def test_unlisted_transitions_are_rejected(before: MountState) -> None:
-    """A transition that is not in the table raises an error, unless the state stays."""
+def test_mount_state_transitions_not_in_the_table_are_rejected(before: MountState) -> None:
+    """A transition that the table does not list raises an error; staying in a state does not."""
     for after in MountState:
         status = _in_state(before)
         if after is before or after in NEXT[before]:
@@ -37,7 +37,7 @@ def test_unlisted_transitions_are_rejected(before: MountState) -> None:
                 status.enter(after)
 
 
-def test_mount_can_begin_to_serve_only_while_starting_or_following() -> None:
+def test_mount_can_start_serving_only_while_starting_or_following() -> None:
     """No state except starting and following can change to serving."""
     before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(
@@ -59,8 +59,10 @@ def test_changes_are_accepted_only_while_serving(state: MountState) -> None:
         status.require_writable()
 
 
-def test_first_reason_for_degrading_a_mount_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Refused changes name the first reason for a degraded mount, which is logged once."""
+def test_degraded_mount_reports_its_first_error_as_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A refused change reports the error that degraded the mount; that error is logged once."""
     status = _in_state(MountState.SERVING)
     status.degrade("the disk failed")
     status.degrade("and again")
@@ -71,7 +73,7 @@ def test_first_reason_for_degrading_a_mount_is_kept(caplog: pytest.LogCaptureFix
 
 
 def test_fenced_mount_does_not_become_degraded() -> None:
-    """A fenced mount stays fenced if it is degraded later."""
+    """A fenced mount stays fenced even if a later error would degrade a mount."""
     status = _in_state(MountState.FENCED)
     status.degrade("something")
 
@@ -89,8 +91,8 @@ def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
     assert status.state in {MountState.FENCED, MountState.STOPPING}
 
 
-def test_background_failure_before_serving_degrades_the_mount() -> None:
-    """A background task that fails before the filesystem is mounted degrades the mount."""
+def test_background_task_failure_during_startup_degrades_the_mount() -> None:
+    """If a background task fails before the filesystem is mounted, the mount is degraded."""
     status = MountStatus()
 
     status.degrade("the disk failed")
@@ -100,7 +102,7 @@ def test_background_failure_before_serving_degrades_the_mount() -> None:
 
 
 def test_read_only_remount_refuses_new_changes() -> None:
-    """After a read-only remount only writes that the kernel accepted before are written."""
+    """After a read-only remount, only writes that the kernel accepted earlier are allowed."""
     status = _in_state(MountState.SERVING)
     status.require_kernel_writable()
     status.kernel_read_only = True

@@ -1,4 +1,4 @@
-"""Syntax of option values."""
+"""The syntax of option values such as sizes, points in time and addresses."""
 
 import time
 
@@ -23,8 +23,8 @@ from s3fs_meta.option_syntax import (
     ("text", "expected"),
     [("0", 0), ("512", 512), ("4K", 4096), ("1.5M", 3 << 19), ("2GiB", 2 << 30), ("1t", 1 << 40)],
 )
-def test_size_options_have_binary_units(text: str, expected: int) -> None:
-    """K, M, G and T stand for powers of 1024, in upper or lower case, with or without iB."""
+def test_size_options_accept_binary_units(text: str, expected: int) -> None:
+    """K, M, G and T mean powers of 1024, in upper or lower case, with or without iB."""
     assert parse_size("x", text) == expected
 
 
@@ -34,7 +34,7 @@ def test_invalid_size_is_refused(text: str) -> None:
         parse_size("x", text)
 
 
-def test_unknown_word_without_a_similar_word_gets_no_suggestion() -> None:
+def test_error_suggests_a_known_word_only_if_it_is_similar() -> None:
     """An unknown word is refused without a suggestion if no known word is similar."""
     assert nearest("qqq", ["journal_mode"]) == ""
     assert nearest("Comit", ["commit"]) == "; did you mean 'commit'?"
@@ -67,7 +67,7 @@ def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
 def test_point_in_time_may_be_a_date_or_time(
     text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time in ISO 8601 is local unless it has a zone; a date means its midnight."""
+    """An ISO 8601 time without a zone is local time; a date stands for 00:00 on that day."""
     monkeypatch.setenv("TZ", "XXX4")
     time.tzset()
     try:
@@ -77,10 +77,10 @@ def test_point_in_time_may_be_a_date_or_time(
         time.tzset()
 
 
-def test_fractions_of_a_second_in_a_time_are_exact_to_the_nanosecond(
+def test_point_in_time_is_parsed_exactly_to_the_nanosecond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Times of txgs are in nanoseconds, so rounding could select another txg."""
+    """Txgs have times in nanoseconds, so a rounded time could select another txg."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
@@ -102,7 +102,7 @@ def test_fractions_of_a_second_in_a_time_are_exact_to_the_nanosecond(
 
 
 def test_point_in_time_may_be_a_txg() -> None:
-    """A txg is written as txg=N, as in the log, or as the txg option."""
+    """A txg is given as txg=N, the form that the log prints, or with the option txg."""
     assert point_in_time("at", "txg=42") == PointInTime("txg=42", txg=Txg(42))
     assert point_of_txg("txg", "42") == PointInTime("txg=42", txg=Txg(42))
     assert point_in_time("at", "newest") == NEWEST
@@ -110,7 +110,7 @@ def test_point_in_time_may_be_a_txg() -> None:
 
 @pytest.mark.parametrize("text", ["then", "ago", "m", "before-upgrade", "auto-2026-11-20T02:00"])
 def test_point_in_time_may_be_the_name_of_a_kept_point(text: str) -> None:
-    """Any name is accepted as a kept point, because the parser reads no bucket."""
+    """The parser accepts any name as a kept point, because it does not read the bucket."""
     assert point_in_time("at", text) == PointInTime(text, kept=text)
 
 
@@ -124,7 +124,7 @@ def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
-def test_printed_time_selects_no_earlier_state(time_ns: int) -> None:
+def test_printed_time_is_never_parsed_as_an_earlier_time(time_ns: int) -> None:
     """A printed time is never parsed as an earlier time."""
     read = point_in_time("at", format_time(time_ns))
 
@@ -133,14 +133,14 @@ def test_printed_time_selects_no_earlier_state(time_ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
-def test_invalid_at_least_value_is_refused(text: str) -> None:
-    """The value of at_least is TXG:HASH with a minimum length of the hash."""
+def test_invalid_value_of_option_at_least_is_refused(text: str) -> None:
+    """The value of at_least is TXG:HASH, and its hash must have a minimum length."""
     with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
 
-def test_at_least_value_may_have_a_shortened_hash() -> None:
-    """The hash of at_least may be shortened and have upper or lower case."""
+def test_option_at_least_accepts_a_shortened_hash() -> None:
+    """The hash of at_least may be shortened, and may be in upper or lower case."""
     assert mark("at_least", "7:" + "AB" * 8) == AbbreviatedLink(Txg(7), "ab" * 8)
 
 
@@ -172,18 +172,18 @@ def test_loopback_addresses_are_recognised() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 300 + "T", "8388608T"])
-def test_size_that_no_file_can_have_is_refused(text: str) -> None:
-    """A size that exceeds the integers of the database is refused."""
+def test_size_above_the_largest_database_integer_is_refused(text: str) -> None:
+    """A size that does not fit into an integer of the database is refused."""
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("cachesize", text)
     assert parse_size("cachesize", "4194304T") == 1 << 62
 
 
 @pytest.mark.parametrize("text", ["txg=٣", "٣h", "２ d ago"])
-def test_point_in_time_refuses_digits_of_other_scripts(text: str) -> None:
+def test_point_in_time_with_non_ascii_digits_is_refused(text: str) -> None:
     assert parse_point_in_time(text, 10**18) is None
 
 
-def test_size_refuses_digits_of_other_scripts() -> None:
+def test_size_with_non_ascii_digits_is_refused() -> None:
     with pytest.raises(UsageError):
         parse_size("cachesize", "٣G", "10G")

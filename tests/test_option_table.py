@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_documented_defaults_equal_those_of_the_options(option: Option) -> None:
-    """A default in the table is that of MountOptions; a default in words stands for None."""
+def test_documented_option_defaults_equal_the_actual_defaults(option: Option) -> None:
+    """The table has the same defaults as MountOptions, where None is described in words."""
     actual = getattr(MountOptions(), option.field)
 
     if option.default:
@@ -30,7 +30,7 @@ def test_documented_defaults_equal_those_of_the_options(option: Option) -> None:
 
 
 def _defaults(path: Path) -> Iterator[str]:
-    """Yield the defaults of fields that are options, in the classes of a module."""
+    """Yield the defaults of option fields in the classes of a module."""
     words = {field.name for field in dataclasses.fields(MountOptions)}
     for kind in nodes_of(path, ast.ClassDef):
         for node in kind.body:
@@ -44,28 +44,28 @@ def _defaults(path: Path) -> Iterator[str]:
                 yield f"{path.stem}.{ast.unparse(node)}"
 
 
-def test_defaults_of_options_are_only_in_the_table() -> None:
+def test_option_defaults_are_defined_only_in_the_option_table() -> None:
     """No other class has its own default for an option, except None and False."""
     found = {one for path in (ROOT / "s3fs_meta").rglob("*.py") for one in _defaults(path)}
     taken = re.compile(r"settings\.(\w+): .* = default_of\('\1'\)")
 
     assert {one for one in found if not taken.fullmatch(one)} == {
-        # A new database uses this default; a mount uses the option.
+        # This default applies only to a new database; a mount uses its own option.
         "pragmas.page_size: int = 4096",
-        # timeout of one answer, which is not an option
+        # No mount option sets the timeout of a single answer.
         "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",
         "model_fs.uid: int = 0",
         "model_fs.gid: int = 0",
     }
 
 
-def test_option_table_and_option_fields_correspond() -> None:
+def test_option_table_has_a_row_for_each_option_field() -> None:
     assert {option.field for option in OPTIONS} == {
         field.name for field in dataclasses.fields(MountOptions)
     }
 
 
-def test_option_names_are_unique() -> None:
+def test_mount_option_names_are_unique() -> None:
     assert len({option.word for option in OPTIONS}) == len(OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Limits of transfer rates: their syntax, and the rate that applies at a time."""
+"""Limits of transfer rates: their syntax, and the rate that applies at a given time."""
 
 import calendar
 import time
@@ -26,8 +26,8 @@ def _at(limit: RateLimit, when: str) -> int | None:
     ("text", "rate"),
     [("512K", 512 * KIB), ("1.5M", 3 * MIB // 2), ("4096", 4096), ("off", None), ("0", None)],
 )
-def test_single_rate_applies_at_all_times(text: str, rate: int | None) -> None:
-    """A single rate applies always; the units are those of sizes."""
+def test_single_rate_limit_applies_at_all_times(text: str, rate: int | None) -> None:
+    """A single rate limit applies at all times, and accepts the same units as a size."""
     limit = rate_limit("upload_limit", text)
 
     assert {_at(limit, "mon 00:00"), _at(limit, "wed 12:30"), _at(limit, "sun 23:59")} == {rate}
@@ -43,7 +43,7 @@ def test_single_rate_applies_at_all_times(text: str, rate: int | None) -> None:
         "  23:00,OFF ; 08:00=512k  19:00,10m",
     ],
 )
-def test_timetable_has_the_syntax_of_rclone(text: str) -> None:
+def test_rate_limit_timetable_uses_the_syntax_of_rclone(text: str) -> None:
     """An entry of a timetable applies until the next entry, even across midnight."""
     limit = rate_limit("upload_limit", text)
 
@@ -55,8 +55,8 @@ def test_timetable_has_the_syntax_of_rclone(text: str) -> None:
     assert _at(limit, "mon 00:00") is None
 
 
-def test_weekday_limits_an_entry_to_one_day() -> None:
-    """An entry without a weekday applies every day unless that day has its own entry."""
+def test_rate_limit_for_a_weekday_applies_only_on_that_day() -> None:
+    """A timetable entry without a weekday applies on all days that have no entry of their own."""
     limit = rate_limit("upload_limit", "Mon-00:00,4K 12:00,1M Saturday-12:00,2M sun-20:00,off")
 
     assert _at(limit, "mon 11:59") == 4 * KIB
@@ -68,8 +68,8 @@ def test_weekday_limits_an_entry_to_one_day() -> None:
 
 
 @pytest.mark.parametrize("text", ["1M strict", "strict;1M", "08:00=1M;20:00=off;STRICT"])
-def test_word_strict_may_stand_before_or_after_a_rate(text: str) -> None:
-    """The word strict is printed at the end."""
+def test_word_strict_may_precede_or_follow_a_rate_limit(text: str) -> None:
+    """The word strict is accepted before or after the rate, and always printed after the rate."""
     limit = rate_limit("upload_limit", text)
 
     assert limit.strict
@@ -85,16 +85,16 @@ def test_word_strict_may_stand_before_or_after_a_rate(text: str) -> None:
         *("Mo-08:00,1M", "Xyz-08:00,1M"),
     ],
 )
-def test_invalid_rate_is_refused_with_examples(text: str) -> None:
+def test_error_about_an_invalid_rate_limit_shows_examples(text: str) -> None:
     """The error about an invalid rate shows examples of a rate and of a timetable."""
     with pytest.raises(UsageError, match=r"is not a rate; write for example upload_limit=512K"):
         rate_limit("upload_limit", text)
 
 
 @pytest.mark.parametrize("text", ["512", "08:00,1023 20:00,off"])
-def test_rate_below_the_minimum_is_refused(text: str) -> None:
-    """A rate that would transfer almost nothing is probably missing a unit."""
-    with pytest.raises(UsageError, match="below the minimum, 1K bytes per second"):
+def test_rate_limit_below_the_minimum_is_refused(text: str) -> None:
+    """A very low rate is refused, because the user has probably forgotten the unit."""
+    with pytest.raises(UsageError, match="below the minimum of 1K bytes per second"):
         rate_limit("upload_limit", text)
 
 
@@ -109,7 +109,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_entry_in_an_hour_skipped_by_daylight_saving_applies_afterwards() -> None:
+def test_rate_limit_in_an_hour_skipped_by_daylight_saving_applies_afterwards() -> None:
     """When the local time jumps from 02:00 to 03:00, an entry at 02:30 applies."""
     limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
     change_s = calendar.timegm((2026, 3, 29, 1, 0, 0))
@@ -119,7 +119,7 @@ def test_entry_in_an_hour_skipped_by_daylight_saving_applies_afterwards() -> Non
 
 
 @pytest.mark.usefixtures("berlin")
-def test_entry_in_an_hour_repeated_by_daylight_saving_applies_twice() -> None:
+def test_rate_limit_in_an_hour_repeated_by_daylight_saving_applies_twice() -> None:
     """When the local time jumps from 03:00 to 02:00, the entry at 02:30 ends and starts again."""
     limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
     change_s = calendar.timegm((2026, 10, 25, 1, 0, 0))
@@ -130,7 +130,7 @@ def test_entry_in_an_hour_repeated_by_daylight_saving_applies_twice() -> None:
     assert rates == [KIB, 2 * KIB, 2 * KIB, KIB, KIB, 2 * KIB]
 
 
-def test_timetable_continues_past_midnight_and_the_end_of_the_week() -> None:
+def test_rate_limit_continues_past_midnight_and_the_end_of_the_week() -> None:
     """Sunday's last entry applies until Monday's first entry; an entry may be at midnight."""
     limit = rate_limit("upload_limit", "Sun-23:30,1K Mon-00:15,2K Tue-00:00,3K")
 

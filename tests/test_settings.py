@@ -1,4 +1,4 @@
-"""Parsing of mount options: values, defaults and refusals."""
+"""Parsing of mount options: values, defaults and errors."""
 
 import contextlib
 import dataclasses
@@ -20,13 +20,13 @@ from s3fs_meta.settings import (
 )
 
 
-def test_empty_options_give_the_defaults() -> None:
-    """An empty string, and no string, give the default options."""
+def test_empty_option_string_selects_default_options() -> None:
+    """An empty string and an empty list both select the default options."""
     assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
 
 
-def test_option_values_are_parsed_by_their_type() -> None:
-    """Sizes, times, paths, masks and words become Python values."""
+def test_option_values_are_converted_to_their_type() -> None:
+    """Option values are converted: sizes, times, paths, masks and words become Python values."""
     options = parse_mount_options(
         ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
     )
@@ -42,19 +42,19 @@ def test_option_values_are_parsed_by_their_type() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
 )
-def test_sqlite_cache_size_is_a_number_or_a_size(text: str, expected: int) -> None:
+def test_sqlite_cache_size_may_be_a_plain_number_or_a_byte_size(text: str, expected: int) -> None:
     """A number without a unit is passed to SQLite unchanged; a size is converted to KiB."""
     assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
 
 
 @pytest.mark.parametrize("word", list(AccessTime))
-def test_atime_options_select_the_policy(word: AccessTime) -> None:
+def test_atime_options_select_when_atime_is_updated(word: AccessTime) -> None:
     """The options noatime, relatime and strictatime select when atime is updated."""
     assert parse_mount_options([word.value]).access_time is word
 
 
-def test_last_of_contradicting_options_applies() -> None:
-    """An option of the command line, which is last, overrides that of fstab."""
+def test_last_of_two_contradictory_mount_options_applies() -> None:
+    """Options of the command line come last, so they override the options of fstab."""
     assert parse_mount_options(["ro,nodev", "rw,dev"]) == MountOptions(nodev=False)
 
 
@@ -73,8 +73,8 @@ def test_options_meant_for_mount_or_systemd_are_ignored(text: str) -> None:
     assert parse_mount_options([text]) == MountOptions()
 
 
-def test_unknown_option_is_refused_with_a_suggestion() -> None:
-    """The error has the misspelt option and the most similar known option."""
+def test_unknown_mount_option_is_refused_with_a_suggestion() -> None:
+    """The error shows the misspelt option and the most similar known option."""
     with pytest.raises(UsageError, match=r"'jornal_mode'; did you mean 'journal_mode'\?"):
         parse_mount_options(["jornal_mode=wal"])
 
@@ -102,7 +102,7 @@ def test_unknown_option_is_refused_with_a_suggestion() -> None:
         "journal_mode",
     ],
 )
-def test_invalid_option_value_is_refused_by_name(text: str) -> None:
+def test_error_about_an_invalid_option_value_names_the_option(text: str) -> None:
     with pytest.raises(UsageError, match=text.partition("=")[0]):
         parse_mount_options([text])
 
@@ -121,13 +121,13 @@ def test_invalid_option_value_is_refused_by_name(text: str) -> None:
         "ro,txg=5,follow",
     ],
 )
-def test_contradicting_options_are_refused(text: str) -> None:
+def test_contradictory_mount_options_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_mount_options([text])
 
 
 def test_backslash_escapes_a_comma_in_an_option_value() -> None:
-    """A comma or a backslash in a value is written with a backslash before it."""
+    """In a value, a comma or a backslash must be preceded by a backslash."""
     assert split_options(r"cachedir=/a\,b,ro,profile=c\\d") == [
         "cachedir=/a,b",
         "ro",
@@ -135,19 +135,19 @@ def test_backslash_escapes_a_comma_in_an_option_value() -> None:
     ]
 
 
-def test_parsed_options_are_immutable() -> None:
+def test_parsed_mount_options_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         MountOptions().commit_interval_s = 1.0  # type: ignore[misc]  # The assignment is the test.
 
 
 @pytest.mark.parametrize("word", sorted(REFUSED_WORDS))
-def test_unsupported_linux_option_is_refused_by_name(word: str) -> None:
+def test_unsupported_linux_mount_option_is_refused_with_a_reason(word: str) -> None:
     """An option of Linux that is not supported is refused with a reason."""
     with pytest.raises(UsageError, match=f"option '{word}': "):
         parse_mount_options([f"noatime,{word}"])
 
 
-def test_ignored_refused_and_supported_options_are_disjoint() -> None:
+def test_no_mount_option_is_both_supported_and_refused_or_ignored() -> None:
     words = [*BY_WORD, *REFUSED_WORDS, *IGNORED_WORDS]
     assert len(words) == len(set(words))
 
@@ -165,7 +165,7 @@ EVERY_KIND = [
 
 
 @pytest.mark.parametrize("text", EVERY_KIND)
-def test_written_options_are_parsed_to_the_same_options(text: str) -> None:
+def test_mount_options_written_as_text_parse_to_the_same_values(text: str) -> None:
     options = parse_mount_options([text])
 
     again = parse_mount_options([",".join(option_words(options))])
@@ -175,7 +175,7 @@ def test_written_options_are_parsed_to_the_same_options(text: str) -> None:
     assert again == options
 
 
-def test_every_option_value_can_be_written_as_text() -> None:
+def test_every_mount_option_can_be_written_as_text() -> None:
     """Each option is tested with a value that is not its default."""
     texts = ["", "7", "1024", "64M", "delete", "full", "file", "remote", "none", "x", "9105"]
     texts += ["1:" + "a" * 16, "/x", "2026-05-09T14:30"]
@@ -188,9 +188,9 @@ def test_every_option_value_can_be_written_as_text() -> None:
                     changed = dataclasses.replace(MountOptions(), **{row.field: value})
                     missing += [] if option_words(changed) else [row.word]
                     break
-    assert missing == ["at_least"]  # The command that mounts again omits this option.
+    assert missing == ["at_least"]  # A printed mount command never contains this option.
 
 
-def test_written_options_can_omit_some_options() -> None:
+def test_chosen_mount_options_can_be_left_out_of_the_text() -> None:
     options = parse_mount_options(["ro,region=x"])
     assert option_words(options, {"region"}) == ["ro"]

@@ -1,12 +1,12 @@
-"""Locations of local state and of notes of mounts."""
+"""Locations of local state and of mount notes."""
 
 from pathlib import Path
 
 from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
 
 
-def test_state_location_follows_xdg() -> None:
-    """Root has a fixed path; other users have $XDG_STATE_HOME if it is absolute, or their home."""
+def test_state_directory_follows_the_xdg_specification() -> None:
+    """Root uses a fixed path; a user's state is in an absolute $XDG_STATE_HOME or in $HOME."""
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
     for state_home in ("", "relative"):
@@ -15,8 +15,8 @@ def test_state_location_follows_xdg() -> None:
         )
 
 
-def test_mount_notes_are_in_the_runtime_directory() -> None:
-    """Notes of mounts are in the runtime directory, or else next to the local state."""
+def test_mount_notes_are_stored_in_the_runtime_directory() -> None:
+    """Mount notes are in the runtime directory, or next to the local state if there is none."""
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
@@ -32,12 +32,12 @@ def test_two_urls_have_different_state_directories(tmp_path: Path) -> None:
 
 
 def test_trailing_slash_does_not_change_the_state_directory(tmp_path: Path) -> None:
-    """A URL with a trailing slash names the filesystem of the URL without it."""
+    """A URL with a trailing slash refers to the same filesystem as the URL without it."""
     assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
 
 
 def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) -> None:
-    """Two paths to one cache directory give the same state directory."""
+    """Two paths to the same cache directory lead to the same state directory."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 

@@ -12,13 +12,13 @@ from s3fs_meta import sync_failures
 
 
 def _fill(disk: Path) -> None:
-    """Use all free bytes of a disk."""
+    """Write a file until the disk is full."""
     with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(512))
 
 
-def test_sync_failure_is_recorded_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_sync_failure_stays_recorded_until_the_record_is_deleted(tmp_path: Path) -> None:
     assert not sync_failures.is_noted(tmp_path)
     sync_failures.prepare(tmp_path)
     assert not sync_failures.is_noted(tmp_path)
@@ -26,27 +26,27 @@ def test_sync_failure_is_recorded_until_it_is_forgotten(tmp_path: Path) -> None:
         sync_failures.note(tmp_path)
         assert sync_failures.is_noted(tmp_path)
         sync_failures.prepare(tmp_path)
-        assert sync_failures.is_noted(tmp_path), "another opening does not forget it"
+        assert sync_failures.is_noted(tmp_path), "prepare must not remove the record"
     sync_failures.forget(tmp_path)
     assert not sync_failures.is_noted(tmp_path)
 
 
-def test_sync_failure_is_recorded_without_preparation(tmp_path: Path) -> None:
+def test_sync_failure_can_be_recorded_without_a_preallocated_file(tmp_path: Path) -> None:
     sync_failures.note(tmp_path)
     assert sync_failures.is_noted(tmp_path)
 
 
-def test_sync_failure_before_a_reboot_does_not_count(
+def test_sync_failure_before_a_reboot_is_ignored(
     tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
-    """A sync failure does not count after a reboot, which clears the memory."""
+    """A reboot drops all cached pages, so earlier sync failures no longer matter."""
     sync_failures.note(tmp_path)
     reboot()
     assert not sync_failures.is_noted(tmp_path)
 
 
-def test_sync_failure_is_also_recorded_in_a_copy_of_the_directory(tmp_path: Path) -> None:
-    """A copy of a state directory may contain pages that are not on a disk."""
+def test_record_of_a_sync_failure_also_applies_to_a_copy_of_the_directory(tmp_path: Path) -> None:
+    """A copy of the directory may have been made from cached pages that never reached a disk."""
     state = tmp_path / "state"
     state.mkdir()
     sync_failures.note(state)
@@ -56,7 +56,7 @@ def test_sync_failure_is_also_recorded_in_a_copy_of_the_directory(tmp_path: Path
 
 @pytest.mark.mount
 def test_sync_failure_can_be_recorded_on_a_full_disk(small_disk: Path) -> None:
-    """A sync often fails because the disk is full."""
+    """The record must not need space, because a sync often fails on a full disk."""
     sync_failures.prepare(small_disk)
     _fill(small_disk)
     with pytest.raises(OSError, match="No space"):
@@ -65,10 +65,10 @@ def test_sync_failure_can_be_recorded_on_a_full_disk(small_disk: Path) -> None:
     assert sync_failures.is_noted(small_disk)
 
 
-def test_failure_to_make_the_record_is_logged(
+def test_failure_to_record_a_sync_failure_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If no record can be made, the log advises a reboot."""
+    """If the failure cannot be recorded, the log advises a reboot."""
     gone = tmp_path / "gone"
     sync_failures.prepare(gone)
     sync_failures.note(gone)

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: runs, prints and saves them as JSON."""
+"""The command line that runs the benchmarks, prints their results and saves them as JSON."""
 
 import argparse
 import contextlib
@@ -26,14 +26,14 @@ from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-# The file with the figures of all benchmarks, and the file of a quick trial.
+# The files for the results: of all benchmarks, and of a quick trial.
 KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
 
 
-MODULES: Final = {  # modules of benchmarks with other names than the modules
+MODULES: Final = {  # benchmarks whose module has another name
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
 # Arguments of run() that are not sizes with a default.
@@ -46,13 +46,13 @@ MEMORY_MB_MAX: Final = 150.0  # maximum PSS of a daemon's processes with default
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments of the command line."""
+    """Parse the command line; return its arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m contrib.bench",
         description="Measure s3fs-meta, a filesystem that does nothing, the disk and other "
         "filesystems. Needs root, to drop the kernel's caches. Without a name the complete set "
-        "runs. `page --from FILE --to FILE` makes an HTML page from saved figures.",
-        epilog="Each size is given for the plans " + ", ".join(PLANS) + ".",
+        "runs. `page --from FILE --to FILE` makes an HTML page from saved results.",
+        epilog="The sizes are listed in the order of the plans: " + ", ".join(PLANS) + ".",
     )
     parser.add_argument("benchmark", nargs="*", help=f"{', '.join(BENCHMARKS)}; default: all")
     parser.add_argument(
@@ -62,15 +62,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--plan",
         choices=PLANS,
         default=COMPLETE,
-        help="the sizes: hours, one hour or minutes for all (default: %(default)s)",
+        help="sizes for a run of several hours, one hour or minutes (default: %(default)s)",
     )
     parser.add_argument(
         "--quick", dest="plan", action="store_const", const=QUICK, help="the same as --plan=quick"
     )
-    parser.add_argument("--json", type=Path, help=f"write the figures to this file (all: {KEPT})")
-    parser.add_argument("--page", type=Path, help="write the page of the figures to this file")
+    parser.add_argument("--json", type=Path, help=f"write the results to this file (all: {KEPT})")
+    parser.add_argument("--page", type=Path, help="write the HTML page of the results to this file")
     parser.add_argument(
-        "--update", action="store_true", help="keep the other benchmarks' figures in the JSON file"
+        "--update", action="store_true", help="keep results of other benchmarks in the JSON file"
     )
     for option in sorted({option for sizes in BENCHMARKS.values() for option in sizes}):
         users = [
@@ -101,7 +101,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         type=_words,
         metavar="NAME,…",
         default=[],
-        help=f"workloads: filesystems to measure, of {', '.join(NAMES)}",
+        help=f"workloads: filesystems to measure (any of {', '.join(NAMES)})",
     )
     arguments = parser.parse_args(argv)
     if other := sorted(set(arguments.subjects) - set(NAMES)):
@@ -164,7 +164,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         "load": {"before": processors.other_load()},
     }
     if entry["load"]["before"] > LOAD_PER_CORE_MAX * (os.cpu_count() or 1):
-        busy = f"the machine is busy (load {entry['load']['before']:.1f}): figures may be too slow"
+        busy = f"the machine is busy (load {entry['load']['before']:.1f}): results may be too slow"
         print(busy, file=sys.stderr)
     began_s = time.monotonic()
     try:
@@ -175,7 +175,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         ):
             entry["figures"] = module.run(scratch, **sizes)
             add_memory(entry["figures"], sampler.peaks)
-    except Exception as exc:  # a failure does not stop the next benchmarks, a signal does
+    except Exception as exc:  # the next benchmarks run after a failure, but not after a signal
         if (signalled := _signalled(exc)) is not None:
             raise signalled from exc
         traceback.print_exc()
@@ -186,7 +186,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
 
 
 def _signalled(exc: BaseException) -> BaseException | None:
-    """Return the exception that a signal raised before *exc*; None if no signal came."""
+    """Return the exception that a signal raised before *exc*; None if no signal arrived."""
     found: BaseException | None = exc
     while found is not None and isinstance(found, Exception):
         found = found.__context__
@@ -195,7 +195,7 @@ def _signalled(exc: BaseException) -> BaseException | None:
 
 @contextlib.contextmanager
 def _same_environment() -> Iterator[None]:
-    """Restore the environment variables after a context, for the next benchmark."""
+    """Restore the environment variables at the end of a context, for the next benchmark."""
     before = dict(os.environ)
     try:
         yield
@@ -205,7 +205,7 @@ def _same_environment() -> Iterator[None]:
 
 
 def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
-    """Add the peak memory of each daemon to the figures, with the target of s3fs-meta."""
+    """Add the peak memory of each daemon to the results, with the target of s3fs-meta."""
     if peaks:
         figures["largest memory"] = {
             name: {"PSS, MB": peak.pss_bytes / 1e6} for name, peak in peaks.items()
@@ -291,7 +291,7 @@ def _add(report: Figures, name: str, entry: Figures) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 1 if a benchmark failed, not if it missed a target."""
+    """Run the command; return 1 if a benchmark failed (a missed target is not a failure)."""
     if argv[:1] == ["page"]:
         from contrib.bench import page  # needs the extra "bench"
 

@@ -33,7 +33,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # Only the smallest block size makes enough rows: the database grows by whole pages.
+    # Only the smallest block size makes enough rows to measure, since the database grows by pages.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")
@@ -48,7 +48,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
 
 
 def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, float]:
-    """Measure the block size *block*; return its figures."""
+    """Measure the block size *block*; return its results."""
     subject.make(["--plain", "--block-size", block])
     with subject:
         pass  # the first mount creates the database

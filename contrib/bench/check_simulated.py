@@ -1,4 +1,4 @@
-"""fsck of a filesystem with rows of packs but no pack objects.
+"""A check by fsck of a filesystem whose database has rows of packs, but whose bucket has no packs.
 
 ``python -m contrib.bench.check_simulated BUCKET DATABASE`` checks the filesystem. The listing of
 the bucket is generated from the rows of packs. The program prints its peak memory in bytes, then
@@ -58,7 +58,7 @@ class SimulatedStore(LocalStore):
 
 
 async def check(bucket: Path, database: Path) -> list[str]:
-    """Check the filesystem; return the lines of the report."""
+    """Check the filesystem with fsck; return the lines of its report."""
     db = Database.open(database, Pragmas(), read_only=True, repairing=True)
     try:
         store = SimulatedStore(bucket, db)

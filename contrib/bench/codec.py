@@ -1,6 +1,6 @@
 """CPU time of compressing, encrypting and hashing blocks and images.
 
-The benchmark calls the functions of the package. A figure is the minimum CPU time of several
+The benchmark calls the functions of the package. A result is the minimum CPU time of several
 rounds. The inputs are the Python sources of this interpreter, shared libraries, random bytes, and
 a metadata database. If the module ``lz4`` is installed, it is compared with zstd.
 """
@@ -78,7 +78,7 @@ def database() -> bytes:
 
 
 def blocks_of(data: bytes, block_bytes: int) -> list[memoryview]:
-    """Split *data* into blocks; an incomplete last block is left out."""
+    """Split *data* into blocks; drop an incomplete last block."""
     view = memoryview(data)
     return [view[at : at + block_bytes] for at in range(0, len(view) - block_bytes, block_bytes)]
 
@@ -176,12 +176,12 @@ def measure_images(data: bytes) -> Table:
 
 
 def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]:
-    """Return the result of *function* for each item."""
+    """Call *function* with each item, and return the results."""
     return [function(item) for item in items]
 
 
 def measure_lz4(contents: dict[str, bytes]) -> Table:
-    """Compress 1 MiB blocks with lz4 and zstd-1; without the module lz4 return no figures."""
+    """Compress 1 MiB blocks with lz4 and zstd-1; return nothing if the module lz4 is missing."""
     try:
         lz4 = importlib.import_module("lz4.block")
     except ImportError:

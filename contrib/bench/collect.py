@@ -3,7 +3,7 @@
 A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
 load the benchmark counts, over ten seconds, the kernel's requests and the CPU time of the
 daemon and of the collecting process. *Beside* is the number of 100-byte appends by a program in
-these seconds. *Longest ms* is the maximum latency of an append, because no program may be blocked.
+these seconds. *Longest ms* is the maximum latency of an append: a collection must block no program.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def _appending(files: list[int], pause_s: float | None) -> Iterator[list[float]]
 def _watched(
     subject: S3fsSubject, name: str, count: int, pause_s: float | None, watched_s: int
 ) -> dict[str, float]:
-    """Return the requests and CPU time of one second under a load."""
+    """Return the requests and CPU time per second under one load."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [os.open(subject.mountpoint / f"{name}-{each}", flags) for each in range(count)]
     try:

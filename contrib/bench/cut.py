@@ -1,4 +1,4 @@
-"""The time for which cutting a transaction group (txg) blocks the event loop.
+"""The time for which the event loop is blocked while a transaction group (txg) is cut.
 
 One process makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
 time of the cut is from the start of the flush to the hook "txg cut". The longest stall is the

@@ -3,7 +3,7 @@
 *On the mount*: an application's database of 10,000 rows of 200 bytes, on s3fs-meta and on the disk
 in turns. Each transaction changes one random row. *Our own*: the metadata database of a mount with
 each set of options. The benchmark makes files and calls fsync on the directory after each file. It
-also changes attributes without fsync, of which the daemon commits many in one transaction.
+also changes attributes without fsync; the daemon commits many of these changes in one transaction.
 """
 
 import os
@@ -53,7 +53,7 @@ OUR_SETTINGS: Final = _settings("wal/normal wal/full wal/off delete/normal off/o
 
 
 def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
-    """Measure databases on the mount and the metadata database; return the figures."""
+    """Measure databases on the mount and the metadata database; return the results."""
     return {
         "updates": updates,
         "rounds": rounds,
@@ -86,12 +86,12 @@ def _application(scratch: Path, updates: int, rounds: int) -> dict[str, dict[str
 
 
 def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> float:
-    """Make a database, update rows one by one, remove the database; return the update seconds."""
+    """Make a database, update its rows one by one, remove it; return the seconds of the updates."""
     path = subject.mountpoint / "application.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size={page}")
         [found] = connection.execute(f"PRAGMA journal_mode={setting.journal_mode}").fetchone()
-        assert found.upper() == setting.journal_mode, f"{found} instead of {setting}"
+        assert found.upper() == setting.journal_mode, f"SQLite uses {found} instead of {setting}"
         connection.execute(f"PRAGMA synchronous={setting.synchronous}")
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, count INTEGER, filling BLOB)")
         connection.execute("BEGIN")
@@ -112,7 +112,7 @@ def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> f
 
 
 def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the name and the figures of each setting of the metadata database."""
+    """Yield the name and the results of each setting of the metadata database."""
     for setting, page in product(OUR_SETTINGS, OUR_PAGES):
         options = {**setting._asdict(), "page_size": page, "sync_interval": "3600"}
         name = f"{setting}, {page}"
@@ -123,7 +123,7 @@ def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _metadata(subject: S3fsSubject, updates: int) -> dict[str, float]:
-    """Return the times of files made with fsync, and of changed attributes without fsync."""
+    """Return the time per file made with fsync, and per attribute changed without fsync."""
     paths = [str(subject.mountpoint / f"file-{number:06d}") for number in range(updates)]
     directory = os.open(subject.mountpoint, os.O_RDONLY)
     try:

@@ -3,7 +3,7 @@
 The benchmark inserts the rows of the files into a database, with 1,000 files per directory. Each
 program starts on a mounted copy of the state directory and bucket, with dropped kernel caches. A
 removal is complete when statfs(2) no longer counts any inode of the tree. The command ``s3fs-meta
-rm`` ends earlier, so its time is a separate figure. Peak memory is that of the daemon. Programs
+rm`` returns earlier, so its time is a separate result. Peak memory is that of the daemon. Programs
 that remove file by file need minutes for a million files, so their largest tree has a separate
 option. The same programs also remove smaller trees on the do-nothing filesystem, on the disk, on
 JuiceFS and on S3QL.
@@ -43,7 +43,7 @@ def run(
     one_by_one_power: int,
     peer_files: int,
 ) -> dict[str, object]:
-    """Measure all programs on trees of several sizes; return the figures."""
+    """Measure all programs on trees of several sizes; return the results."""
     (scratch / "empty").mkdir()
     ways, absent = _ways()
     ours: dict[str, dict[str, Any]] = {}
@@ -108,7 +108,7 @@ def _at_once(subject: Subject, _: Path) -> list[str]:
 
 
 def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, Any]:
-    """Remove the tree; return the times of command and complete removal, and the memory."""
+    """Remove the tree; return the time of the command, the time of the removal, and the memory."""
     machine.drop_kernel_caches()
     subject.rest()
     root = subject.mountpoint

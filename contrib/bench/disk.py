@@ -1,8 +1,8 @@
 """A new ext4 filesystem in an image file, for measurements.
 
-ext4 does not reuse the inode of a deleted file for about a minute, but examines the inode whenever
-it makes a file. After thousands of deletions, making a file takes ten times as long as usual. A new
-ext4 filesystem has no deleted inodes.
+ext4 does not reuse the inode of a deleted file for about a minute, but examines it for each new
+file. After thousands of deletions, making a file takes ten times as long as usual. A new ext4
+filesystem has no deleted inodes.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ SEARCHABLE: Final = 0o711  # lets programs of other users access files below a d
 
 @contextlib.contextmanager
 def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[Path]:
-    """Yield the root of a new ext4 filesystem, removed afterwards. Needs root and loop devices.
+    """Yield the root of a new ext4 filesystem, and remove it afterwards; needs root, loop devices.
 
     Args:
-        bytes_min: the least size of the disk image.
-        bytes_max: the largest size of the disk image.
+        bytes_min: the minimum size of the disk image.
+        bytes_max: the maximum size of the disk image.
 
     Raises:
-        OSError, CalledProcessError: the image cannot be made or mounted. The option --scratch
-            names a directory that is used instead.
+        OSError, CalledProcessError: the image cannot be made or mounted. With the option --scratch
+            the benchmarks use a directory instead.
     """
     with tempfile.TemporaryDirectory(prefix="bench-disk-") as folder:
         os.chmod(folder, SEARCHABLE)
@@ -64,7 +64,7 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
 def _wait_until_freed(device: str) -> None:
     """Wait until processes no longer use the disk, so that its image takes no space.
 
-    A daemon that a benchmark unmounted may still be ending.
+    A daemon may still run for a short time after a benchmark has unmounted it.
     """
     attached = Path("/sys/block", Path(device).name, "loop")
     deadline = time.monotonic() + FREED_S_MAX

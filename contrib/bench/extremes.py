@@ -4,7 +4,7 @@
 read in its holes, truncated and removed. *Wide*: one directory contains very many names. *Huge*:
 the database has rows of blocks and packs for 100 TiB of content, but the bucket contains no packs.
 fsck reads a listing of the bucket that is generated from the rows; status and reclaim also run.
-Memory figures are the growth of the daemon, and the peak memory of fsck.
+The memory results are the growth of the daemon's memory, and the peak memory of fsck.
 """
 
 import os
@@ -184,7 +184,7 @@ def _huge(subject: S3fsSubject, tib: int) -> Figures:
 
 
 def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
-    """Return the report of fsck, its seconds, and its peak memory in MB."""
+    """Run fsck; return its report, its duration in seconds, and its peak memory in MB."""
     words = [sys.executable, "-m", "contrib.bench.check_simulated"]
     words += [str(subject.bucket), str(subject.database())]
     began_s = time.perf_counter()

@@ -42,7 +42,7 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 }
 
 
-Traffic = Counter[str]  # number of requests by kind, and sent_bytes, received_bytes
+Traffic = Counter[str]  # numbers of requests by kind, and of bytes by direction
 
 
 class FarEndpoint:
@@ -58,17 +58,17 @@ class FarEndpoint:
         return f"http://{HOST}:{self._port}"
 
     def traffic(self) -> Traffic:
-        """Return the numbers of requests and bytes that have passed the proxy."""
-        assert self._process.stdin is not None, "it was started with one"
+        """Return the numbers of requests and bytes that the proxy has forwarded."""
+        assert self._process.stdin is not None, "the proxy was started with a pipe"
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return Traffic(json.loads(self._line()))
 
     def _line(self) -> str:
-        assert self._process.stdout is not None, "it was started with one"
+        assert self._process.stdout is not None, "the proxy was started with a pipe"
         line = self._process.stdout.readline()
         if not line:
-            raise SubjectError("the proxy between client and store ended unexpectedly")
+            raise SubjectError("the proxy between client and store exited unexpectedly")
         return line
 
 
@@ -112,7 +112,7 @@ def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
     if not os.access(program, os.X_OK):
         raise SubjectError("versitygw is not installed; CONTRIBUTING.md explains the installation")
     os.environ.update(CREDENTIALS)
-    os.environ.pop("AWS_CA_BUNDLE", None)  # plain HTTP needs no CA bundle, and rclone fails with it
+    os.environ.pop("AWS_CA_BUNDLE", None)  # rclone fails if a CA bundle is set with plain HTTP
     data = scratch / "s3"
     data.mkdir()
     port = _free_port()

@@ -1,4 +1,4 @@
-"""s3fs-meta and other filesystems with their data in buckets with added latency.
+"""s3fs-meta and other filesystems whose data is in buckets with added latency.
 
 Each filesystem has its own endpoint, can be mounted without local state, and can wait until all
 written files are in the bucket.
@@ -38,7 +38,7 @@ class FarSubject(DaemonSubject):
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
-        """Make the filesystem; do nothing if it needs no such step."""
+        """Create the filesystem; do nothing if its kind needs no creation."""
 
     def wait_until_stored(self, files: int) -> None:
         """Wait until *files* files are in the bucket; most filesystems upload at close."""
@@ -119,7 +119,7 @@ class FarJuiceSubject(FarSubject, JuiceSubject):
 
     @override
     def store(self) -> list[str]:
-        """Return the options that name the store."""
+        """Return the options that select the store."""
         keys = ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY]
         return ["--storage", "s3", "--bucket", f"{self.endpoint.url}/{self.bucket_name}", *keys]
 

@@ -2,7 +2,7 @@
 
 Rows are inserted into the metadata database of an unmounted filesystem, with 1,000 files per
 statement. The rows and their order are those of a mount, so that the tables and indexes have the
-same pages. No row is checked for an existing name.
+same pages. The insertion does not check whether a name already exists.
 """
 
 import io

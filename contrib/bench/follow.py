@@ -57,7 +57,7 @@ def _follower(writer: S3fsSubject, root: Path, poll_s: float) -> S3fsSubject:
 def _lag(
     writer: S3fsSubject, follower: S3fsSubject, poll_s: float, rounds: int
 ) -> dict[str, object]:
-    """Return the lags of names, and the memory growth of the follower's daemon."""
+    """Return the lags of new names, and the memory growth of the follower's daemon."""
     taken = []
     before = follower.memory()
     for number in range(rounds):
@@ -106,15 +106,15 @@ def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
 
 
 def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
-    """Kill a writer, promote a follower, write on it; return the seconds of each step."""
+    """Kill a writer, promote a follower, write a file there; return the seconds of each step."""
     follower = _follower(writer, root, 2.0)
     with writer, follower:
         (writer.mountpoint / root.name).write_bytes(b"before")
         call(*writer.words("flush"))
         while not (follower.mountpoint / root.name).exists():
             time.sleep(POLL_S)
-        status_s = call_s(*follower.words("status"))  # base time of a command
-        assert writer.pid is not None, "it is mounted"
+        status_s = call_s(*follower.words("status"))  # time of a command that does little
+        assert writer.pid is not None, "the writer is not mounted"
         os.kill(writer.pid, signal.SIGKILL)
         start = time.monotonic()
         call(*follower.words("promote", "--takeover"))

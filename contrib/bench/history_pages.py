@@ -1,7 +1,7 @@
-"""Clicks in ``s3fs-meta browse``: when the browser gets an answer, and when it gets the page.
+"""The time from a click in ``s3fs-meta browse`` to the first reply and to the complete page.
 
-A page that takes long is made while the browser shows one that says to wait, and asks again. Each
-page is asked for twice; the first time its point in time may have to be restored.
+While a slow page is made, the browser shows a page that asks the user to wait, and repeats the
+request. Each page is requested twice, because the first request may restore a point in time.
 """
 
 import signal
@@ -24,7 +24,7 @@ Figures = dict[str, dict[str, float]]
 
 
 class _Pages:
-    """The pages of a running command, as a browser asks for them."""
+    """The pages of a running command, requested as a browser does."""
 
     def __init__(self, printed: str) -> None:
         self._host = printed.partition("//")[2].partition("/")[0]
@@ -41,22 +41,22 @@ class _Pages:
             return reply
 
     def click(self, path: str) -> tuple[float, float]:
-        """Return the seconds until the first answer, and until the page."""
+        """Request a page; return the seconds until the first reply, and until the complete page."""
         start = time.perf_counter()
         reply = self._ask(self._root + path, self._headers)
         answered_s = time.perf_counter() - start
         while reply.status == _ACCEPTED:
             reply = self._ask(self._root + path, self._headers)
         if reply.status != _OK:
-            raise SubjectError(f"{path} has the status {reply.status}")
+            raise SubjectError(f"the page {path} has the HTTP status {reply.status}")
         return answered_s, time.perf_counter() - start
 
 
 def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
-    """Return the seconds of some pages.
+    """Return the seconds of several pages.
 
     Args:
-        command: a command that reads the bucket, with ``{}`` in place of its name.
+        command: the command line for the bucket, with ``{}`` for the name of the command.
         earlier: a txg a day before the last one.
         name: a file with versions in the root directory.
     """
@@ -70,7 +70,7 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
     }
     process = begin(*(word.format("browse") for word in command))
     try:
-        assert process.stdout is not None, "its output is a pipe"
+        assert process.stdout is not None, "the process was started with a pipe"
         pages = _Pages(process.stdout.readline().strip())
         figures: Figures = {}
         for title, path in paths.items():
@@ -91,6 +91,6 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
 
 
 def wanted(figures: Figures) -> list[Any]:
-    """Return the target for the answers to clicks."""
+    """Return the target for the time of the first reply to a click."""
     slowest_s = max(one["first answer, s"] for one in figures.values())
     return [targets.at_most("answer to a click", slowest_s, ANSWER_S_MAX, "s")]

@@ -1,11 +1,12 @@
 """The time of making, searching and removing a tree of files, for each journal mode.
 
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
-order. A turn makes or removes a directory of 16 directories with empty files, which hashes name as
-in caches. Each round repeats all turns on the same filesystems. ``find`` reads the attributes of
-all files after the kernel dropped its dentries. CPU time is that of all daemon threads, including
-deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio compares a
-turn with the same turn of off/off; the figure is the median of the ratios.
+order. A turn makes or removes a directory of 16 directories with empty files, whose names are
+hashes as in caches. Each round repeats all turns on the same filesystems. ``find`` reads the
+attributes of all files after the kernel dropped its dentries. CPU time is that of all daemon
+threads, including deferred work. No txg is shipped during the measurement
+(``sync_interval=3600``). A ratio compares a turn with the same turn of off/off; the result is the
+median of the ratios.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ class Taken(NamedTuple):
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
-    """Measure all journal modes and return the figures."""
+    """Measure all journal modes and return the results."""
     with ExitStack() as stack:
         mounts = [_subject(scratch, mode) for mode in MODES]
         for mount in mounts:
@@ -118,7 +119,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make 16 directories of empty files, which hashes name as in caches."""
+    """Make 16 directories of empty files, whose names are hashes as in caches."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()

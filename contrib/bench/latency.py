@@ -7,8 +7,8 @@ splice(2). The proxy runs in a separate process, so that it does not share the i
 with a client.
 
 ``python -m contrib.bench.latency --to PORT --delay-ms 30`` prints the port of the proxy. For each
-line on its standard input the proxy prints one line of JSON with its counts. The proxy ends when
-its standard input ends.
+line on its standard input the proxy prints one line of JSON with its counts. The proxy exits when
+its standard input is closed.
 """
 
 import argparse
@@ -86,7 +86,7 @@ class Connection(socketserver.BaseRequestHandler):
                 with (
                     contextlib.suppress(OSError),
                     _pipe() as pipe,
-                ):  # the peer has closed its connection
+                ):  # an OSError means that the peer has closed its connection
                     self._requests(pipe)
             finally:
                 self._hang_up()
@@ -94,7 +94,7 @@ class Connection(socketserver.BaseRequestHandler):
 
     def _hang_up(self) -> None:
         for each in (self._client, self._server):
-            with contextlib.suppress(OSError):  # already closed
+            with contextlib.suppress(OSError):  # the connection is already closed
                 each.shutdown(socket.SHUT_RDWR)
 
     def _requests(self, pipe: tuple[int, int]) -> None:
@@ -162,7 +162,7 @@ def _pass_on(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the proxy until the standard input ends."""
+    """Run the proxy until its standard input is closed."""
     parser = argparse.ArgumentParser(prog="python -m contrib.bench.latency")
     parser.add_argument("--to", type=int, required=True, help="port of the S3 server")
     parser.add_argument("--delay-ms", type=float, required=True)

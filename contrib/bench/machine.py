@@ -32,7 +32,7 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """Return *pid* and its descendants, because a child process may serve the mount."""
+    """Return *pid* and all its descendants, one of which may serve the mount."""
     below: list[int] = []
     threads = Path(f"/proc/{pid}/task")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has exited
@@ -62,7 +62,7 @@ def memory_bytes(pid: int) -> dict[str, int]:
 
 
 def drop_kernel_caches(pages: bool = True) -> None:
-    """Drop clean dentries and inodes, and with *pages* the page cache. Needs root."""
+    """Drop clean dentries and inodes, and also the page cache if *pages* is true. Needs root."""
     if pages:
         os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3" if pages else "2")
@@ -95,7 +95,7 @@ def wait_gone(root: Path, left: int) -> None:
 
 
 def facts() -> dict[str, object]:
-    """Return facts for the report: processor, memory, kernel and Python version."""
+    """Return a description of the machine: processor, memory, kernel and Python version."""
     return {
         "processor": _first("/proc/cpuinfo", "model name"),
         "processors": os.cpu_count(),

@@ -5,9 +5,9 @@ that share the page, so the sum over a daemon's processes counts each page once.
 which does not share the benchmark's interpreter lock, reads the PSS several times a second. A peak
 between two readings may be missed.
 
-``python -m contrib.bench.memory`` reads commands from its standard input, one per line. ``watch``
-begins to watch a daemon, as in ``watch PID``. ``peak PID`` prints the largest PSS in bytes since the last ``peak``, and
-``end PID`` since ``watch``. The program exits when its standard input ends.
+``python -m contrib.bench.memory`` reads commands from its standard input, one per line.
+``watch PID`` begins to watch a daemon. ``peak PID`` prints the largest PSS in bytes since the last
+``peak``, and ``end PID`` since ``watch``. The program exits when its standard input is closed.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _COMMAND_BYTES_MAX: Final = 4096
 
 
 class Peak(NamedTuple):
-    """The peak memory of the daemons with one name."""
+    """The peak memory of all daemons with the same name."""
 
     pss_bytes: int
     counts: bool  # True if the memory target applies to the daemons
@@ -49,7 +49,7 @@ class Sampler:
         self._send(f"watch {pid}")
 
     def peak_bytes(self, pid: int) -> int:
-        """Return the largest PSS of a daemon since the last call."""
+        """Return the largest PSS of a daemon since the last call of this method."""
         return self._ask(f"peak {pid}")
 
     def end(self, pid: int, name: str, *, counts: bool) -> None:
@@ -59,7 +59,7 @@ class Sampler:
         self.peaks[name] = Peak(pss_bytes, counts=before.counts and counts)
 
     def close(self) -> None:
-        """End the process that reads memory."""
+        """Stop the process that reads memory."""
         assert self._process.stdin is not None, "it was started with a pipe"
         assert self._process.stdout is not None, "it was started with a pipe"
         self._process.stdin.close()
@@ -82,7 +82,7 @@ _running: list[Sampler] = []
 
 @contextlib.contextmanager
 def sampled() -> Iterator[Sampler]:
-    """Read the memory of all daemons that a benchmark starts in a context."""
+    """Read the memory of all daemons that a benchmark starts, until the context ends."""
     sampler = Sampler()
     _running.append(sampler)
     try:
@@ -98,7 +98,7 @@ def sampler() -> Sampler | None:
 
 
 def pss_bytes(pid: int) -> int:
-    """Return the PSS of a process and its descendants; an exited process has none."""
+    """Return the PSS of a process and its descendants; 0 if the process has exited."""
     return sum(map(_pss_bytes, machine.family(pid)))
 
 
@@ -143,7 +143,7 @@ class _Readings:
 
 
 def main() -> None:
-    """Read memory and execute commands until the standard input ends."""
+    """Read memory and execute commands until the standard input is closed."""
     readings, unread = _Readings(), b""
     while True:
         readings.read()

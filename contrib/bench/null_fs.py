@@ -40,9 +40,9 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # cache timeout as in s3fs-meta, because one writer needs no expiry
+TIMEOUT_S: Final = 3600.0  # the same as in s3fs-meta, where cached entries need no expiry
 NAME_BYTES_MAX: Final = 255
-MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # limits files, which are held in memory
+MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # limits the size of a file, because content is in memory
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 
@@ -439,7 +439,7 @@ def main() -> None:
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--data-dir", type=Path, help="directory for file contents")
     parser.add_argument("--allow-other", action="store_true", help="allow access by other users")
-    parser.add_argument("--scheduled", action="store_true", help="pyfuse3's own request loop")
+    parser.add_argument("--scheduled", action="store_true", help="use pyfuse3's request loop")
     arguments = parser.parse_args()
 
     data = FileData(arguments.data_dir) if arguments.data_dir else MemoryData()

@@ -1,11 +1,11 @@
 """The speed of operations on empty and small files, on s3fs-meta and other filesystems.
 
 In each turn every filesystem does the same operation on 500 files. The order of the filesystems
-changes from turn to turn, so that a disturbance of the machine affects all filesystems. A figure is
-the median of the turns, and a ratio is the median of the ratios within a turn. The kernel drops its
+changes from turn to turn, so that a disturbance of the machine affects all filesystems. A result is
+the median of the turns; a ratio is the median of the ratios within a turn. The kernel drops its
 dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
 measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3.
-Some files are made before the first turn and not measured. Each client works in a separate directory.
+Some files are made before the first turn and not measured. Each client uses a separate directory.
 *Processor* is the CPU time of the daemon, including work after a turn.
 """
 
@@ -81,7 +81,7 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
 
 
 def run(scratch: Path, *, files: int) -> dict[str, object]:
-    """Measure all installed filesystems and return the figures."""
+    """Measure all installed filesystems and return the results."""
     with ExitStack() as stack:
         subjects, absent = local_subjects.available(
             scratch, (OURS, CEILING, DISK, JUICEFS, S3QL), plain_files=False
@@ -98,7 +98,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
 
 
 def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
-    """Return targets relative to the do-nothing filesystem (one client) and JuiceFS (all)."""
+    """Return targets relative to the do-nothing filesystem (one client) and to JuiceFS (all)."""
     one = next(iter(tables.values()))
     wanted = [
         targets.at_least(

@@ -3,7 +3,7 @@
 fio runs one job with one request at a time (psync), and accesses each offset at most once. The file
 is already uploaded, and all its blocks are in the local cache. The kernel's pages of the file are
 dropped before a run, but not the pages of the local cache. The time of writes includes a final
-sync, because the kernel collects dirty pages. No changelog is made during a run
+sync, because the kernel keeps dirty pages. No changelog is made during a run
 (``sync_interval=3600``).
 """
 
@@ -22,7 +22,7 @@ PHASES: Final = {"read": "randread", "write": "randwrite"}
 
 
 def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict[str, object]:
-    """Measure both filesystems in turns and return the figures."""
+    """Measure both filesystems in turns and return the results."""
     if shutil.which("fio") is None:
         return {"absent": ["fio"]}
     size_bytes = random_mib << 20

@@ -1,7 +1,7 @@
 """The age of changes that are not in the bucket, while many small files are unpacked.
 
 While tar unpacks an archive on the mount, the benchmark runs ``status`` several times a second to
-read the age of the oldest change that is not in the bucket. The figures are compared with the
+read the age of the oldest change that is not in the bucket. The results are compared with the
 option ``sync_interval``.
 """
 

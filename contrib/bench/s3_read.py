@@ -2,7 +2,7 @@
 
 *Plain* is the speed of boto3 without a filesystem, which reads ranges of an object of the same
 size, with the settings, connections, threads and range size of s3fs-meta; other range sizes are
-separate figures. *Sequential* is the time from the first read to the last, without the mount.
+separate results. *Sequential* is the time from the first read to the last, without the mount.
 *Random* is the time of reads of 4 KiB at random offsets, one after another. Each measurement has a
 new mount without local state, and the filesystems alternate.
 """
@@ -71,7 +71,7 @@ class Plain:
 def run(
     scratch: Path, *, read_mib: int, reads: int, rounds: int, delay_ms: float
 ) -> dict[str, object]:
-    """Measure boto3 and all installed filesystems; return the figures."""
+    """Measure boto3 and all installed filesystems; return the results."""
     size_bytes = read_mib * MIB
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store)

@@ -4,8 +4,8 @@
 a pack, with the settings, connections and threads of s3fs-meta. The time of s3fs-meta includes
 copying the file into an encrypted mount with default options, and waiting until all data is in the
 bucket; the upload begins during the copy. One file is incompressible. Another file compresses to
-about a half, so that s3fs-meta sends less. The ratio compares the times for the bytes of the file.
-Each measurement has a new filesystem, and the rounds alternate.
+about half its size, so that s3fs-meta sends less. The ratio compares the times for the bytes of the
+file. Each measurement has a new filesystem, and the rounds alternate.
 """
 
 import os
@@ -72,7 +72,7 @@ class Plain:
 
 
 def run(scratch: Path, *, upload_mib: int, rounds: int, delay_ms: float) -> dict[str, Any]:
-    """Measure both kinds of files and return the figures."""
+    """Measure both kinds of files and return the results."""
     os.environ["S3FS_META_PASSPHRASE"] = upload_stall.PASSPHRASE
     with far_store.running(scratch, delay_ms) as store:
         plain = Plain(store)
@@ -96,7 +96,7 @@ def run(scratch: Path, *, upload_mib: int, rounds: int, delay_ms: float) -> dict
 def _measured(
     scratch: Path, kind: str, plain: Plain, store: FarStore, upload_mib: int, rounds: int
 ) -> dict[str, Any]:
-    """Upload one kind of file in turns; return the figures."""
+    """Upload one kind of file in turns; return the results."""
     source = scratch / kind
     KINDS[kind](source, upload_mib * MIB)
     plain_s: list[float] = []
@@ -121,9 +121,9 @@ def _settle_disk(source: Path) -> None:
 
 
 def _upload(root: Path, store: FarStore, source: Path) -> dict[str, float]:
-    """Copy a file into a new filesystem; return the figures of its upload."""
+    """Copy a file into a new filesystem; return the results of its upload."""
     subject = FarS3fsSubject(root, store)
-    subject.make(())  # encrypted
+    subject.make(())  # without --plain, so the filesystem is encrypted
     with subject:
         subject.rest()
         before, before_s = subject.endpoint.traffic(), subject.cpu_s()

@@ -4,10 +4,10 @@ Rows of empty files with names of 16 bytes are inserted into the database, 1,000
 directory. Then the benchmark measures on a mount: *image*, *restore* (a mount without local state),
 *create* (20,000 files), *find cold* (with dropped kernel caches), *find warm*, *clone* of all
 files, *rm* of the clone up to its last inode, and *fsck*. The time of *create* is divided by the
-number of created files, and any other time by the files of the filesystem. From the time of a
-command, the time of a command without effect is subtracted; from a restore, a mount with local
-state. CPU time is that of the daemon or of fsck, and determines the growth targets. SQLite
-has its default page cache, so a large database is read through the page cache of the kernel.
+number of created files, and any other time by the files of the filesystem. The time of a command
+without effect is subtracted from each command time, and the time of a mount with local state from
+the time of a restore. The growth targets compare CPU times of the daemon or of fsck. SQLite has its
+default page cache, so a large database is read through the page cache of the kernel.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ BYTES_PER_FILE_MAX: Final = 110
 MEMORY_GROWTH_MAX: Final = 0.1
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
-GROWTH_SLACK: Final = 1.25  # tolerance, because two runs of the same size differ
+GROWTH_SLACK: Final = 1.25  # tolerance for differences between two runs of the same size
 STEPS: Final = (
     "image",
     "restore",
@@ -94,7 +94,7 @@ def _fsck(subject: S3fsSubject, row: Row) -> None:
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     began_s = time.perf_counter()
     process = begin(*command)
-    assert process.stdout is not None, "begin asks for it"
+    assert process.stdout is not None, "begin opens a pipe"
     with process.stdout:
         found = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -162,7 +162,7 @@ def _create(directory: Path) -> None:
 
 
 def _find(root: Path) -> None:
-    """List all files and get their attributes."""
+    """List all files and read their attributes."""
     subprocess.run(["find", root, "-size", "+1000000"], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -175,7 +175,7 @@ def _gather(root: Path) -> None:
 
 
 def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
-    """Mount and run ``ls``; return the seconds until ``ls`` ends, and the processor seconds."""
+    """Mount and run ``ls``; return the seconds until ``ls`` returns, and the CPU seconds."""
     machine.drop_kernel_caches()
     began_s = time.perf_counter()
     with reader:
@@ -213,7 +213,7 @@ def _memory_mb(subject: S3fsSubject, which: str) -> float:
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
     """Return the growth of each step's CPU time per file, from smallest to largest size.
 
-    A time is the difference of two measurements; negative times are left out.
+    Each time is the difference of two measurements; negative times are omitted.
     """
     growth = {}
     for step in STEPS:

@@ -3,7 +3,7 @@
 s3fs-meta and the do-nothing filesystem are compared. Every MiB of the file is different and
 incompressible, so that nothing is deduplicated. The kernel's pages of the file are dropped before
 the read, but not the pages of the local cache, because the benchmark does not measure the disk. A
-write ends with close, which sends all dirty pages to the daemon. fsync is a separate figure,
+write ends with close, which sends all dirty pages to the daemon. fsync is timed separately,
 because it waits for the disk. s3fs-meta uploads the data before the read.
 """
 
@@ -23,7 +23,7 @@ PHASES: Final = ("write", "fsync", "read")
 
 
 def run(scratch: Path, *, gib: int, rounds: int) -> dict[str, object]:
-    """Measure both filesystems in turns and return the figures."""
+    """Measure both filesystems in turns and return the results."""
     size_bytes = gib << 30
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     subject.make()

@@ -1,7 +1,7 @@
 """The longest stall of the daemon's event loop while a large database is uploaded.
 
-The benchmark calls statvfs, because each call is a request to the daemon that needs no work, so a
-slow response means a busy event loop. The same calls to an idle daemon show the latency of the
+The benchmark calls statvfs. Each call is a request that the daemon can answer at once, so a slow
+reply shows that the event loop is busy. The same calls to an idle daemon show the latency of the
 machine.
 """
 

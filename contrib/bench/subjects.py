@@ -1,6 +1,6 @@
 """The filesystems under test, which are mounted in the foreground and always unmounted.
 
-Owns: the daemons that it starts, and their mountpoints. Keeps: no other process gets a signal.
+Owns: the daemons that it starts, and their mountpoints. Keeps: only these daemons receive signals.
 """
 
 import os
@@ -32,7 +32,7 @@ MEMORY_OPTIONS: Final = frozenset({"cache_size", "mmap_size", "temp_store"})
 
 
 class SubjectError(Exception):
-    """A filesystem could not be made, mounted or unmounted."""
+    """A filesystem could not be created, mounted or unmounted."""
 
 
 def program() -> list[str]:
@@ -57,7 +57,7 @@ def environment() -> dict[str, str]:
 
 
 def call(*command: str | Path) -> str:
-    """Run a program to its end and return its output."""
+    """Run a program until it exits, and return its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment(), cwd=PROJECT, check=False,
         timeout=COMMAND_S_MAX,
@@ -71,7 +71,7 @@ def call(*command: str | Path) -> str:
 
 
 def call_s(*command: str | Path) -> float:
-    """Run a program to its end and return the seconds of the run."""
+    """Run a program until it exits, and return the seconds of the run."""
     began_s = time.perf_counter()
     call(*command)
     return time.perf_counter() - began_s
@@ -85,7 +85,7 @@ def begin(*command: str | Path, stdin: int | None = None) -> "subprocess.Popen[s
 
 
 def run(arguments: Sequence[str]) -> str:
-    """Run s3fs-meta with *arguments* to its end and return its output."""
+    """Run s3fs-meta with *arguments* until it exits, and return its output."""
     return call(*program(), *arguments)
 
 
@@ -99,7 +99,7 @@ class Subject:
 
     @property
     def mountpoint(self) -> Path:
-        """Return where the filesystem appears."""
+        """Return the directory in which the filesystem is visible."""
         return self.root
 
     @property
@@ -127,7 +127,7 @@ class Subject:
 
     def memory(self) -> dict[str, int]:
         """Return the memory of the daemon and its children, in bytes."""
-        assert self.pid is not None, "it is mounted, by a daemon"
+        assert self.pid is not None, "no daemon serves the mount"
         return machine.memory_bytes(self.pid)
 
     def peak_pss_bytes(self) -> int:
@@ -176,7 +176,7 @@ class DaemonSubject(Subject):
     @property
     @override
     def mountpoint(self) -> Path:
-        """Return where the filesystem appears."""
+        """Return the mountpoint of the filesystem."""
         return self.root / "mnt"
 
     @property
@@ -221,7 +221,7 @@ class DaemonSubject(Subject):
 
     @override
     def stop(self) -> None:
-        """Unmount, and wait for the daemon's end; after a timeout send SIGTERM, then SIGKILL."""
+        """Unmount, and wait until the daemon exits; after timeouts send SIGTERM, then SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -310,7 +310,7 @@ class S3fsSubject(DaemonSubject):
         options: Mapping[str, str] | None = None,
         beside: "S3fsSubject | None" = None,
     ) -> None:
-        """Prepare a mount, on the bucket of the mount *beside* if it is given."""
+        """Prepare a mount on a new bucket, or on the bucket of the mount *beside*."""
         super().__init__(name, root)
         self.options = dict(options or {})
         self.memory_counts = not MEMORY_OPTIONS & self.options.keys()

@@ -1,4 +1,4 @@
-"""Targets of figures: a minimum or maximum, and whether the figure meets it."""
+"""Targets of results: a minimum or maximum, and whether the result meets it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,12 +7,12 @@ Target = dict[str, Any]
 
 
 def at_least(what: str, measured: float, wanted: float, unit: str = "") -> Target:
-    """Return a target that *value* meets if it is at least the limit."""
+    """Return a target that is met if *measured* is at least *wanted*."""
     return _target(what, measured, "at least", wanted, unit, met=measured >= wanted)
 
 
 def at_most(what: str, measured: float, wanted: float, unit: str = "") -> Target:
-    """Return a target that *value* meets if it is at most the limit."""
+    """Return a target that is met if *measured* is at most *wanted*."""
     return _target(what, measured, "at most", wanted, unit, met=measured <= wanted)
 
 

@@ -3,7 +3,7 @@
 A copy of the past is made from a point in time that is already restored and has no later changes.
 
 The time of a copy is the wall time without the time of a command that does nothing. The command of
-a removal has two figures: its wall time with and without the start of a Python interpreter. A
+a removal has two results: the wall time with the start of a Python interpreter, and without. A
 removal in the background is timed from the end of the command until statfs(2) no longer counts any
 inode of the tree. The database's page cache contains all pages. The kernel forgets the tree before
 a measurement, so that no forget requests disturb it. In *busy* a process calls statfs(2) without a
@@ -47,7 +47,7 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
     with subject:
         root = subject.mountpoint
         _sort_into_trees(root, {"tree": entries, "small": SMALL_ENTRIES})
-        # The find command fills the page cache of SQLite.
+        # This find command fills the page cache of SQLite.
         subprocess.run(["find", root, "-size", "+1000000"], check=True)
         idle_s = statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
         cp_al = SMALL_ENTRIES / call_s("cp", "-al", root / "small", root / "linked")
@@ -109,7 +109,7 @@ def _clone_past(subject: S3fsSubject, files: int, idle_s: float) -> Figures:
 
 def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options: str) -> Figures:
     """Clone the tree as *name*; return rates, and latencies of statvfs during the clone."""
-    assert subject.pid is not None, "it is mounted"
+    assert subject.pid is not None, "the filesystem is not mounted"
     subject.rest()
     began_cpu_s = machine.loop_cpu_s(subject.pid)
     began_s = time.perf_counter()
@@ -120,7 +120,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options:
     while command.poll() is None:
         taken.append(samples.seconds(lambda: os.statvfs(subject.mountpoint)))
         time.sleep(pause_s)
-    assert command.returncode == 0, "the clone failed"
+    assert command.returncode == 0, "the clone command failed"
     return {
         "entries_per_s": files / (time.perf_counter() - began_s - idle_s),
         "entries_per_loop_cpu_s": files / (machine.loop_cpu_s(subject.pid) - began_cpu_s),
@@ -130,7 +130,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options:
 
 def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
     """Remove the tree *name* and wait for its last inode; return times, rates and latencies."""
-    assert subject.pid is not None, "it is mounted"
+    assert subject.pid is not None, "the filesystem is not mounted"
     subject.rest()
     root = subject.mountpoint
     left = machine.inodes(root) - files - files // PER_DIRECTORY - 1

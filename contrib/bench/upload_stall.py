@@ -28,12 +28,12 @@ PASSPHRASE: Final = "correct horse battery staple"
 
 
 def run(scratch: Path, *, read_mib: int, rounds: int, delay_ms: float) -> dict[str, object]:
-    """Measure latencies during uploads and return the figures."""
+    """Measure latencies during uploads and return the results."""
     size_bytes = read_mib * MIB
     os.environ["S3FS_META_PASSPHRASE"] = PASSPHRASE
     with far_store.running(scratch, delay_ms) as store:
         subject = FarS3fsSubject(scratch / "ours", store, {"sync_interval": "3600"})
-        subject.make(())  # encrypted
+        subject.make(())  # without --plain, so the filesystem is encrypted
         with subject, NullSubject("do-nothing", scratch / "null") as null:
             for each in (subject, null):
                 _make_files(each)
@@ -100,7 +100,7 @@ def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[st
 
 
 def write_file(path: Path, size_bytes: int) -> None:
-    """Write a file of different blocks that compress to about a half."""
+    """Write a file of different blocks that compress to about half their size."""
     pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
     with path.open("wb", buffering=0) as file:
         for at in range(0, size_bytes, MIB):

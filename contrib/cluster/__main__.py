@@ -1,4 +1,4 @@
-"""Start a MinIO cluster, print its address and credentials, and end it on Ctrl-C."""
+"""Start a MinIO cluster, print its addresses and credentials, and stop it on Ctrl-C."""
 
 import argparse
 import signal

@@ -1,4 +1,4 @@
-"""One store of four MinIO servers on one machine, which can be killed and restarted.
+"""One S3 store of four MinIO servers on one machine; each server can be killed and restarted.
 
 Owns: the processes of the servers. Does not know: s3fs-meta.
 Source: https://min.io/docs, "Deploy MinIO: Multi-Node Multi-Drive".
@@ -80,7 +80,7 @@ class Cluster:
             process.wait()
 
     def wait_ready(self, nodes: Sequence[int] | None = None) -> None:
-        """Wait until nodes can read and write.
+        """Wait until the started nodes can read and write.
 
         Raises:
             ClusterError: a node does not become ready.
@@ -92,7 +92,7 @@ class Cluster:
                 if process is None or process.poll() is not None or time.monotonic() > deadline_s:
                     log = (self._folder / f"node-{node}.log").read_text(errors="replace")
                     raise ClusterError(
-                        f"node {node} of the cluster is not ready in time; the end of its "
+                        f"node {node} of the cluster was not ready in time; the end of its "
                         f"log:\n{log[-2000:]}"
                     )
                 time.sleep(POLL_S)

@@ -13,7 +13,7 @@ EXCLUDED_FILE: Final = Path(__file__).with_name("exclusions.ini")
 
 
 class Outcome(enum.Enum):
-    """The outcome of a case; tables show its value."""
+    """The outcome of a case; its value is the text in the tables."""
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
     """Return the reason of each expected failure by the name of the case."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case of names
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps upper case in names
     parser.read(path)
     return dict(parser[suite]) if parser.has_section(suite) else {}
 
@@ -57,7 +57,7 @@ def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
 
 
 def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:
-    """Yield the cases, with expected failures distinguished from unexpected failures."""
+    """Yield the cases; mark expected failures, and cases that passed but were expected to fail."""
     for case in cases:
         reason = expected.get(case.name)
         if reason is None:

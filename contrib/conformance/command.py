@@ -19,8 +19,8 @@ from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, jud
 from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
-# Large suites, whose location is an environment variable; "all" includes a suite if its variable is
-# set.
+# Large suites, each with an environment variable for its location.
+# The word "all" includes a large suite if its variable is set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 
@@ -41,10 +41,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("-o", dest="options", default="", help="mount options of s3fs-meta")
     parser.add_argument("--only", help="run only cases whose name contains this text")
-    parser.add_argument("--seeds", type=int, default=3, help="fsx: seeds (default: 3)")
+    parser.add_argument("--seeds", type=int, default=3, help="fsx: number of seeds (default: 3)")
     parser.add_argument("--operations", type=int, default=100_000, help="fsx: operations")
     parser.add_argument("--seconds", type=int, default=10, help="stress-ng: seconds per job")
-    parser.add_argument("--scratch", type=Path, help="working directory (default: a temporary one)")
+    parser.add_argument("--scratch", type=Path, help="working directory (default: TMPDIR)")
     parser.add_argument("--json", type=Path, help="also write all cases to this file")
     parser.add_argument("--verbose", action="store_true", help="print every case")
     arguments = parser.parse_args(argv)
@@ -79,7 +79,7 @@ def _mount_options(arguments: argparse.Namespace) -> dict[str, str]:
 def _run_all(
     subject: Subject, scratch: Path, arguments: argparse.Namespace, *, expecting: bool
 ) -> Iterator[Case]:
-    """Run all suites; yield each case when it ends."""
+    """Run all suites; yield each case when it is complete."""
     with subject:
         for suite in arguments.suite:
             expected = expected_failures(suite) if expecting else {}
@@ -87,7 +87,9 @@ def _run_all(
                 for case in judged(_cases(suite, place, arguments), expected):
                     yield case
                     if not subject.alive:  # all further cases would fail for the same reason
-                        yield Case(suite, "(the daemon)", Outcome.FAILED, f"ended in {case.name}")
+                        yield Case(
+                            suite, "(the daemon)", Outcome.FAILED, f"exited during {case.name}"
+                        )
                         break
         yield from places.afterwards(subject)
 
@@ -109,7 +111,7 @@ def _table(cases: Sequence[Case]) -> None:
 
 @contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[Path | None]:
-    """Yield a new directory in --target, so that a run changes no other files in it."""
+    """Yield a new directory in --target, so that the run changes no existing files there."""
     if arguments.target is None:
         yield None
         return

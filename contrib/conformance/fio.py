@@ -19,8 +19,8 @@ def sections() -> dict[str, bool]:
     """Return the jobs of the file, and whether a second run can verify a job's data.
 
     A second run cannot verify a mixture of reads and writes, because the written positions are
-    unknown, nor blocks of any size, because fio then expects blocks beyond the end of the file, on
-    ext4, too.
+    unknown. A second run cannot verify blocks of varying size either, because fio then expects
+    blocks beyond the end of the file, even on ext4.
     """
     parser = configparser.ConfigParser(allow_no_value=True, interpolation=None)
     parser.read(JOB_FILE)

@@ -106,8 +106,8 @@ def judge(finished: programs.Finished) -> tuple[Outcome, str]:
     detail = "\n".join(trouble[:6]) or programs.tail(finished.output, 4)
     if finished.status == 0:
         return Outcome.PASSED, ""
-    if finished.status == 32:  # all cases printed TCONF: not supported on this system
+    if finished.status == 32:  # every case printed TCONF: not supported here
         reasons = [line for line in lines if "TCONF" in line]
         return Outcome.SKIPPED, "\n".join(reasons[:2]) or programs.tail(finished.output, 2)
-    ended = "not ended in time" if finished.status is None else f"status {finished.status}"
+    ended = "timed out" if finished.status is None else f"status {finished.status}"
     return Outcome.FAILED, f"{ended}: {detail}"

@@ -21,7 +21,7 @@ _MS_PRIVATE: Final = 1 << 18
 
 
 def own_mounts() -> None:
-    """Move this process into a new mount namespace, so that other processes do not copy its mounts.
+    """Move this process into a new mount namespace, so that no other process copies its mounts.
 
     Raises:
         OSError: the kernel refuses the new namespace.

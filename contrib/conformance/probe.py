@@ -3,8 +3,9 @@
 
     sudo contrib/conformance/probe.py /mnt/a /mnt/b
 
-*yes* means that the operation had the effect that its manual page describes, an errno that it was
-refused, *differs* that it had another effect. Some operations need root. The exit status is 0.
+*yes* means that the operation had the effect that its manual page describes. An errno means that
+the operation was refused, and *differs* that it had another effect. Some operations need root. The
+exit status is 0.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[P
 def main(words: Sequence[str]) -> int:
     """Try every operation, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("place", nargs="+", type=Path, help="a directory of a filesystem")
+    parser.add_argument("place", nargs="+", type=Path, help="a directory on the filesystem to test")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     given = parser.parse_args(words)
     if os.geteuid() != 0:

@@ -1,7 +1,8 @@
 """Single operations of POSIX and Linux, each with its manual page.
 
 The argument of each function is an empty directory. A function returns if the operation had the
-effect in its manual page; it raises ``Different`` after another effect, OSError after a refusal.
+effect in its manual page. It raises ``Different`` after another effect, and OSError after a
+refusal.
 """
 
 import ctypes

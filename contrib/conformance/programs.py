@@ -90,8 +90,8 @@ def pieces(
 ) -> Generator[str | None, None, None]:
     """Run *command* in *directory*, and yield its output piece by piece.
 
-    After *seconds_max* without output the command is killed with its process group. The last piece
-    is then None.
+    After *seconds_max* without output the command is killed with its process group, and the last
+    piece is None.
     """
     process = subprocess.Popen(
         command,
@@ -102,7 +102,7 @@ def pieces(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    assert process.stdout is not None, "it is a pipe"
+    assert process.stdout is not None, "the process was started with a pipe"
     descriptor = process.stdout.fileno()
     try:
         while select.select([descriptor], [], [], seconds_max)[0]:
@@ -112,7 +112,7 @@ def pieces(
             yield piece.decode(errors="replace")
         yield None
     finally:
-        # Kill even after a normal end: background processes would disturb the next program.
+        # Kill the group even after a normal exit: its processes could disturb the next program.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()

@@ -167,7 +167,7 @@ def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) -> Iterator[Case]:
-    """Run tests until all are done, a test hangs, or ``check`` ends early; yield the cases."""
+    """Run tests until all are done, a test hangs, or ``check`` exits early; yield the cases."""
     pieces = programs.pieces(
         ["./check", *names], directory=checkout, seconds_max=SECONDS_MAX, environment=environment
     )
@@ -181,7 +181,7 @@ def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) 
             begun = True
     if BEGUN.match(text):
         case = parse(text)
-        detail = f"not ended after {SECONDS_MAX:g} s" if late else case.detail
+        detail = f"timed out after {SECONDS_MAX:g} s" if late else case.detail
         yield case._replace(detail=detail)
     elif not begun:
         yield Case(SUITE, "(the run itself)", Outcome.FAILED, programs.tail(text))
@@ -197,7 +197,7 @@ def reports(text: str) -> list[str]:
 
 
 def parse(report: str) -> Case:
-    """Return the case in a report, which consists of a line with the outcome, and the reason."""
+    """Return the case of a report, which has a line with the outcome, and perhaps the reason."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))
@@ -227,7 +227,7 @@ def _unmount(scratch: Path) -> None:
 
 
 def _checked(scratch: Path) -> Iterator[Case]:
-    """Yield a case for each filesystem, which passes if fsck has no finding."""
+    """Yield a case for each filesystem, which passes if fsck reports no damage."""
     for name in ("test", "scratch"):
         url = f"local://{scratch}/{name}-bucket"
         try:

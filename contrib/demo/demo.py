@@ -1,4 +1,4 @@
-"""The program of ``make demo``: it uses a filesystem and compares every byte.
+"""The program of ``make demo``: copy files to a filesystem and compare every byte.
 
 The program makes a filesystem in a temporary directory, mounts it, copies the Python standard
 library into it, lists the files, unmounts, runs fsck, mounts again, and compares every name, byte,
@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROGRAM = Path(sys.executable).with_name("s3fs-meta")
 SOURCE = Path(sysconfig.get_path("stdlib"))
-# Left out: installed packages, and compiled files, which may change during the comparison.
+# The copy omits installed packages, and compiled files, which may change during the comparison.
 LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
 
 
@@ -44,7 +44,7 @@ def step(title: str, times: dict[str, float]) -> Iterator[None]:
 
 
 def tree(root: Path) -> Iterator[Path]:
-    """Yield every path below *root*, relative to *root*, without the names in LEFT_OUT."""
+    """Yield every path below *root*, relative to *root*, except the names in LEFT_OUT."""
     for folder, directories, files in os.walk(root):
         directories[:] = sorted(name for name in directories if name not in LEFT_OUT)
         for name in [*directories, *sorted(files)]:
@@ -86,25 +86,25 @@ def show(scratch: Path, times: dict[str, float]) -> None:
         run("mkfs", *here, url)
     with step("mount it", times):
         run("mount", *here, url, mountpoint)
-    with step(f"copy {SOURCE} onto it", times):
+    with step(f"copy {SOURCE} to the filesystem", times):
         shutil.copytree(SOURCE, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     with step("list it", times):
         sizes = [(copy / name).lstat().st_size for name in tree(copy)]
         print(f"  {len(sizes)} names, {sum(sizes) / 1e6:.1f} MB")
-    with step("unmount it: all changes are uploaded to the bucket", times):
+    with step("unmount the filesystem: all changes are uploaded to the bucket", times):
         run("umount", mountpoint)
     with step("check it", times):
         print(run("fsck", "-n", *here, url), end="")
-    with step("mount it again, without local state, as another machine would", times):
+    with step("mount the filesystem again, without local state, as another machine would", times):
         shutil.rmtree(scratch / "state")
         run("mount", *here, url, mountpoint)
     with step("compare every name, byte, mode and time with the source", times):
         found = differences(SOURCE, copy)
-        print("\n".join(f"  {line}" for line in found[:20]) or "  all equal")
+        print("\n".join(f"  {line}" for line in found[:20]) or "  no difference")
     with step("unmount it", times):
         run("umount", mountpoint)
     stored = sum(path.stat().st_size for path in (scratch / "bucket").rglob("*") if path.is_file())
-    print(f"\nthe bucket holds {stored / 1e6:.1f} MB for {sum(sizes) / 1e6:.1f} MB of files")
+    print(f"\nthe bucket contains {stored / 1e6:.1f} MB for {sum(sizes) / 1e6:.1f} MB of files")
     if found:
         raise SystemExit(f"{len(found)} differences")
 
@@ -115,7 +115,7 @@ def is_mounted(path: Path) -> bool:
 
 
 def main() -> None:
-    """Run the demonstration, print the times, clean up."""
+    """Run the demonstration, print the time of each step, and clean up."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise SystemExit("/dev/fuse cannot be opened: nothing can be mounted on this machine")
     os.environ.setdefault("S3FS_META_PASSPHRASE", "demo")
@@ -130,7 +130,7 @@ def main() -> None:
         print()
         for title, seconds in times.items():
             print(f"{seconds:7.1f} s  {title}")
-    print(f"{sum(times.values()):7.1f} s  in all; no mount and no file is left behind")
+    print(f"{sum(times.values()):7.1f} s  in all; all mounts and files are removed")
 
 
 if __name__ == "__main__":

@@ -18,21 +18,21 @@ _HEAD: Final = """\
 
 <!-- Made by `make docs` from the program; do not edit by hand. -->
 
-For users who debug a program on a mounted filesystem: the errno of each request that fails.
-The kernel itself returns further errors, mainly EACCES and EPERM, because the kernel checks
-permissions.
+This page lists the errno of each request that fails, for users who debug a program on a mount.
+The kernel itself returns further errors, mainly EACCES and EPERM, because it checks permissions.
 
 *Logged*: the daemon's log has a line with the operation, the inode and the reason.
-*Degrades*: the mount accepts no more changes ([what to
-do](../guide/troubleshooting.md#read-only-file-system)). A bug of the program gives {unexpected}, is
-logged with a traceback, and degrades the mount. On Linux ENOTSUP and EOPNOTSUPP are one number.
+*Degrades*: the mount accepts no more changes
+([what to do](../guide/troubleshooting.md#read-only-file-system)).
+A bug of the program causes {unexpected}, is logged with a traceback, and degrades the mount.
+On Linux ENOTSUP and EOPNOTSUPP are one number.
 
 | errno | means | error | when | logged | degrades |
 | --- | --- | --- | --- | --- | --- |
 """
 
 _FOOT: Final = """
-[Troubleshooting](../guide/troubleshooting.md) describes what to do about these errors,
+[Troubleshooting](../guide/troubleshooting.md) describes what to do about these errors;
 [semantics](../design/semantics.md) lists the system calls that are always refused.
 """
 
@@ -48,7 +48,7 @@ FAMILIES: Final = frozenset(
     }
 )
 _MODULES: Final = frozenset(home.__name__ for home in HOMES)
-# Base classes of errors that commands raise, and filesystem requests never raise.
+# Base classes of errors that commands raise, but filesystem requests never raise.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
 

@@ -30,8 +30,9 @@ def _program_page(commands: list[Command]) -> str:
         lines += [".TP", f".BR s3fs\\-meta\\-{roff_text(command.words.name)} (1)"]
         lines.append(roff_text(command.words.summary))
     lines += [".SH ENVIRONMENT", ".TP", ".B S3FS_META_PASSPHRASE"]
-    lines += ["The passphrase, unless a file is given; without both, the terminal prompts for it."]
-    lines += [".TP", ".B AWS_*", "Credentials and region, as for every program with AWS's library."]
+    lines += ["The passphrase, unless a file is given; without both, the program asks for it."]
+    lines += [".TP", ".B AWS_*"]
+    lines += ["Credentials and region, as for every program that uses AWS's library."]
     return _page(lines)
 
 

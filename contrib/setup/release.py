@@ -43,7 +43,7 @@ def run(*words: str | Path) -> str:
 
 
 def check(version: str) -> None:
-    """Refuse an invalid or too old version, and uncommitted changes."""
+    """Refuse an invalid version, a version that is too old, and uncommitted changes."""
     if not VERSION.fullmatch(version):
         raise SystemExit("usage: make release VERSION=MAJOR.MINOR.PATCH")
     if run("git", "status", "--porcelain"):
@@ -100,7 +100,7 @@ def build() -> tuple[Path, Path]:
     for path in (DIST, ROOT / "build" / "lib", ROOT / "generated"):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
-    # Build the sdist, and from the sdist the wheel.
+    # Build the sdist first, and then the wheel from the sdist.
     run(sys.executable, "-m", "build", "--outdir", DIST)
     run("make", "bench-page", f"ARGS=--to {DIST / 'benchmarks.html'}")
     [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
@@ -108,7 +108,7 @@ def build() -> tuple[Path, Path]:
 
 
 def check_installed(environment: Path, version: str, shared: Sequence[str] = SHARED) -> None:
-    """Refuse an environment that lacks the program, its extension or a data file."""
+    """Refuse an environment without the program, its extension or a data file."""
     found = run(environment / "bin" / "s3fs-meta", "--version")
     assert version in found.split(), f"{found} instead of {version}"
     missing = [name for name in shared if not (environment / name).is_file()]

@@ -1,4 +1,4 @@
-"""The program of ``make soak``: random events on one filesystem after another, until a finding."""
+"""The program of ``make soak``: random events on one filesystem after another, until one fails."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run in new process and mount namespaces; return the exit status."""
+    """Run the soak in new process and mount namespaces; return the exit status."""
     arguments = _arguments()
     if os.geteuid() != 0:
         print("soak: root is needed to create namespaces", file=sys.stderr)
@@ -106,7 +106,7 @@ def _round(
     deadline_s: float,
     chosen: dict[Callable[[Run], None], int],
 ) -> None:
-    """Carry out random events on one filesystem, for at most ROUND_S."""
+    """Carry out random events on one filesystem for at most ROUND_S seconds."""
     deadline_s = min(deadline_s, time.monotonic() + ROUND_S)
     run = Run(seed, home, journal)
     try:

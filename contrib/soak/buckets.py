@@ -126,9 +126,9 @@ class S3Bucket:
             os.kill(self._server.process.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # ignored if the process has exited
+            self._server.process.send_signal(signal.SIGCONT)  # no effect on an exited process
         self._context.close()
 
 

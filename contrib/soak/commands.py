@@ -15,13 +15,13 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# After these times a command counts as hung; they are long enough for a busy machine.
+# A command that takes longer counts as hung, even on a busy machine.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 
 
 class FindingError(Exception):
-    """A violation of a guarantee of the filesystem, which the run searches for."""
+    """The filesystem violated a guarantee; the purpose of the run is to find such violations."""
 
 
 class Journal:
@@ -34,7 +34,7 @@ class Journal:
         self.step = 0
 
     def note(self, text: str) -> None:
-        """Write one line."""
+        """Append one line to the journal."""
         line = f"{time.monotonic() - self._began_s:8.2f} {self.step:4d}  {text}"
         self._file.write(line + "\n")
         if self._loud:
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 class Commands:
-    """Runs programs, which must end in time and without a traceback."""
+    """Runs programs, which must exit in time and without a traceback."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -73,7 +73,7 @@ class Commands:
             expected: the allowed exit statuses; None allows all except the one of a bug.
 
         Raises:
-            FindingError: the command hangs, ends with another status, or prints a traceback.
+            FindingError: the command hangs, exits with another status, or prints a traceback.
         """
         began_s = time.monotonic()
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
@@ -112,7 +112,7 @@ class Commands:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise FindingError(
-                f"the command {shown}\ndid not end within {COMMAND_S_MAX} s\n{stacks}"
+                f"the command {shown}\ndid not exit within {COMMAND_S_MAX} s\n{stacks}"
             ) from None
         except BaseException:
             process.kill()
@@ -125,7 +125,7 @@ def _text(file: IO[str]) -> str:
 
 
 def _stacks() -> str:
-    """Return, for each process of this namespace, the kernel function in which it waits."""
+    """Return each process of this namespace with the kernel function in which it waits."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ def _stacks() -> str:
 
 
 class Hand:
-    """Uses mounts from another process (``hand``)."""
+    """Uses mounts through a separate process (``hand``), because the use of a mount may hang."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -87,14 +87,14 @@ def _keyring(run: Run) -> Keyring:
 
 
 def _note_tainted(run: Run, damage: Damage) -> None:
-    """Record which content and which points in time may be lost."""
+    """Record the content and the points in time that may be lost through the damage."""
     if damage.kind == "pack":
         key = ObjectKey(damage.key)
         try:
             opened = pack_codec.open_pack(_keyring(run), key, damage.original)
             blocks = {trimmed(data) for _, data in opened}
         except CorruptionError:
-            return  # an earlier event damaged the pack, and recorded its content
+            return  # an earlier event has damaged this pack and recorded its content
         run.history.tainted |= blocks
         run.history.past_tainted |= blocks
     elif damage.kind not in {"superblock", "lease"}:
@@ -107,7 +107,7 @@ def damage(run: Run) -> None:
         run.follower.umount()
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
-    run.check()  # caches all content on this host by reading it
+    run.check()  # reads all content, so that this host caches it
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
@@ -159,7 +159,7 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
 
 
 def _read_damaged(run: Run) -> None:
-    """Mount on a new machine, which must show correct content if it does not refuse."""
+    """Mount on a new machine: the mount must be refused or show correct content."""
     cold = run.cold()
     done = cold.mount("ro", expected=None)
     if done.status == 0:
@@ -214,7 +214,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         if chosen.kind != "pack":
             run.require_kept(old, kept, before, before.last, taken)
     elif taken.view() != before.now.view():
-        run.journal.note(f"{old.name} is refused, as it has more than the bucket")
+        run.journal.note(f"{old.name} cannot mount: some of its changes are not in the bucket")
         old.forget()
     else:
         raise FindingError(
@@ -229,7 +229,7 @@ def _repair_there(run: Run, host: Host) -> None:
     named = re.search(r"--end-at[= ](\d+)", done.out + done.err)
     if named is None:
         raise FindingError(
-            f"fsck -y ended with {done.status} and does not suggest "
+            f"fsck -y exited with status {done.status} and does not suggest "
             f"--end-at=TXG:\n{done.out}{done.err}"
         )
     host.on_bucket("fsck", "-y", "--deep", "--end-at", named[1], expected=_REPAIRED)
@@ -254,7 +254,7 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:
-    """Return whether a tree equals a state, except for lost blocks that are reported."""
+    """Return whether a tree equals a state, except for lost blocks that fsck has reported."""
     view = state.view()
     if observed.entries.keys() != view.keys():
         return False

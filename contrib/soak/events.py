@@ -21,7 +21,7 @@ _REFUSED: Final = frozenset({errno.EROFS, errno.EIO})
 
 
 def use(run: Run) -> None:
-    """Let programs use the filesystem."""
+    """Carry out random operations of programs on the filesystem."""
     run.operate_somewhat(30)
     if run.rnd.random() < 0.5:
         time.sleep(run.rnd.random() * 2)
@@ -83,7 +83,8 @@ def hold_open(run: Run) -> None:
     run.hand.ask("unlink", f"{run.writer.mnt}/{name}")
     sure = b"".join(line for at_s, line in lines if at_s <= sure_s)
     all_of_it = b"".join(line for _, line in lines)
-    run.journal.note(f"a file held open: {len(found)} of {len(all_of_it)} bytes, {len(sure)} sure")
+    count = f"{len(found)} of {len(all_of_it)} bytes, at least {len(sure)} required"
+    run.journal.note(f"the file that was held open has {count}")
     if not found.startswith(sure) or not all_of_it.startswith(found):
         raise FindingError(
             f"the open file {name} contains {found!r}, which does not begin with {sure!r}"
@@ -119,7 +120,7 @@ def check(run: Run) -> None:
 
 
 def remount(run: Run) -> None:
-    """Mount again on the same host, or on its replacement without local state."""
+    """Unmount, then mount again on the same host, with or without its local state."""
     run.operate_somewhat()
     run.umount()
     if run.rnd.random() < 0.3:
@@ -129,7 +130,7 @@ def remount(run: Run) -> None:
 
 
 def hand_over(run: Run) -> None:
-    """Unmount; the other host becomes the writer."""
+    """Unmount the writer, and make the other host the writer."""
     run.operate_somewhat()
     run.umount()
     if run.rnd.random() < 0.2:
@@ -156,7 +157,7 @@ def kill(run: Run) -> None:
 
 
 def stand_still(run: Run) -> None:
-    """Stop the daemon with SIGSTOP for a while, and let it continue."""
+    """Stop the daemon with SIGSTOP, and let it continue after a while."""
     run.operate_somewhat()
     run.writer.stop()
     operation = run.begin_operation()
@@ -168,7 +169,7 @@ def stand_still(run: Run) -> None:
 
 
 def take_over(run: Run) -> None:
-    """Take over on the other host while the writer runs, is stopped, or was killed."""
+    """Take over on the other host while the writer is running or stopped, or after its kill."""
     old, new = run.writer, run.other
     run.operate_somewhat()
     way = run.rnd.choice(("alive", "stopped", "killed"))
@@ -203,7 +204,7 @@ def take_over(run: Run) -> None:
 
 
 def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
-    """Write on a fenced host until it refuses, and unmount; return the number of its last state."""
+    """Write on a fenced host until it refuses a change, and unmount; return its last state."""
     low = branch.last
     for _ in range(run.rnd.randrange(5)):
         operation = run.chooser.choose(branch.now, new=True)
@@ -221,7 +222,7 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
     flushed = old.run("flush", old.mnt, expected=None)
     if flushed.status == 0 and unshipped:
         raise FindingError(
-            f"{old.name} was taken over, but its flush reports that the bucket has all changes"
+            f"{old.name} has lost the lease, but its flush reports that the bucket has all changes"
         )
     done = old.end()
     if done.status == 0 and unshipped:
@@ -265,9 +266,9 @@ def promote(run: Run) -> None:
 def outage(run: Run) -> None:
     """Write during an outage of the store, and require that no change is lost."""
     run.operate_somewhat()
-    run.check()  # caches all content by reading it
+    run.check()  # reads all content, so the host caches it
     run.bucket.go_away(run.rnd.randrange(2))
-    run.journal.note("the store is away")
+    run.journal.note("the store is unreachable")
     killed_s = 0.0
     run.chooser.syncs = not run.history.remote  # a remote fsync fails during the outage
     try:
@@ -282,7 +283,7 @@ def outage(run: Run) -> None:
     finally:
         run.bucket.come_back()
         run.chooser.syncs = True
-        run.journal.note("the store is back")
+        run.journal.note("the store is reachable again")
     if not run.writer.pid:
         low = max(run.history.local_floor, run.history.floor_before(killed_s - COMMIT_S_MAX))
         run.mount(run.writer)
@@ -292,7 +293,7 @@ def outage(run: Run) -> None:
 
 
 def _mount_offline(run: Run) -> None:
-    """List the names on the other host, read-only, without the bucket."""
+    """Mount read-only on the other host during an outage, and check the names that it shows."""
     done = run.other.mount("ro", expected=(0, 2, 3, 9))  # status 2: the directory is missing
     if done.status == 0:
         names = run.hand.ask("names", str(run.other.mnt))

@@ -22,7 +22,7 @@ from contrib.soak.states import (
     state_of,
 )
 
-# Maximum time until a group commits: usually 50 ms, on a busy machine longer.
+# A group commits within this time: usually 50 ms, but longer on a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 
@@ -61,7 +61,7 @@ class History:
         return len(self.steps) - 1
 
     def begin(self, operation: Operation) -> None:
-        """Record an operation that is sent, and the state after it."""
+        """Record an operation when it is sent, and the state after the operation."""
         self.steps.append(Step(self.now.after(operation), operation, None))
 
     def ended(self, operation: Operation) -> None:
@@ -81,7 +81,7 @@ class History:
         self.local_floor = self.bucket_floor = self.last
 
     def floor_before(self, seconds: float) -> int:
-        """Return the newest state that was complete at a time of the monotonic clock."""
+        """Return the number of the newest state that was complete at a time (monotonic clock)."""
         number = self.bucket_floor
         for at in range(self.bucket_floor, len(self.steps)):
             ended_s = self.steps[at].ended_s
@@ -121,7 +121,7 @@ class History:
         return self._find(observed, what, low, high, partly=partly)
 
     def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
-        """Act as ``require`` for a point in time, where content of any damaged pack may be lost."""
+        """Do the same as ``require`` for a past txg, which may lack content of damaged packs."""
         self._require_tainted(observed.failed, self.past_tainted, what)
         return self._find(observed, what, low, high, partly=True)
 
@@ -212,7 +212,7 @@ class History:
 
 
 def trimmed(block: bytes) -> bytes:
-    """Return a block without trailing zeros, which may or may not be stored."""
+    """Return a block without its trailing zeros, because a store may omit them."""
     return block.rstrip(b"\0")
 
 
@@ -255,8 +255,8 @@ def _difference(observed: Observed, state: State, path: Path) -> str:
         (at for at, (a, b) in enumerate(zip(found, data, strict=False)) if a != b),
         min(len(found), len(data)),
     )
-    around = f"{found[first : first + 8].hex()} not {data[first : first + 8].hex()}"
-    return f"{_short(seen)}, should be {_short(wanted)}; from {first} on {around}"
+    around = f"{found[first : first + 8].hex()} instead of {data[first : first + 8].hex()}"
+    return f"{_short(seen)}, should be {_short(wanted)}; from byte {first} on {around}"
 
 
 def _short(seen: Seen | None) -> str:

@@ -74,7 +74,7 @@ class Host:
         return done
 
     def status(self) -> dict[str, Any]:
-        """Return the figures of the mount."""
+        """Return the output of ``status --json`` for the mount."""
         found = json.loads(self.run("status", "--json", self.mnt).out)
         assert isinstance(found, dict)
         return found
@@ -96,7 +96,7 @@ class Host:
         )
 
     def kill(self) -> None:
-        """Kill the daemon, as a crash does."""
+        """Kill the daemon with SIGKILL, to simulate a crash."""
         self._journal.note(f"{self.name}: SIGKILL to {self.pid}")
         os.kill(self.pid, signal.SIGKILL)
         self.wait_until_gone()
@@ -115,7 +115,7 @@ class Host:
         """Wait until the daemon has exited.
 
         Raises:
-            FindingError: the daemon does not end.
+            FindingError: the daemon does not exit.
         """
         if not self.pid:
             return
@@ -173,9 +173,9 @@ class Host:
         """
         deadline_s = time.monotonic() + COMMAND_S_MAX
         while True:
-            figures = self.status()
-            if figures["chain"]["txg"] >= txg:
-                return figures
+            status = self.status()
+            if status["chain"]["txg"] >= txg:
+                return status
             if time.monotonic() > deadline_s:
-                raise FindingError(f"{self.name} did not reach txg {txg} in time: {figures}")
+                raise FindingError(f"{self.name} did not reach txg {txg} in time: {status}")
             time.sleep(0.3)

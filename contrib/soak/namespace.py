@@ -1,4 +1,4 @@
-"""A process and mount namespace for the run, which ends all processes and mounts of the run."""
+"""Process and mount namespaces of the run, whose removal ends all its processes and mounts."""
 
 import ctypes
 import os
@@ -23,7 +23,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     """Run *main* in the namespaces, where ^C reaches it; return its status. Needs root.
 
     At the end no filesystem is mounted below *folder*. This process waits for the first process of
-    the namespace, whose end kills all others. A third process runs *main*.
+    the namespace; when that process exits, the kernel kills all others. *main* runs in a third
+    process.
     """
     _check(_libc.unshare(_NEWPID | _NEWNS))
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
@@ -34,7 +35,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
     _, status = os.waitpid(first, 0)
     _check(_libc.umount2(b"/proc", _MNT_DETACH))  # /proc of the PID namespace that has ended
-    for mountpoint in mountpoints(folder):  # unmount what killed daemons left
+    for mountpoint in mountpoints(folder):  # mounts that killed daemons left behind
         _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
     return os.waitstatus_to_exitcode(status)
 

@@ -1,4 +1,4 @@
-"""The program ``s3fs-meta`` with small limits, so that an hour has as many events as usual weeks.
+"""The program ``s3fs-meta`` with small limits, so that an hour tests as much as weeks of use.
 
 Packs, levels and images are smaller and made earlier, and reclaim runs every few seconds.
 """
@@ -27,7 +27,7 @@ for name, value in SMALL.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)
 
-# Imported after the change of limits, because modules copy limits at their import.
+# This import follows the change of limits, because modules copy limits when they are imported.
 from s3fs_meta.cli.start import program  # noqa: E402
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _SOURCE: Final = Path(__file__).with_name("wrong_clock.c")
 
 
 class Run:
-    """A filesystem from mkfs to its end."""
+    """One filesystem, from mkfs to the last check."""
 
     def __init__(self, seed: int, folder: Path, journal: Journal) -> None:
         self.rnd = random.Random(seed)
@@ -63,7 +63,7 @@ class Run:
         return host
 
     def make(self) -> None:
-        """Make the filesystem and mount it."""
+        """Create the filesystem and mount it."""
         plain = [] if self.encrypted else ["--plain"]
         retention = f"{self.retention_s}s"
         self.a.on_bucket("mkfs", "--block-size", "64K", "--retention", retention, *plain)
@@ -109,7 +109,7 @@ class Run:
         self.operate(self.rnd.randrange(1, most + 1))
 
     def begin_operation(self) -> Operation:
-        """Send an operation and return before it ends."""
+        """Send an operation, and return before it finishes."""
         operation = self.chooser.choose(self.history.now)
         self.history.begin(operation)
         self.journal.note(f"  {operation} …")
@@ -117,7 +117,7 @@ class Run:
         return operation
 
     def end_operation(self, operation: Operation) -> bool:
-        """Wait for the end of an operation; return whether it was acknowledged."""
+        """Wait until an operation finishes; return whether it was acknowledged."""
         kind, result = self.hand.answer()
         self.journal.note(f"  … {kind} {result}")
         if kind == "done":
@@ -171,7 +171,7 @@ class Run:
         self.history.local_floor = self.history.last
 
     def shipped_floor(self, figures: dict[str, Any], asked_s: float) -> int:
-        """Return the newest state that the bucket must have, computed from the writer's figures."""
+        """Return the newest state that must be in the bucket, according to the writer's status."""
         if self.writer.clock_off:
             return self.history.bucket_floor
         age_s = figures["chain"]["unshipped_age_s"] + figures["kernel"]["age_s"]
@@ -243,7 +243,7 @@ class Run:
         """Require that no daemon has logged a traceback.
 
         Raises:
-            FindingError: a log has a traceback.
+            FindingError: a log contains a traceback.
         """
         for host in (self.a, self.b, self.follower):
             log = host.log()
@@ -251,6 +251,6 @@ class Run:
                 raise FindingError(f"the log of {host.name} contains a traceback:\n{log[-6000:]}")
 
     def close(self) -> None:
-        """End every mount and process that the run started."""
+        """Stop the processes that the run started."""
         self.hand.end()
         self.bucket.close()

@@ -13,7 +13,7 @@ NAMES_MAX: Final = 60
 _DIRECTORY_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
-Path = str  # path relative to the root, without a leading slash
+Path = str  # a path is relative to the root, without a leading slash
 
 
 class Operation(NamedTuple):
@@ -55,7 +55,7 @@ class Observed:
     entries: dict[Path, Seen] = field(default_factory=dict)
     # The contents of files, with zeros in unreadable ranges.
     data: dict[Path, bytes] = field(default_factory=dict)
-    # Byte ranges that fail with EIO.
+    # Byte ranges whose reads fail with EIO.
     failed: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)
     # Byte ranges that fsck has marked as lost.
     lost: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class State:
         return self.files[self.names[path].file].data
 
     def after(self, operation: Operation) -> "State":
-        """Return the state after an operation, which must be possible."""
+        """Return the state after an operation, which this state must allow."""
         names, files = dict(self.names), dict(self.files)
         state = replace(self, names=names, files=files)
         result = _ACTS[operation.act](state, operation)
@@ -204,7 +204,7 @@ _ACTS: Final = {
 
 
 def state_of(observed: Observed) -> State:
-    """Return the state that an observed tree has."""
+    """Return an observed tree as a state."""
     names: dict[Path, Name] = {}
     files: dict[int, File] = {}
     for path, seen in observed.entries.items():
@@ -272,7 +272,7 @@ class Chooser:
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Blocks that files repeat, for deduplication; among them zeros and a compressible block.
+        # Blocks that occur in many files, to test deduplication; one is zeros, one compressible.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0

@@ -1,6 +1,6 @@
-/* A wrong wall clock for a process that loads this library with LD_PRELOAD. The file $SOAK_CLOCK has
- * eight bytes, a number of nanoseconds, which are added to the wall clock; it may change at any time.
- * s3fs-meta reads the time of a file in memory, so fstat(2) of that file is changed, too. */
+/* This library, loaded with LD_PRELOAD, adds an offset to the wall clock of a process.
+ * The file $SOAK_CLOCK contains the offset in nanoseconds, in eight bytes, and may change at any time.
+ * s3fs-meta also reads the time from the ctime of a file in memory, so the library shifts this too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

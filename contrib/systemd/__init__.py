@@ -1,4 +1,4 @@
-"""Units of systemd, and a trial of them in a container that boots systemd.
+"""Systemd units, and a trial of them in a container that boots systemd.
 
 Start at ``container``; ``trial`` runs inside.
 """

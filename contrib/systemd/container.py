@@ -1,4 +1,4 @@
-"""Try the units under a real systemd: boot this host's files in a container.
+"""Test the systemd units in a container that boots a copy of this host.
 
     python -m contrib.systemd.container [STEP…]   # as root; prints one line for each step
 
@@ -60,7 +60,7 @@ StandardOutput=append:/results/output
 StandardError=append:/results/output
 ExecStart={sys.executable} -u -m contrib.systemd.trial run
 """
-# Shorter timeouts than in the units, to keep the trial short.
+# These timeouts are shorter than those of the units, to keep the trial short.
 _QUICK: Final = """
 [Service]
 WatchdogSec=4s
@@ -71,7 +71,7 @@ _FSTAB: Final = (
     "local:///srv/bucket-fstab /srv/fstab s3fs-meta"
     " _netdev,nofail,x-systemd.automount,x-systemd.mount-timeout=5min 0 0\n"
 )
-# The overlay is mounted in a separate mount namespace, which ends with the container.
+# The overlay is mounted in a separate mount namespace, which disappears with the container.
 _BOOT: Final = """
 set -eu
 base=$1 results=$2
@@ -126,7 +126,7 @@ def _files(to: Path) -> None:
 
 
 def why_not() -> str:
-    """Return why the container cannot be booted here; empty if it can."""
+    """Return the reason why this host cannot boot the container; empty if it can."""
     if os.geteuid() != 0:
         return "needs root"
     missing = [name for name in ("systemd-nspawn", "unshare") if shutil.which(name) is None]
@@ -138,10 +138,10 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
 
     Args:
         results: an empty directory, which the container shares.
-        steps: names of functions of ``trial``; empty: all of them.
+        steps: names of functions of ``trial``; if empty, all steps run.
 
     Raises:
-        subprocess.SubprocessError: the container did not boot, or did not end.
+        subprocess.SubprocessError: the container did not boot, or did not power off.
         AssertionError: a step failed, or the shutdown left changes out of the bucket.
     """
     _files(results / "files")
@@ -159,11 +159,11 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
     said = output.read_text() if output.exists() else done.stdout + done.stderr
     assert said.endswith("all steps passed\n"), said
     _check_shutdown(results)
-    return said + "ok: The shutdown has uploaded them.\n"
+    return said + "ok: The shutdown has uploaded all changes.\n"
 
 
 def _check_shutdown(results: Path) -> None:
-    """Restore the bucket as another host; the file that was written last must be there."""
+    """Restore the bucket as another host would, and require the file that was written last."""
     to = results / "restored"
     where = [f"local://{results}/bucket", "--cachedir", str(results / "state")]
     command = [str(PROGRAM), "restore", "--to", str(to), *where]

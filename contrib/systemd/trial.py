@@ -1,6 +1,6 @@
 """The steps of the trial, which run inside the container that ``container`` boots.
 
-Each step uses the units as an administrator does, and looks at the mount from outside the unit.
+Each step uses the units as an administrator does, and checks the mount from outside the unit.
 """
 
 import json
@@ -42,18 +42,18 @@ def wait_for(what: str, condition: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
     deadline_s = time.monotonic() + WAIT_S_MAX
     while not condition():
-        assert time.monotonic() < deadline_s, f"not within {WAIT_S_MAX:.0f} s: {what}"
+        assert time.monotonic() < deadline_s, f"timeout after {WAIT_S_MAX:.0f} s: {what}"
         time.sleep(0.1)
 
 
 def is_mounted(mountpoint: Path) -> bool:
-    """Return whether the first process of the container has the mount."""
+    """Return whether the first process of the container sees the mount."""
     lines = Path("/proc/1/mountinfo").read_text().splitlines()
     return any(line.split()[4] == str(mountpoint) and "fuse.s3fs-meta" in line for line in lines)
 
 
 def write_synced(path: Path) -> None:
-    """Write a file, and wait until it survives the end of the daemon."""
+    """Write a file with fsync, so that it survives if the daemon is killed."""
     with path.open("w") as file:
         file.write("synced\n")
         file.flush()
@@ -68,17 +68,17 @@ def prepare() -> None:
 
 
 def consume() -> None:
-    """Do what a service needs that starts after the unit: write into the mount."""
+    """Write into the mount, as a service does that starts after the unit."""
     (MOUNTPOINT / "consumer").write_text("written at boot\n")
 
 
 def main_pid(unit: str = UNIT, *, user: bool = False) -> int:
-    """Return the process of a unit; 0 if it has none."""
+    """Return the PID of a unit's main process; 0 if no process runs."""
     return int(shown("MainPID", unit, user=user))
 
 
 def returns_after(number: signal.Signals, mountpoint: Path, unit: str, *, user: bool) -> None:
-    """Send a signal to the daemon; its unit must bring the mount back."""
+    """Send a signal to the daemon, and require that systemd mounts the filesystem again."""
     before = main_pid(unit, user=user)
     write_synced(mountpoint / "kept")
     os.kill(before, number)
@@ -89,7 +89,7 @@ def returns_after(number: signal.Signals, mountpoint: Path, unit: str, *, user: 
 
 
 def step_boot() -> None:
-    """At boot: mounted, and a unit ordered after it has written into the mount."""
+    """The unit mounts at boot, and a unit that is ordered after it has written into the mount."""
     wait_for("filesystems", lambda: shown("ActiveState", "prepare.service") == "active")
     wait_for("consumer", lambda: shown("ActiveState", "consumer.service") == "active")
     assert is_mounted(MOUNTPOINT)
@@ -107,7 +107,7 @@ def step_status() -> None:
 
 
 def step_kill() -> None:
-    """After SIGKILL: mounted again on the same mountpoint, and a unit with Requires= restarted."""
+    """After SIGKILL systemd mounts again on the same path, and restarts a unit with Requires=."""
     before = shown("InvocationID", "consumer.service")
     returns_after(signal.SIGKILL, MOUNTPOINT, UNIT, user=False)
     wait_for("consumer", lambda: shown("InvocationID", "consumer.service") not in {"", before})
@@ -115,7 +115,7 @@ def step_kill() -> None:
 
 
 def step_watchdog() -> None:
-    """A stopped daemon is ended by the watchdog with a stack trace, and mounted again."""
+    """The watchdog kills a stopped daemon, which prints its stack; systemd mounts again."""
     returns_after(signal.SIGSTOP, MOUNTPOINT, UNIT, user=False)
     journal = command("journalctl", "--unit", UNIT, "--output", "cat")
     assert "Watchdog timeout" in journal, journal
@@ -142,7 +142,7 @@ def step_stop() -> None:
 
 
 def step_busy() -> None:
-    """A stop while a file is open ends after 10 s, and what was written is kept."""
+    """A stop while a file is open returns after 10 s, and the written data is kept."""
     with (MOUNTPOINT / "open").open("w") as file:
         file.write("before the stop")
         file.flush()
@@ -153,7 +153,7 @@ def step_busy() -> None:
 
 
 def step_away() -> None:
-    """Without its bucket the unit is retried, and until then the dead mount stays."""
+    """While the bucket is missing, systemd retries the unit, and the dead mount stays."""
     unit, mountpoint = "s3fs-meta@away.service", Path("/srv/away")
     bucket, hidden = Path("/srv/bucket-away"), Path("/srv/hidden")
     (CONFIG / "away.conf").write_text(f"URL=local://{bucket}\nMOUNTPOINT={mountpoint}\n")
@@ -176,7 +176,7 @@ def step_away() -> None:
 
 
 def step_wrong() -> None:
-    """With a wrong option the unit fails once and is not retried."""
+    """With a wrong mount option the unit fails once, and systemd does not retry it."""
     unit = "s3fs-meta@wrong.service"
     (CONFIG / "wrong.conf").write_text("URL=local:///none\nMOUNTPOINT=/srv/none\nOPTIONS=no-such\n")
     command("systemctl", "start", unit, check=False)
@@ -186,7 +186,7 @@ def step_wrong() -> None:
 
 
 def step_fstab() -> None:
-    """An entry of fstab with x-systemd.automount is mounted by the first access."""
+    """The first access mounts an entry of fstab with x-systemd.automount."""
     mountpoint = Path("/srv/fstab")
     assert not is_mounted(mountpoint)
     (mountpoint / "first").write_text("access mounts it\n")
@@ -201,7 +201,7 @@ def step_fstab() -> None:
 
 
 def step_user() -> None:
-    """A user's unit mounts with fusermount3, returns after SIGKILL, and stops."""
+    """A unit of a user mounts with fusermount3, mounts again after SIGKILL, and can be stopped."""
     command("useradd", "--create-home", "--shell", "/bin/bash", USER)
     uid = command("id", "--user", USER)
     home = Path("/home", USER)
@@ -226,7 +226,7 @@ def step_user() -> None:
 
 
 def step_last() -> None:
-    """Changes are left to the shutdown, which must upload them."""
+    """The last changes stay on this host, so that the shutdown must upload them."""
     content = os.urandom(8 << 20)
     (RESULTS / "last").write_bytes(content)
     (MOUNTPOINT / "last").write_bytes(content)
@@ -248,7 +248,7 @@ STEPS: Final = (
 
 
 def run() -> None:
-    """Run all steps, or those that are named in a file; and the last one."""
+    """Run all steps, or the first, the last and the steps that a file lists."""
     names = (RESULTS / "steps").read_text().split()
     for step in STEPS:
         if names and step not in {step_boot, step_last} and step.__name__ not in names:

@@ -3,12 +3,12 @@
 page server a server of ``mount.http_server`` on loopback, with headers that protect every reply
 access      the one-time token in the URL, the cookie and the secret path that replace it
 source      one filesystem: points in time, files and their content, from the bucket alone
-site        which page or download a request gets
-pending     slow pages, made in the background while the browser shows a waiting page
+site        maps each request to its page or download
+pending     slow pages, generated in the background while the browser shows a waiting page
 time line   the retained txgs in runs, with the number of changed files; ``time_plot`` places them
 archive     a folder as tar or zip, created while it is sent
 sizes       the total sizes of all folders at a point in time; ``tree_map`` places them
-mount watch the figures of the mount in the last hour
+mount watch the statistics of the mount in the last hour
 
 Start at ``command.serve``, then ``site``. ``templates`` renders pages with jinja2, an optional
 dependency.

@@ -2,9 +2,9 @@
 
 Owns: the token, the cookie, the secret path of the pages, names of this server in the Host header.
 Does not know: pages.
-Keeps: the token is valid once. A web page of another host cannot guess the cookie, and cannot reach
-this server under its own name by resolving the name to 127.0.0.1. A page of another server on this
-host cannot make the browser send requests to this server.
+Keeps: the token can be used only once. A web page of another host cannot guess the cookie, and
+cannot reach this server under its own name by resolving the name to 127.0.0.1. A page of another
+server on this host cannot make the browser send requests to this server.
 
 Browsers send a cookie to all ports of a host, even to a server of another user. But they send the
 cookie only below the path for which it was set, and only this server knows the path.
@@ -26,12 +26,12 @@ _HTTP_PORT: Final = 80  # browsers omit this port in the Host header
 # Accepted values of Sec-Fetch-Site; "none" means a typed URL or a bookmark.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 
-# From this page the browser begins a new navigation, which sends the strict cookie.
+# The browser starts a new navigation from this page, so it sends the SameSite=Strict cookie.
 # After a redirect, browsers omit the cookie if another program or page opened the URL.
 _ENTRANCE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>s3fs-meta</title>
 <meta http-equiv="refresh" content="0; url={url}"></head>
-<body><p><a href="{url}">To the pages</a></p></body></html>
+<body><p><a href="{url}">Open the pages</a></p></body></html>
 """
 _HTML: Final = "text/html; charset=utf-8"
 
@@ -42,7 +42,7 @@ def new_path() -> str:
 
 
 def leading_to(url: str) -> str:
-    """Return a page that sends the browser to a URL at once."""
+    """Return a page that redirects the browser to a URL."""
     return _ENTRANCE.format(url=html.escape(url))
 
 
@@ -73,7 +73,7 @@ class Access:
         return f"http://{self._address}/?token={self._token}"
 
     def refusal(self, request: HttpRequest) -> Reply | None:
-        """Return the reply to a refused request; None if the request may get its page."""
+        """Return the error reply if a request must be refused, otherwise None."""
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self._hosts:
             return Reply(MISDIRECTED, b"this server has another name\n")
@@ -85,10 +85,10 @@ class Access:
         elif self._is_inside(path) and self._has_cookie(request):
             if request.headers.get(b"sec-fetch-site", b"none") in _OWN_SITES:
                 return None
-            return Reply(FORBIDDEN, b"requests that another page makes are not answered\n")
+            return Reply(FORBIDDEN, b"requests from other pages are refused\n")
         why = (
-            "This page is shown only to the browser that opened the URL which s3fs-meta browse"
-            " printed. The URL works once: start the command again for a new one.\n"
+            "Only the browser that opened the URL printed by s3fs-meta browse can see this page."
+            " The URL works once; run the command again to get a new one.\n"
         )
         return Reply(FORBIDDEN, why.encode())
 
@@ -99,7 +99,7 @@ class Access:
         return Reply(200, page, _HTML, {"set-cookie": cookie})
 
     def _takes(self, given: str, method: str) -> bool:
-        """Return whether a token is valid, and invalidate the token."""
+        """Invalidate the token if a GET request contains it; return whether it does."""
         is_valid = self._token is not None and _is_equal(given, self._token)
         if is_valid and method == "GET":
             self._token = None

@@ -17,7 +17,7 @@ from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.model import Attributes
 
-_PAUSE: Final = 256  # number of entries after which other requests are served
+_PAUSE: Final = 256  # number of archive entries sent before other requests may run
 
 
 async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenerator[Step, None]:
@@ -47,7 +47,7 @@ class Joined:
         self._pieces = bytearray()
 
     async def put(self, data: bytes | bytearray) -> None:
-        """Add a piece; send all pieces if they are large enough."""
+        """Add a piece; send all collected pieces if they are large enough."""
         self._pieces += data
         if len(self._pieces) >= BROWSE_PIECE_BYTES:
             await self.flush()

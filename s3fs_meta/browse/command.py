@@ -29,7 +29,7 @@ async def serve(reading: Reading, address: Address, announce: Callable[[str], No
 
     Raises:
         SettingsError: jinja2 is missing, or the address is not on loopback or in use.
-        As ``source.opened``.
+        The errors of ``source.opened``.
     """
     root, place = access.new_path(), reading.place
     watch = MountWatch(place) if place.mounted else None

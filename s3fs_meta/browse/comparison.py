@@ -19,8 +19,8 @@ from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changed_between import changed_between
 from s3fs_meta.sync.progress import no_progress
 
-_PIECE_INODES: Final = 100  # inodes that are looked up without a pause
-# Texts that were chosen to be slow to compare leave the interpreter to other pages.
+_PIECE_INODES: Final = 100  # number of inodes looked up before other tasks may run
+# Only one comparison runs at a time, because hostile texts can make it very slow.
 _ONE: Final = trio.CapacityLimiter(1)
 
 
@@ -62,7 +62,7 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
 
 
 async def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
-    """Return how many names the directories of some inodes have, which are compared in memory."""
+    """Return the number of names that a comparison of some inodes' directories keeps in memory."""
     directories: dict[Ino, int] = {}
     for number, ino in enumerate(changed):
         if number % _PIECE_INODES == 0:

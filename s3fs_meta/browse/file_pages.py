@@ -36,7 +36,7 @@ class Preview(NamedTuple):
 
 
 async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
-    """Return the preview of a file. Raises as ``source.send``."""
+    """Return the preview of a file. Raises the same errors as ``source.send``."""
     if not stat.S_ISREG(attributes.mode) or not attributes.size_bytes:
         return Preview()
     begin = await source.beginning(point, attributes, BROWSE_TEXT_BYTES_MAX)
@@ -49,7 +49,7 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
 async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Redirect to the path that an inode had at a txg, for versions before a rename."""
     if len(wanted.names) != 1 or not _INODE.fullmatch(wanted.names[0]):
-        raise WrongAddressError("the address needs the number of an inode")
+        raise WrongAddressError("the address must contain an inode number")
     async with site.used(wanted.txg) as point:
         names = source.path_of(point, Ino(int(wanted.names[0])))
     location = f"/at/{wanted.txg}/{to_url(b'/'.join(names))}"

@@ -87,11 +87,11 @@ def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[st
     else:
         after = Cookie(wanted.number("after", 0))
         if after >= 1 << 63:
-            raise WrongAddressError("the parameter after is not a position in a folder")
+            raise WrongAddressError("the parameter 'after' is not a position in a folder")
         rows = dentries.page(point.db, ino, after, BROWSE_PAGE_NAMES + 1)
         shown = rows[:BROWSE_PAGE_NAMES]
         following = f"?after={shown[-1][1]}" if len(rows) > BROWSE_PAGE_NAMES else None
-        text = f"{len(shown):,} of {directory.size_bytes:,}, in no order,"
+        text = f"{len(shown):,} of {directory.size_bytes:,} unsorted"
     is_first = not wanted.number("from", 0) and not wanted.number("after", 0)
     return {
         "entries": [described([*wanted.names, name], attributes) for name, _, attributes in shown],

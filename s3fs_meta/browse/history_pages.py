@@ -89,7 +89,7 @@ class _Side(NamedTuple):
     """One of two compared versions."""
 
     link: Link
-    path: bytes  # path of the file in this version
+    path: bytes  # path of the file at the time of this version
     text: str | None  # beginning of the content; None if the content is not text
     is_cut: bool
 

@@ -1,6 +1,6 @@
-"""The page about the mount, with plots of its figures in the last hour.
+"""The page about the mount, with plots of its statistics in the last hour.
 
-Owns: the choice of figures, their units, the lines. Does not know: HTML, the source of figures.
+Owns: the choice of statistics, their units, the lines. Does not know: HTML, reading statistics.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from s3fs_meta.mount.http_server import Reply
 
 WIDTH: Final = 300.0
 HEIGHT: Final = 60.0
-_MARGIN: Final = 2.0  # space above and below a plotted line for the width of the line
+_MARGIN: Final = 2.0  # space above and below a plot, because lines have a width
 
 
 class Series(NamedTuple):
-    """One figure that is plotted over time."""
+    """One statistic that is plotted over time."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Series(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One plotted line: the texts and points of a figure over time."""
+    """One plotted line: the texts and points of a statistic over time."""
 
     title: str
     now: str
@@ -44,16 +44,16 @@ def _per_s(value: float) -> str:
 
 
 SERIES: Final = (
-    Series("age", "Age of what is not in the bucket", human_duration),
+    Series("age", "Age of the oldest change not in the bucket", human_duration),
     Series("pending", "Content to upload", human_bytes),
     Series("sent", "Upload", _bytes_per_s),
     Series("cache", "Cache", human_bytes),
-    Series("hits", "Reads found in the cache", lambda value: f"{value:.0%}"),
+    Series("hits", "Reads served by the cache", lambda value: f"{value:.0%}"),
     Series("requests", "Requests of programs", _per_s),
-    Series("median", "Time of a request, median", human_duration),
-    Series("slowest", "Time of a request, 99th percentile", human_duration),
+    Series("median", "Median request time", human_duration),
+    Series("slowest", "99th percentile request time", human_duration),
     Series("store", "Requests to the bucket", _per_s),
-    Series("cost", "Cost of a day at this rate", lambda value: f"{value:.3g}"),
+    Series("cost", "Cost per day at this rate", lambda value: f"{value:.3g}"),
 )
 
 
@@ -79,7 +79,7 @@ async def mount(watch: MountWatch | None, render: Render) -> Reply:
 
 
 def line_of(series: Series, samples: Sequence[Sample]) -> Line:
-    """Return a figure as a line, with gaps at samples that lack the figure."""
+    """Return a statistic as a line, with gaps at samples without a value."""
     values = [one.values.get(series.name) for one in samples]
     known = [one for one in values if one is not None]
     most = max(known, default=0.0)

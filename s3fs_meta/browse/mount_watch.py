@@ -1,9 +1,9 @@
-"""The figures of a mount over the last hour.
+"""The statistics of a mount over the last hour.
 
-Owns: reading the figures, and the differences of two readings. Does not know: HTML, names of the
-figures (``mount.figures``).
-Keeps: at most BROWSE_SAMPLES_MAX samples. A mount that has ended or does not answer gives a sample
-without values, and never stops the server.
+Owns: reading the statistics, and the differences of two readings. Does not know: HTML, names of
+the statistics (``mount.figures``).
+Keeps: at most BROWSE_SAMPLES_MAX samples. If the mount has ended or does not answer, a sample
+without values is added, and the server continues.
 Tasks: one ``run``.
 """
 
@@ -27,25 +27,25 @@ _SLOWEST: Final = 0.99
 
 
 class Sample(NamedTuple):
-    """The figures of a mount at one point in time."""
+    """The statistics of a mount at one point in time."""
 
     time_ns: int
     state: str  # state of the mount, or the reason why the state is unknown
-    values: Mapping[str, float]  # all figures with a known value
+    values: Mapping[str, float]  # all statistics with a known value
 
 
 class MountWatch:
-    """Reads the figures of one mount, and keeps the samples of the last hour."""
+    """Reads the statistics of one mount, and keeps the samples of the last hour."""
 
     def __init__(self, place: Target) -> None:
         self.samples: deque[Sample] = deque(maxlen=BROWSE_SAMPLES_MAX)
         self.prices = prices.default()
         self._place = place
-        self._earlier: Mapping[str, Any] | None = None  # the figures of the last sample
+        self._earlier: Mapping[str, Any] | None = None  # statistics of the last sample
         self._read_s = 0.0  # time of the last sample
 
     async def run(self) -> None:
-        """Read the figures at intervals until cancelled."""
+        """Read the statistics at intervals until cancelled."""
         while True:
             await self.read()
             await trio.sleep(BROWSE_SAMPLE_S)
@@ -67,7 +67,7 @@ class MountWatch:
 
 
 def levels(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures that one reading is enough for, such as sizes and ages."""
+    """Return the statistics that need only one reading, such as sizes and ages."""
     exposed = health.exposure(figures)
     return {
         "age": exposed.age_s,
@@ -85,7 +85,7 @@ def rates(
     """Return rates between two readings: per second, and the cost per day.
 
     Returns:
-        No figures if another mount began between the readings.
+        An empty dict if another mount began between the readings.
     """
     if before.get("pid") != now.get("pid") or passed_s <= 0:
         return {}
@@ -107,7 +107,7 @@ def rates(
 
 
 def _joined(figures: Mapping[str, Any]) -> Histogram:
-    """Return the latencies of the requests of all operations in one histogram."""
+    """Return one histogram with the latencies of all operations."""
     found = list(histograms(figures).values())
     if not found:
         return Histogram((0.0,), (0, 0), 0.0)

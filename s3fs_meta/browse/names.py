@@ -52,7 +52,7 @@ def _escaped(character: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Return a text with escapes for characters that could deceive the reader."""
+    """Return a text with escapes for characters that could deceive the user."""
     return _CONTROLS.sub(lambda found: _escaped(found[0]), text)
 
 

@@ -28,7 +28,7 @@ _POLICY: Final = (
     f"default-src 'none'; script-src '{SCRIPT.hash}'; style-src 'self'; img-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-# Browsers must neither cache the pages nor interpret the content of files as pages.
+# Browsers must not cache the pages, and must not interpret the content of files as pages.
 HEADERS: Final = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",

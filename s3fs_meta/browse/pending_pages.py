@@ -1,8 +1,8 @@
-"""Slow pages: made in the background while the browser waits.
+"""Slow pages, which are generated in the background while the browser waits.
 
-Owns: the pages that are being made, and their bounds. Does not know: URLs, HTML.
+Owns: the pages that are being generated, and their bounds. Does not know: URLs, HTML.
 Keeps: a page that is no longer requested is cancelled, and its memory is freed.
-Tasks: one for each page that is being made.
+Tasks: one for each page that is being generated.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ Make = Callable[[], Awaitable[Reply]]
 
 
 class _Pending:
-    """One page that is being made, or that no request has fetched yet."""
+    """One page that is being generated, or that no request has fetched yet."""
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
@@ -31,22 +31,22 @@ class _Pending:
 
 
 class PendingPages:
-    """The pages that are being made."""
+    """The pages that are being generated."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        """Store the nursery, in which pages are made."""
+        """Store the nursery in which pages are generated."""
         self._nursery = nursery
         self._pages: dict[bytes, _Pending] = {}
 
     async def get(self, target: bytes, make: Make) -> Reply | None:
-        """Return a page, or None if it is not made in time; the next call waits for the same page.
+        """Return a page, or None if it is not ready in time; the next call waits for the same page.
 
         Args:
             target: the address of the page.
-            make: makes the page; raises nothing but Cancelled.
+            make: generates the page; raises only Cancelled.
 
         Raises:
-            BusyError: too many pages are being made.
+            BusyError: too many pages are being generated.
         """
         page, wait_s = self._pages.get(target), BROWSE_PENDING_S
         if page is None:
@@ -67,6 +67,7 @@ class PendingPages:
             with page.scope:
                 page.reply = await make()
                 page.made.set()
-                await trio.sleep_forever()  # until a request fetches it, or none does in time
+                # Wait until a request fetches the page, or until the deadline.
+                await trio.sleep_forever()
         finally:
             del self._pages[target]

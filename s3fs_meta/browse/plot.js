@@ -1,5 +1,5 @@
 // The plot of the time line: dragging, the keyboard, and the description of the chosen bar.
-// Without this script the links beside the plot and the table below it do the same.
+// Without this script, the links next to the plot and the table below it do the same.
 "use strict";
 (() => {
   const plot = document.getElementById("plot");
@@ -8,7 +8,7 @@
   if (!bars.length) return;
 
   const WIDTH = 1000;
-  const DRAGGED_MIN = 8; // a shorter way of the pointer is a click
+  const DRAGGED_MIN = 8; // a shorter movement of the pointer is a click
   const band = svg.querySelector(".band");
   const described = document.getElementById("plot-now");
   const wider = document.querySelector("[data-move=Wider]");

@@ -16,7 +16,7 @@ never as a page of this site.
     /compare/PATH?old=&new= two versions of a file side by side
     /changes/TXG/PATH       the changes since a txg
     /space/TXG/PATH?since=  the largest folders and files, and their growth since another txg
-    /mount                  plots of the mount's figures over time
+    /mount                  plots of the mount's statistics over time
 """
 
 import logging
@@ -83,7 +83,7 @@ _OF_PATH: Final[dict[bytes, _Page]] = {
     b"compare": history_pages.compare,
     b"": history_pages.time_line,
 }
-# Pages whose content may take seconds. Downloads and pictures are not pages, so they are waited for.
+# Pages that may take seconds to generate. Downloads and pictures never show a waiting page.
 _PATIENT: Final = {b"at", b"find", b"changes", b"space", b"inode", b"go", *_OF_PATH}
 _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     WrongAddressError: (http_server.NOT_FOUND, "Not found"),
@@ -134,7 +134,7 @@ class Site:
         return reply._replace(headers={**reply.headers, "location": root + location})
 
     async def _promptly(self, target: bytes) -> Reply:
-        """Return a reply, or a page that says to wait and then loads the wanted one."""
+        """Return a reply, or a waiting page that later loads the requested page."""
         kind = target.partition(b"?")[0].removeprefix(b"/").partition(b"/")[0]
         if kind not in _PATIENT:
             return await self._answer(target)
@@ -156,7 +156,7 @@ class Site:
                     one for kind, one in _ERRORS.items() if isinstance(reason, kind)
                 )
                 return self._error(status, title, str(reason))
-            _log.exception("a page could not be made because of a bug")
+            _log.exception("a page could not be generated because of a bug")
             return self._error(http_server.BUG, "A bug", "the terminal shows the traceback")
 
     async def _in_time(self, target: bytes) -> Reply:
@@ -177,7 +177,7 @@ class Site:
         outage = self._source.outage
         why = (
             f"{self._source.place.url} has not answered for {outage.age_s:.0f} s ({outage.why})."
-            " Load the page again when it does."
+            " Reload the page when the bucket answers again."
         )
         return self._error(http_server.STORE, "The bucket does not answer", why)
 
@@ -203,7 +203,7 @@ class Site:
         if first in _OF_TXG:
             number, _, rest = rest.partition(b"/")
             if not _TXG.fullmatch(number):
-                raise WrongAddressError("the address needs the number of a transaction group")
+                raise WrongAddressError("the address must contain a transaction group number")
             wanted = Wanted(Txg(int(number)), _names(rest), query)
             return await _OF_TXG[first](self._source, self._render, wanted)
         if first in _OF_PATH and (first or not rest):

@@ -22,7 +22,10 @@ class Sizes:
         self._lock = trio.Lock()
 
     async def of(self, point: OpenPoint) -> FolderSizes:
-        """Return the folder sizes at a point in time. Raises as ``FolderSizes.read``."""
+        """Return the folder sizes at a point in time.
+
+        Raises the same errors as ``FolderSizes.read``.
+        """
         txg = point.volume.link.txg
         async with self._lock:
             if txg not in self._known:

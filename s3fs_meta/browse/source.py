@@ -40,7 +40,7 @@ from s3fs_meta.sync.volume import Volume
 
 Send = Callable[[bytes], Awaitable[None]]
 
-_RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs, of 200 bytes each
+_RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs; a run needs 200 bytes
 
 
 def _free_nothing(_size_bytes: int) -> None:
@@ -75,14 +75,14 @@ class Source:
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
         self.sizes = Sizes()
-        # For each (first, last) txg: their two times, and the number of changed inodes.
+        # The two times and the number of changed inodes of each run, by its (first, last) txg.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
         self.kept = KeptPointReader(bucket.store, bucket.keyring, bucket.uuid)
 
     @property
     def outage(self) -> Outage:
-        """Return the begin and the reason of the bucket's outage."""
+        """Return the start and the reason of the bucket's outage."""
         return outage_of(self.bucket.store)
 
     # --- points in time ------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Source:
         if known is None or trio.current_time() - self._known_s > BROWSE_FRESH_S:
             newest = await self.bucket.find(NEWEST)
             if known is not None and newest.txg < known.newest.txg:
-                self.counted.clear()  # a rollback
+                self.counted.clear()  # a rollback removed txgs
             if known is None or newest != known.newest:
                 self._search = None
                 known = RetainedRange(await self.bucket.points.oldest(), newest)
@@ -109,7 +109,10 @@ class Source:
         return known
 
     async def search(self) -> HistorySearch:
-        """Return the search in the history index up to the newest txg. Raises as ``bounds``."""
+        """Return the search in the history index up to the newest txg.
+
+        Raises the same errors as ``bounds``.
+        """
         newest, bucket = (await self.bounds()).newest, self.bucket
         if self._search is None:
             self._search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, newest)
@@ -122,7 +125,7 @@ class Source:
         self.counted[run] = found
 
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg, which may be cached. Raises as ``find``."""
+        """Return the link of a txg, which may be cached. Raises the same errors as ``find``."""
         bounds = await self.bounds()
         if bounds.oldest.txg <= txg <= bounds.newest.txg:
             known = await self.bucket.points.readable(txg)
@@ -134,14 +137,14 @@ class Source:
         """Return the link of a point in time.
 
         Raises:
-            SettingsError: the point in time is not retained; the message names retained points.
+            SettingsError: the point in time is not retained; the message lists retained points.
             StoreError, FormatError: the bucket cannot be read.
         """
         return await self.bucket.find(wanted)
 
     @asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Open the state of a txg, restored if necessary. Raises as ``OpenPoints.used``."""
+        """Open the state of a txg, as ``OpenPoints.used`` does; raises the same errors."""
         async with self._points.used((await self.link(txg)).txg) as point:
             yield point
 
@@ -159,7 +162,7 @@ async def opened(reading: Reading) -> AsyncIterator[Source]:
     """Open a filesystem for the duration of a context.
 
     Raises:
-        As ``opened_bucket`` and ``opened_snapshot``.
+        The errors of ``opened_bucket`` and ``opened_snapshot``.
     """
     async with (
         opened_bucket(reading) as bucket,
@@ -202,7 +205,10 @@ def path_of(point: OpenPoint, ino: Ino) -> list[bytes]:
 
 
 async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> bytes:
-    """Return the first *length* bytes of a file, or a shorter file. Raises as ``send``."""
+    """Return the first *length* bytes of a file, or all of a shorter file.
+
+    Raises the same errors as ``send``.
+    """
     parts: list[bytes] = []
 
     async def take(data: bytes) -> None:  # noqa: RUF029 - as one that waits

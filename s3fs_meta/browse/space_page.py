@@ -40,7 +40,7 @@ class Part(NamedTuple):
     is_folder: bool
     size_bytes: int
     files: int
-    more_bytes: int | None  # growth since an earlier point in time; None without comparison
+    more_bytes: int | None  # growth since an earlier point in time; None if not compared
 
 
 class Area(NamedTuple):
@@ -70,7 +70,7 @@ async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
         found = source.find(point, wanted.names)
         if not stat.S_ISDIR(found.mode):
             raise WrongAddressError(
-                "this path is not a folder, so it has no sizes of files to add up"
+                "this path is not a folder, so there are no file sizes to add up"
             )
         sizes = await site.sizes.of(point)
         parts = _parts(point, wanted, found, sizes, before)

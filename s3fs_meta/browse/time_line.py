@@ -3,7 +3,7 @@
 Owns: the length of runs, counting with the history index, gaps between runs, kept points of runs.
 Does not know: the display of runs.
 Keeps: at most BROWSE_RUNS_MAX runs. At most BROWSE_CHANGELOGS_MAX changelogs are read for changes
-that the index lacks; the number of changes in further runs is unknown.
+that are not in the index; the number of changes in further runs is unknown.
 """
 
 from bisect import bisect_left
@@ -40,7 +40,7 @@ class Run(NamedTuple):
     changed: int | None  # number of changed files and directories; None if unknown
 
 
-KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of each run, by the run's first txg
+KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of each run, by its first txg
 
 
 class _Indexed(NamedTuple):
@@ -104,7 +104,7 @@ def by_day(runs: Sequence[Run]) -> list[Day]:
 
 
 def gaps(runs: Sequence[Run]) -> dict[Txg, float]:
-    """Return the long gaps before runs: the first txg of the run, and the gap in seconds.
+    """Return the long gaps before runs, in seconds, by the first txg of the run.
 
     Args:
         runs: the runs, the latest first.
@@ -140,7 +140,7 @@ def kept_in(runs: Sequence[Run], points: Sequence[KeptPoint]) -> KeptIn:
 
 
 def moves(first: Txg, last: Txg, oldest: Txg, newest: Txg) -> list[Move]:
-    """Return links from a part of the time line to neighbours, a smaller and a larger part."""
+    """Return links from a part of the time line to the neighbouring, smaller and larger parts."""
     length = last - first + 1
     half, quarter = max(length // 2, 1), length // 4
     wanted = [
@@ -176,7 +176,7 @@ async def _read_times(source: Source, txgs: Sequence[Txg], times: dict[Txg, int]
 
 
 def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Txg]]]:
-    """Yield batches of runs whose index objects are fetched together; first a batch of one."""
+    """Yield batches of runs whose index objects are fetched together; the first batch has one."""
     yield runs[:1]
     for at in range(1, len(runs), HISTORY_FETCHES_MAX):
         yield runs[at : at + HISTORY_FETCHES_MAX]
@@ -193,7 +193,7 @@ async def _indexed(
         def take(index: HistoryIndex, mask: int) -> None:
             times[index.first], times[index.last] = index.first_ns, index.created_ns
             rows = index.inodes
-            if mask == ALL_BITS:  # every row of the index has a change in the run
+            if mask == ALL_BITS:  # all rows of the index changed in the run
                 into.inos.update(rows.inos)
                 return
             columns = zip(rows.inos, rows.content, rows.other, strict=True)

@@ -19,7 +19,7 @@ _GAP: Final = 0.85  # fraction of the distance between two bars that a gap mark 
 
 
 class Bar(NamedTuple):
-    """The bar of one run; an unknown number of changes gives a bar of the full height."""
+    """The bar of one run; it has the full height if the number of changes is unknown."""
 
     x: float
     y: float

@@ -18,7 +18,7 @@ class Tile(NamedTuple):
 
 
 def tiles(sizes: Sequence[float], width: float, height: float) -> list[Tile]:
-    """Return a rectangle for each size, together filling a given rectangle.
+    """Return one rectangle for each size; together they fill a given rectangle.
 
     Args:
         sizes: positive sizes in descending order.
@@ -38,11 +38,11 @@ def tiles(sizes: Sequence[float], width: float, height: float) -> list[Tile]:
 
 
 def _row(areas: Sequence[float], side: float) -> int:
-    """Return the number of areas that give a row along a side the best shapes."""
+    """Return how many areas make a row along a side with the best shapes."""
     best, total = float("inf"), 0.0
     for count, area in enumerate(areas):
         total += area
-        # Areas are sorted, so the first and the last rectangle have the most extreme shapes.
+        # Areas are sorted, so the first and the last rectangle deviate most from a square.
         thick = total / side if side else 0.0
         worst = max(_shape(one, thick) for one in (areas[0], area))
         if worst > best:

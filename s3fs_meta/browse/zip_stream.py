@@ -30,13 +30,13 @@ from s3fs_meta.model import Attributes
 
 CONTENT_TYPE: Final = "application/zip"
 _KINDS: Final = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
-_UNIX: Final = 3  # zip number of the system whose file modes the entries have
+_UNIX: Final = 3  # code for Unix as the creating system of a zip: entries have Unix modes
 _DIRECTORY: Final = 0x10  # MS-DOS attribute of a directory
 _NS: Final = 10**9
 _TIME: Final = struct.Struct("<HHBi")  # extra field with the modification time in seconds
 _TIME_ID: Final = 0x5455
 _TIME_RANGE: Final = range(-(1 << 31), 1 << 31)
-_YEARS: Final = range(1980, 2108)  # of MS-DOS
+_YEARS: Final = range(1980, 2108)  # years that an MS-DOS date can express
 # Matches a percent sign that looks like an escape, and the path separator of Windows.
 _ESCAPED: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|\\")
 

@@ -15,7 +15,7 @@ index             bytes per state and the eviction order, in memory
 disk_space        reserves free space on the disk of the state directory
 upload_signal     wakes the uploader when writers wait for room
 recovery          removes leftovers of a crash, and restores copied blocks that were never synced
-slices            splits long work, so that other tasks can run in between
+slices            splits long work into slices, so that other tasks can run between them
 
 Start at ``block_cache``.
 Below: meta (rows of cached_blocks), codec.pack, objects.

@@ -1,11 +1,11 @@
 """The block cache on this host: dirty → sealed → uploaded → clean → evicted.
 
-Owns: which blocks are cached, their states, and writers that wait for room.
+Owns: the set of cached blocks, their states, and the wait of writers for room.
 Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
 Keeps: a cached block is removed only after the store has confirmed it and its location is synced
 (until then it is UPLOADED), or after the removal of its last reference is synced (DOOMED).
-Tasks: any handler calls it; all changes of state happen on the event loop, inside the caller's
-group of operations, without a schedule point.
+Tasks: any request handler may call it. All changes of state happen on the event loop, inside the
+caller's group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
 """
 
@@ -99,8 +99,8 @@ class BlockCache:
     def load(self) -> None:
         """Read the index from the rows, at mount and after a group was rolled back.
 
-        The files of dirty and sealed blocks count as unsynced, because the rows do not show whether
-        they were synced completely.
+        The files of dirty and sealed blocks are treated as unsynced, because the rows do not show
+        whether the files were synced completely.
         """
         self.index.clear()
         now_s = trio.current_time()
@@ -115,7 +115,7 @@ class BlockCache:
     # --- read blocks ---------------------------------------------------------------------------
 
     def is_local(self, located: Located) -> bool:
-        """Return whether a block is cached and needs no verification. Schedule point: never."""
+        """Return whether a block is cached and verified. Never yields to other tasks."""
         return located.state is not None and located.block not in self.suspects.blocks
 
     def read_local(self, located: Located, start: int, stop: int) -> bytes:
@@ -125,7 +125,7 @@ class BlockCache:
             LostBlockError: the file of a dirty or sealed block, its only copy, is missing or torn.
             NotLocalError: the file of an uploaded block is missing; the caller fetches the block.
 
-        Schedule point: never.
+        Never yields to other tasks.
         """
         end = min(stop, located.plain_bytes)
         if end <= start:
@@ -149,17 +149,17 @@ class BlockCache:
         raise NotLocalError(located.block) from exc
 
     async def fetch(self, located: Located) -> None:
-        """Download an uploaded block into the cache, and a small block with its neighbours.
+        """Download an uploaded block into the cache; with a small block, also its neighbours.
 
         The caller must check afterwards that the block is cached. It may not be cached if another
         task was fetching it as a neighbour.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
-            StoreError: the store is unavailable until the read timeout.
+            StoreError: the store was unavailable until the read timeout.
             CorruptionError: the block in the store is corrupt.
 
-        Schedule point: always, so rows that the caller has read may be outdated afterwards.
+        Always yields to other tasks, so rows that the caller has read may be outdated afterwards.
         """
         if located.block in self.suspects.blocks and await self.suspects.verify(located):
             return
@@ -172,7 +172,7 @@ class BlockCache:
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
-        """Return the neighbours to fetch together with a small block, as far as the cache has room.
+        """Return the neighbours to fetch with a small block, limited by the room in the cache.
 
         The neighbours may use free room, or a small part of the cache, for which the least recently
         used blocks are evicted.
@@ -194,27 +194,28 @@ class BlockCache:
         return chosen
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
-        """Download blocks that are adjacent in a pack, as read-ahead; log errors, raise none.
+        """Read ahead: download blocks that are adjacent in a pack; log errors, and raise none.
 
-        A later reader of an unavailable block gets the error.
+        If a block is unavailable, its next reader receives the error.
         """
         try:
             await self.download_run(run)
         except S3fsError as exc:
-            _log.info("cannot read ahead from block %d on: %s", run[0].block, exc)
+            _log.info("cannot read ahead from block %d: %s", run[0].block, exc)
 
     async def download_run(self, run: Sequence[Located], *, waits: bool = True) -> None:
-        """Download the blocks of a run that are not cached once the download limit admits them.
+        """Wait for the download limit, then download the blocks of a run that are not cached.
 
         Args:
             run: blocks of one pack, ascending.
-            waits: wait for an unavailable store until the read timeout, as ``Fetcher.fetch_run``.
+            waits: wait for an unavailable store until the read timeout, as in
+                ``Fetcher.fetch_run``.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
             StoreError, CorruptionError: as ``Fetcher.fetch_run``; some blocks may be cached now.
 
-        Schedule point: always, so rows that the caller has read may be outdated afterwards.
+        Always yields to other tasks, so rows that the caller has read may be outdated afterwards.
         """
         taken_bytes = read_coalescing.stored_bytes(run)
         await self.throttles.download.take(taken_bytes)
@@ -240,7 +241,8 @@ class BlockCache:
         """
         if self.index.get(located.block) is not None:
             return
-        if not blocks.has_hash(self._db, located.block, located.hash):  # deleted concurrently
+        # The block may have been deleted during the download.
+        if not blocks.has_hash(self._db, located.block, located.hash):
             self._files.remove(located.block)
             return
         self._db.begin_local()
@@ -257,10 +259,10 @@ class BlockCache:
             self.evictor.make_room(0)
 
     async def keep_duplicates(self) -> None:
-        """Cache the equal blocks to which deduplication mapped parts of pinned files.
+        """Cache the blocks with which deduplication replaced cached blocks of pinned files.
 
-        The content is copied from the file of the replaced block. If that file is already removed, or the
-        cache has no room, the equal block must be downloaded later.
+        Both blocks have the same content, so it is copied from the file of the replaced block. If
+        that file is already removed, or the cache has no room, the block must be downloaded later.
         """
         for block, of in self.pinned.take_replaced():
             row = blocks.find(self._db, of)
@@ -297,7 +299,7 @@ class BlockCache:
         Raises:
             NoSpaceLeftError: the disk is full; nothing was changed.
 
-        Schedule point: never.  Transaction: inside a group.
+        Never yields to other tasks. Requires an open transaction.
         """
         block = self._db.counters.take_block()
         is_named = self._files.create(block, offset, data)
@@ -321,18 +323,19 @@ class BlockCache:
         """Make a dirty block from the first *keep_bytes* of a cached block; the caller maps it.
 
         The new block takes over the file of a clean block that has no other reference, and the
-        clean block is then no longer cached. A copy of the file would block the event loop for a
-        millisecond, and write as many bytes. Any other block stays cached. A clean block that may
-        be the last intact copy also stays.
+        clean block is then no longer cached. Copying the file instead would block the event loop
+        for a millisecond and write all bytes again. Any other block stays cached, and so does a
+        clean block that may be the last intact copy.
 
         Args:
             cuts: the file is truncated, so the other bytes of the block are dropped. Otherwise the
-                caller overwrites them, and a power cut before the sync of the new block restores them.
+                caller overwrites these bytes; if a power cut comes before the new block is synced,
+                the old bytes are restored.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
 
-        Schedule point: never.  Transaction: inside a group.
+        Never yields to other tasks. Requires an open transaction.
         """
         keep_bytes = min(keep_bytes, located.plain_bytes)
         block, is_named = self._db.counters.take_block(), False
@@ -354,9 +357,10 @@ class BlockCache:
         return block
 
     def _note_origin(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the block that a new block replaces; only a sync of its file makes it durable.
+        """Record the origin of a copied block; do not log the copy in the intent log.
 
-        With a logged copy, a power cut might need the origin from the bucket.
+        If the copy were logged, its recovery after a power cut might need the origin from the
+        bucket. So only a sync of its file makes the copy durable.
         """
         self._copies.note(block, origin, keep_bytes)
         self.block_sync.unlogged.give_up()
@@ -369,7 +373,7 @@ class BlockCache:
                 written; rows are unchanged.
             LostBlockError: the file is missing, or lacks content before *offset*.
 
-        Schedule point: never.  Transaction: inside a group.
+        Never yields to other tasks. Requires an open transaction.
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
         self._files.write_within(located.block, offset, data, located.plain_bytes)
@@ -390,17 +394,17 @@ class BlockCache:
             block: a block that a file refers to.
             row: its row, if the caller has just read it.
 
-        Schedule point: never.  Transaction: inside a group.
+        Never yields to other tasks. Requires an open transaction.
         """
         row, held = row or blocks.get(self._db, block), self.index.get(block)
         is_sealed = held is not None and held.state is BlockState.SEALED
         if row.refs != 1 or is_sealed:
             if blocks.drop_ref(self._db, block) == 0:
                 self.index.unnamed.add(block)
-                # The uploader deletes this block: it is being packed, and an image may refer to it.
+                # The uploader deletes this block, because a new pack or an image may refer to it.
             return
         if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
-            # Until the next sync keep the file as UPLOADED: a crash may restore the row.
+            # Keep the block as UPLOADED until the next sync, because a crash may restore its row.
             self.index.move(block, BlockState.UPLOADED)
         blocks.delete_read(self._db, row)
         self.doom(block)
@@ -417,16 +421,20 @@ class BlockCache:
         self.index.move(block, BlockState.DOOMED)
 
     async def make_files_ahead(self) -> None:
-        """Make empty files for the next blocks, until cancelled. Raises as ``FilesAhead.run``."""
+        """Make empty files for new blocks until cancelled. Same errors as ``FilesAhead.run``."""
         counters = self._db.counters
         numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
-        with self._files.syncing():  # the kernel reports only once that it lost a directory entry
+        # The kernel reports a lost directory entry only once, so ``syncing`` records the failure.
+        with self._files.syncing():
             await self._files.ahead.run(numbers)
 
     # --- change the states of blocks -----------------------------------------------------------
 
     def seal(self, wanted: Iterable[BlockId]) -> None:
-        """Mark dirty blocks as sealed, so that a later write makes a copy. Transaction: inside a group."""
+        """Mark dirty blocks as sealed, so that a later write makes a copy.
+
+        Requires an open transaction.
+        """
         for block in wanted:
             cached_blocks.set_state(self._db, block, BlockState.SEALED)
             self.index.move(block, BlockState.SEALED)
@@ -445,7 +453,7 @@ class BlockCache:
             await self.remove_files(piece)
 
     def drop_copy(self, block: BlockId) -> None:
-        """Remove an uploaded block from the cache. Transaction: inside a group."""
+        """Remove an uploaded block from the cache. Requires an open transaction."""
         self._forget(block)
 
     @property
@@ -464,7 +472,7 @@ class BlockCache:
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
         """Mark uploaded blocks as clean and remove doomed blocks, after a sync of their rows.
 
-        Schedule point: between slices.
+        Yields to other tasks between slices.
         """
         for piece in slices(confirmed):
             self._db.begin_local()
@@ -489,7 +497,10 @@ class BlockCache:
     # --- make room in the cache ----------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* fit into the cache without eviction. Schedule point: never."""
+        """Return whether *size_bytes* fit into the cache without eviction.
+
+        Never yields to other tasks.
+        """
         count_in = self.index.count_in
         return (
             self.index.total_bytes + size_bytes <= self.bytes_max
@@ -503,7 +514,7 @@ class BlockCache:
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
 
-        Schedule point: never.
+        Never yields to other tasks.
         """
         self.disk.spend(size_bytes)
         self.evictor.make_room(size_bytes)
@@ -538,7 +549,7 @@ class BlockCache:
 
         Blocks that cannot be evicted may exceed the new size; writers wait until they are uploaded.
 
-        Schedule point: only if a block is evicted.
+        Yields to other tasks only if a block is evicted.
         """
         self.bytes_max = bytes_max
         self.evictor.resize(bytes_max)
@@ -562,7 +573,7 @@ class BlockCache:
         self._files.remove(block)
 
     def _let_go(self, block: BlockId) -> None:
-        """Remove the row of a cached block; the caller removes or renames its file."""
+        """Remove the row of a cached block; the caller must then remove or rename the file."""
         self._copies.forget([block])
         cached_blocks.delete(self._db, block)
         self.index.drop(block)

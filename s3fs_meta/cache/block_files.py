@@ -2,8 +2,8 @@
 
 Owns: reading, writing and syncing the files. Does not know: rows, states, the store.
 A file is as long as the block's content; the remaining bytes of the block are a hole.
-Every function blocks. A function that may take long is called in a thread; its docstring mentions
-this. Only functions on the event loop keep recently used files open.
+Every function blocks. If a function may take long, its docstring says that it must be called in
+a thread. Only functions on the event loop keep recently used files open.
 """
 
 import contextlib
@@ -43,8 +43,8 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # A descriptor that is opened later would miss earlier errors of the disk.
-        # The kernel reports an error to the first syncfs(2), perhaps of another program.
+        # Open the directory now: a descriptor that is opened later misses earlier disk errors.
+        # If another program calls syncfs(2) first, descriptors opened later report no error.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)
@@ -53,7 +53,7 @@ class BlockFiles:
         self._written = WrittenBlocks()
         self._open = OpenBlocks(self._written.close)
         self._adoptions = itertools.count()  # several threads may use this counter
-        self._sync_failure = ""  # the error of the first failed sync; all later syncs fail with it
+        self._sync_failure = ""  # the error of the first failed sync; later syncs raise it again
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.
@@ -77,7 +77,7 @@ class BlockFiles:
             try:
                 fd = self._opened(block)
             except LostBlockError:
-                # Opening for reading may still work: after an error a disk may be read-only.
+                # After an error the disk may be read-only, but the file may still be readable.
                 return self.read(block, start, stop)
         return self._read(block, fd, start, stop)
 
@@ -102,7 +102,7 @@ class BlockFiles:
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> bool:
         """Write a new file: zeros up to *offset*, then *data*. On the event loop.
 
-        An existing file of the block is overwritten: it is a leftover of a group that a crash undid.
+        An existing file of the block is overwritten: a group that a crash undid left it behind.
 
         Returns:
             True if the name of the file is durable already.
@@ -119,7 +119,7 @@ class BlockFiles:
             write_all(fd, offset, data)
             self._written.add(block)
         except OSError as exc:
-            with contextlib.suppress(OSError):  # the inode may be damaged, and unlink(2) fails
+            with contextlib.suppress(OSError):  # unlink(2) fails if the inode is damaged
                 self.remove(block)
             raise _translate(exc, block) from exc
         return is_named
@@ -134,7 +134,7 @@ class BlockFiles:
                 left bytes after it, which are cut off before they could appear in the gap.
 
         Raises:
-            NoSpaceLeftError: the disk is full; as with write(2), part of *data* may have been written.
+            NoSpaceLeftError: the disk is full. As with write(2), a part of *data* may be written.
             LostBlockError: the file, or content before *offset*, is missing; nothing was changed.
         """
         fd = self._open.get(block)
@@ -156,7 +156,7 @@ class BlockFiles:
     def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> bool:
         """Copy the first *keep_bytes* of *source* to a new file of *target*. On the event loop.
 
-        Return as ``create``.
+        Return whether the name of the new file is durable already, as ``create`` does.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
@@ -253,14 +253,15 @@ class BlockFiles:
         self.adopt(target, self.read(source, 0, plain_bytes))
 
     def remove(self, block: BlockId) -> None:
-        """Remove the file of a block, if it exists, and its directory if empty. On the event loop."""
+        """Remove a block's file, if it exists, and its directory if empty. On the event loop."""
         self.let_go([block])
         self._directory.remove(_name(block))
 
     def let_go(self, blocks: Iterable[BlockId]) -> None:
         """Close the files of blocks before a thread removes them. On the event loop.
 
-        The thread then frees their space; a close on the event loop would take 0.1 ms per MiB.
+        The thread then frees the space of the files. If the last close were on the event loop, it
+        would take 0.1 ms per MiB.
         """
         for block in blocks:
             self._open.forget(block)
@@ -271,7 +272,7 @@ class BlockFiles:
         self._directory.remove_all(map(self._name_to_remove, blocks))
 
     def _name_to_remove(self, block: BlockId) -> str:
-        """Make the descriptor of a block unreachable; return the name of its file."""
+        """Stop using the open descriptor of a block; return the name of the block's file."""
         self._open.forget(block)
         return _name(block)
 
@@ -293,7 +294,7 @@ class BlockFiles:
         except OSError as exc:
             if exc.errno in _UNREADABLE_ERRNOS:
                 _log.error(
-                    "%s; check the disk with the directory %s", _not_opened(block, exc), self.root
+                    "%s; check the disk of the directory %s", _not_opened(block, exc), self.root
                 )
                 return True
         return False
@@ -304,7 +305,7 @@ class BlockFiles:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the block numbers of all files from *first* on, and perhaps some lower numbers."""
+        """Yield the numbers of blocks with files from *first* on, and perhaps lower numbers."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
@@ -329,7 +330,7 @@ class BlockFiles:
             self.sync_everything()
 
     def link_to(self, blocks: Iterable[BlockId], aside: Path) -> None:
-        """Give block files a second, durable name in another directory, which is made if needed.
+        """Link block files durably into another directory, which is made if needed.
 
         Missing files are skipped. In a thread.
 
@@ -351,7 +352,7 @@ class BlockFiles:
 
         Args:
             blocks: blocks whose content is not durable yet.
-            named: blocks among them whose file names are durable since an earlier call.
+            named: those of *blocks* whose file names an earlier call has made durable.
 
         Raises:
             OSError: the disk failed; none of the files may be durable.
@@ -368,7 +369,7 @@ class BlockFiles:
                 except FileNotFoundError:
                     continue
                 try:
-                    # fsync(2) would also write a new mtime, for which ext4 commits its journal.
+                    # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
                     # The mtime of a block needs no sync.
                     os.fdatasync(fd)
                 finally:
@@ -378,7 +379,7 @@ class BlockFiles:
                 self._syncfs()
 
     def sync_everything(self) -> None:
-        """Sync all files of the disk. In a thread; raises as ``sync`` does.
+        """Sync all files of the disk. In a thread; same errors as ``sync``.
 
         Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
         """
@@ -391,15 +392,16 @@ class BlockFiles:
             raise OSError(code, os.strerror(code), str(self.root))
 
     def distrust_closed(self) -> None:
-        """Let the next sync call syncfs(2), because a killed daemon has written files and closed them."""
+        """Make the next sync call syncfs(2), because a killed daemon wrote and closed files."""
         self._written.distrust()
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
         """Run a sync in a ``with`` block; after a failure all later syncs also fail. In any thread.
 
-        The kernel reports a lost page to one sync only. If a later sync succeeded, the lost bytes
-        would count as durable. The failure is also recorded for the next mount.
+        The kernel reports a lost page to one sync only. If a later sync were reported as
+        successful, the lost bytes would be taken for durable. The failure is also recorded for the
+        next mount.
 
         Raises:
             OSError: this ``with`` block or an earlier sync failed.
@@ -418,8 +420,8 @@ class BlockFiles:
 
         Args:
             blocks: the blocks.
-            tails: for each block with unsynced bytes, the number of its leading bytes that are durable.
-                A copy ends before the first lost byte; otherwise zeros would count as content.
+            tails: for each block with unsynced bytes, the number of leading bytes that are durable.
+                A copy ends before the first lost byte, because the lost bytes read as zeros.
 
         Raises:
             OSError: a file cannot be written to the disk.
@@ -450,7 +452,7 @@ class BlockFiles:
         write_again(path, copy, keep_bytes=keep_bytes)
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
-        """Let the kernel forget the pages of files, so that reads return what the disk has. In a thread."""
+        """Drop pages of files from memory, so that reads return the disk's bytes. In a thread."""
         for block in blocks:
             try:
                 fd = self._directory.open(_name(block), os.O_RDONLY)
@@ -483,7 +485,7 @@ def _name(block: BlockId) -> str:
 
 
 def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
-    """Write all bytes of *data*, with several calls of pwrite(2) if one writes only a part."""
+    """Write all bytes of *data*; repeat pwrite(2) while it writes only a part."""
     written = os.pwrite(fd, data, offset)
     while written < len(data):  # bounded: each iteration writes at least one byte or raises
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)

@@ -1,9 +1,10 @@
 """How the content of cached blocks becomes durable: by a sync of their files, or by the intent log.
 
-Owns: the order of a sync: files first, then the rows with the synced lengths; which writes the intent
-log may contain. Does not know: when a sync is due, the write-ahead log.
-Keeps: a block counts as synced only after a sync that began after its last write has succeeded. The
-intent log contains all unsynced content or none, because an fsync makes the rows of all files durable.
+Owns: the order of a sync: files first, then the rows with the synced lengths; the choice of writes
+that the intent log contains. Does not know: when a sync is due, the write-ahead log.
+Keeps: a block is marked as synced only after the success of a sync that began after its last write.
+The intent log contains all unsynced content or none, because an fsync makes the rows of all files
+durable.
 Tasks: any task on the event loop; a lock keeps syncs apart, and a thread runs the blocking calls.
 Design: docs/design/durability.md, "From write to fsync" and "The intent log".
 """
@@ -49,9 +50,9 @@ class BlockSync:
         self._thread = QuickThread()
         self.unlogged = UnloggedRanges()
         self._intents: IntentLog | None = None
-        self._is_announced = False  # whether the rows name the log
-        self._settled = 0  # the files contain all entries up to this one, according to the rows
-        self._settled_durably = 0  # the same, according to the rows on the disk
+        self._is_announced = False  # True: the rows record that the log is in use
+        self._settled = 0  # the last log entry that the files contain, according to the rows
+        self._settled_durably = 0  # the last log entry in the files, according to the synced rows
         self.wants_log = False
 
     # --- syncing files -------------------------------------------------------------------------
@@ -65,7 +66,7 @@ class BlockSync:
         Raises:
             OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
 
-        Schedule point: always.  Locks: waits for a running sync, which may include blocks written
+        Always yields to other tasks. Waits for a running sync, which may include blocks written
         before this call.  Transaction: outside a group.
         """
         async with self._lock:
@@ -87,7 +88,7 @@ class BlockSync:
                 raise
 
     async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
-        """Record in the rows how many bytes of each file are durable, and which entries they contain."""
+        """Record the durable length of each file, and the log entries that the files contain."""
         for piece in slices(lengths):
             self._db.begin_local()
             cached_blocks.note_synced(self._db, piece)
@@ -108,17 +109,17 @@ class BlockSync:
         """Make all unsynced content durable in the intent log.
 
         Args:
-            meanwhile: commits the group; called on the event loop while a thread writes the log, and
-                not called if there is nothing to write.
+            meanwhile: commits the group. It is called on the event loop while a thread writes the
+                log, and it is not called if there is nothing to write.
 
         Returns:
-            False if only ``sync_files`` can make the content durable. After True, the caller makes the
-            rows of the blocks durable.
+            False if only ``sync_files`` can make the content durable. If the result is True, the
+            caller must make the rows of the blocks durable.
 
         Raises:
             OSError: the disk failed.
 
-        Schedule point: always.  Locks: waits for a running sync.
+        Always yields to other tasks. Waits for a running sync.
         """
         if self._intents is None:
             self.wants_log = True
@@ -165,14 +166,14 @@ class BlockSync:
         return pieces
 
     def _announce(self, log: IntentLog) -> None:
-        """Record that the log is in use, in the group that commits before its first entry counts."""
+        """Record that the log is in use; the open group commits this before an entry is needed."""
         if not self._is_announced:
             self._db.begin_local()
             intent_replay.announce(self._db, log)
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Record that the rows are durable which say that the files contain entries up to *settled*."""
+        """Record that durable rows say that the files contain all entries up to *settled*."""
         self._settled_durably = max(self._settled_durably, settled)
 
     @property
@@ -183,7 +184,8 @@ class BlockSync:
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Create the log of this epoch, so that later calls of ``log_writes`` can use it.
 
-        Without room on the disk, or for a database that has no epoch, each fsync syncs files.
+        If the disk has no room for the log, or the database has no epoch, no log is created, and
+        each fsync syncs the block files.
 
         Raises:
             OSError: the disk failed.
@@ -198,7 +200,8 @@ class BlockSync:
         except OSError as exc:
             if exc.errno not in _NO_SPACE_ERRNOS:
                 raise
-            _log.info("no intent log, so each fsync syncs block files: %s", exc.strerror)
+            why = exc.strerror
+            _log.info("cannot create the intent log, so each fsync syncs block files: %s", why)
             return
         self._intents = log
 

@@ -1,8 +1,8 @@
 """Free space on the disk of the state directory.
 
-Owns: the rule that new operations are refused before SQLite's reserve is used, because
-SQLITE_FULL would roll back a complete group of acknowledged operations.
-Measuring free space takes a system call, so one measurement grants a budget of bytes.
+Owns: the rule that new operations are refused before they use the space reserved for SQLite,
+because SQLITE_FULL would roll back a complete group of acknowledged operations.
+Measuring free space takes a system call, so one measurement covers all writes up to a budget.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class DiskSpace:
     """The free bytes, beyond the reserve, of the disk that contains a directory."""
 
     def __init__(self, path: Path, free_some: Callable[[int], None]) -> None:
-        """Begin without a budget; the first call of ``spend`` measures free space.
+        """Start with a budget of zero, so that the first call of ``spend`` measures free space.
 
         Args:
             path: a directory on the disk.
@@ -35,7 +35,7 @@ class DiskSpace:
         self._held: dict[Path, int] = {}
 
     def spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Count bytes that are about to be written.
+        """Subtract bytes that are about to be written from the budget; renew a spent budget.
 
         Raises:
             NoSpaceLeftError: the write would use the reserve; nothing was changed.
@@ -97,7 +97,7 @@ class DiskSpace:
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 
     def unheld_bytes(self) -> int:
-        """Return the free bytes beyond the reserve and beyond the space that ``holding`` reserves."""
+        """Return the free bytes beyond the reserve and the space that ``holding`` reserves."""
         held = sum(max(size - _size_of(path), 0) for path, size in self._held.items())
         return self.spare_bytes() - held
 

@@ -1,9 +1,9 @@
 """Eviction of clean blocks from the cache, the least recently used first.
 
-Owns: the choice of the clean blocks to evict, and the slices of an eviction.
-Does not know: the purpose of the room, dirty blocks, waiting writers (``block_cache``).
-Keeps: only clean blocks are evicted, and no pinned ones (``pinned_trees``). A block whose location in
-the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
+Owns: the choice of the clean blocks to evict, and how long evictions are split into slices.
+Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
+Keeps: only clean blocks that are not pinned (``pinned_trees``) are evicted. A block whose location
+in the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
 intact copy.
 A crash may restore the row of an evicted block; the next reader then fetches the block again (I44).
 Tasks: any handler. ``evict`` removes files in a thread, other methods on the event loop.
@@ -30,7 +30,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 LAST_COPIES: Final = "last_copies"
 PINNED: Final = "pinned"
-# For each state other than clean: why ``drop`` keeps a block of this state.
+# For each state except clean, the reason why ``drop`` keeps a block.
 _WHY_KEPT: Final[Mapping[BlockState, str]] = {
     BlockState.DIRTY: "not_uploaded",
     BlockState.SEALED: "not_uploaded",
@@ -40,11 +40,11 @@ _WHY_KEPT: Final[Mapping[BlockState, str]] = {
 
 
 class Dropped(NamedTuple):
-    """The result of ``Evictor.drop``: the evicted blocks, and the bytes that were kept."""
+    """The result of ``Evictor.drop``: the evicted blocks and bytes, and kept bytes by reason."""
 
     blocks: int
     bytes: int
-    kept: Mapping[str, int]  # bytes of the blocks that were kept, by the reason
+    kept: Mapping[str, int]  # bytes of the kept blocks, by reason
 
 
 class Evictor:
@@ -90,7 +90,7 @@ class Evictor:
         """Evict clean blocks until *size_bytes* more fit, or no clean block is left.
 
         A block may be fetched again before its old file is removed. If its new file is removed
-        instead, the reader fetches the block again. Schedule point: only if a block is evicted.
+        instead, the reader fetches the block again. Yields to other tasks only if it evicts a block.
 
         Args:
             size_bytes: the size of the blocks that the caller adds.
@@ -98,7 +98,7 @@ class Evictor:
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
             victims = self._take_victims(size_bytes, slice_rows)
-            # The rows are already deleted, so a cancellation must not keep the files.
+            # The rows are already deleted, so a cancellation must not leave the files behind.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 
@@ -106,10 +106,10 @@ class Evictor:
         """Evict all clean blocks among *wanted*, except possible last copies, in slices.
 
         Args:
-            wanted: blocks, which need not be cached.
-            pinned: evict also pinned blocks.
+            wanted: the blocks to evict; blocks that are not cached are ignored.
+            pinned: also evict pinned blocks.
 
-        Schedule point: between slices.
+        Yields to other tasks between slices.
         """
         kept: dict[str, int] = {}
         count = total_bytes = 0
@@ -167,7 +167,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Spare a block that is pinned or may be the last copy; return whether it is spared."""
+        """Exclude a pinned block or a last copy from eviction; return whether it is excluded."""
         if self._pinned.adopt(block):
             return True
         is_spared = self.is_last_copy(block)
@@ -187,14 +187,14 @@ class Evictor:
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
-        """Return whether the cache lacks room for *size_bytes* more."""
+        """Return whether the cache has no room for *size_bytes* more."""
         return (
             self._index.total_bytes + size_bytes > self._bytes_max
             or self._index.total_count > CACHED_BLOCKS_MAX
         )
 
     def evict_bytes(self, wanted_bytes: int) -> None:
-        """Evict clean blocks of at least *wanted_bytes*, because the disk has only its reserve left."""
+        """Evict at least *wanted_bytes*, because the disk has only its reserve left."""
         freed = 0
         while freed < wanted_bytes:
             block = self._oldest()
@@ -203,7 +203,7 @@ class Evictor:
             if self._spares(block):
                 continue
             held = self._index.get(block)
-            assert held is not None, "a block in the order of eviction is cached"
+            assert held is not None, "every block in the eviction order must be cached"
             freed += held.size_bytes
             self._db.begin_local()
             self._let_go(block)

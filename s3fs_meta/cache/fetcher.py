@@ -1,9 +1,9 @@
 """Downloading blocks from the store to the cache directory.
 
-Owns: one fetch per block for any number of readers, the bound on fetches, the timeout of readers.
+Owns: the rule that all readers of a block share one fetch, the limit of fetches, read timeouts.
 Does not know: which files use a block, which blocks are neighbours. ``block_cache`` writes rows.
 One request may fetch a block and its neighbours. A reader of a neighbour waits for that request.
-If the neighbour is corrupt, its reader gets no error from the request, and fetches the block alone.
+If the neighbour is corrupt, its reader sees no error from that request and fetches the block alone.
 A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
 runs, because their caller limits their number.
 A fetch first waits for the download limit; the timeout of its readers begins after that wait. The
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """A second location of a block's content, in another pack."""
+    """The location of a block's content in a pack other than its own."""
 
     object_key: ObjectKey
     pack_offset: int
@@ -103,7 +103,7 @@ class _Fetch:
 class Fetcher:
     """Fetches blocks: at most FETCHES_MAX at once, and no block twice at the same time."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument for each part that it uses
         self,
         store: ObjectStore,
         keyring: Keyring,
@@ -159,7 +159,7 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                # Readers of neighbours also get the error, because they have waited nearly as long.
+                # Readers of neighbours also receive the error: they have waited nearly as long.
                 unasked.error = exc
             raise
         finally:  # after a cancellation, waiting readers find no block and fetch it themselves
@@ -178,8 +178,8 @@ class Fetcher:
         Args:
             run: the blocks, ascending.
             object_key: key of their pack.
-            waits: retry until the read timeout if the store is unavailable. If false, only the store itself
-                retries, and a slow transfer has no time limit.
+            waits: retry until the read timeout if the store is unavailable. If false, only the
+                store itself retries, and a slow transfer has no time limit.
 
         Raises:
             StoreUnavailableError: the read timeout expired, or the store is unavailable.
@@ -198,7 +198,7 @@ class Fetcher:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
             for fetch in fetches.values():
-                # All readers get the error, because they have waited nearly as long.
+                # All waiting readers receive the error, because they have waited nearly as long.
                 fetch.error = exc
             raise
         finally:
@@ -250,7 +250,7 @@ class Fetcher:
         object_key: ObjectKey,
         scope: trio.CancelScope,
     ) -> None:
-        """Fetch a block with its neighbours; end the timeout when the block has arrived."""
+        """Fetch a block with its neighbours; the timeout applies until the block has arrived."""
         async with self._limiter:
             try:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
@@ -275,7 +275,7 @@ class Fetcher:
                 self.fetched_blocks += len(unpacked)
 
     async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
-        """Fetch a block alone after a failure; if this also fails, fetch it from another location.
+        """Fetch a block alone after a failure; if that also fails, fetch it from another pack.
 
         Raises:
             ObjectMissingError, FormatError: the block is damaged, and has no other intact location.
@@ -293,7 +293,7 @@ class Fetcher:
         if found is None:
             raise damage
         _log.info(
-            "block %d is fetched from the pack %s instead, which has equal content: %s",
+            "fetching block %d from pack %s instead, which has the same content: %s",
             located.block,
             found.object_key,
             damage,
@@ -310,10 +310,10 @@ class Fetcher:
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
     ) -> tuple[Sequence[Located], int, bytes]:
-        """Fetch the bytes of a block and, if possible, of its neighbours.
+        """Fetch a block with its neighbours, or the block alone if neighbours are unavailable.
 
         Returns:
-            The neighbours that the bytes include, the offset of the bytes in the pack, and the bytes.
+            The neighbours in the fetched bytes, the offset of the bytes in the pack, and the bytes.
         """
         if neighbours:
             start, stop = extent([located, *neighbours])
@@ -344,9 +344,9 @@ class Fetcher:
             stored: bytes of the pack from offset *first* on, which include the block.
         """
         offset, length = located.pack_offset, located.stored_bytes
-        assert offset is not None, "only uploaded blocks are fetched"
-        assert length is not None, "only uploaded blocks are fetched"
-        assert located.hash is not None, "only uploaded blocks are fetched"
+        assert offset is not None, "an uploaded block has an offset"
+        assert length is not None, "an uploaded block has a stored length"
+        assert located.hash is not None, "an uploaded block has a hash"
         record = memoryview(stored)[offset - first : offset - first + length]
         data = pack_codec.open_block(
             self._keyring, object_key, record, offset, located.plain_bytes, located.hash
@@ -356,7 +356,7 @@ class Fetcher:
     def _unpack_quietly(
         self, wanted: Sequence[Located], object_key: ObjectKey, first: int, stored: bytes
     ) -> list[Located]:
-        """Verify blocks that no reader requested, and write their files; return the valid blocks."""
+        """Verify blocks that no reader requested, write their files; return the valid blocks."""
         intact: list[Located] = []
         for located in wanted:
             try:
@@ -364,8 +364,8 @@ class Fetcher:
             except NoSpaceLeftError:
                 break
             except S3fsError as exc:
-                # The next reader of this block gets the error.
-                _log.info("block %d was read ahead and is damaged: %s", located.block, exc)
+                # The next reader of this block receives the error.
+                _log.info("block %d, which was read ahead, is damaged: %s", located.block, exc)
             else:
                 intact.append(located)
         return intact

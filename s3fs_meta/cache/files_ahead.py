@@ -1,9 +1,9 @@
 """Empty block files that are made ahead of use, open and with durable names.
 
-Owns: the files for the next numbers of blocks, and when more are made. Does not know: rows.
-Why: on ext4 with a journal, creating a file takes 8 us of the event loop. Without a journal it
-takes up to 300 us, because after many removals ext4 takes long to find a free inode. If a block uses
-a file made ahead, its fsync(2) need not sync the directory.
+Owns: the files for the next block numbers, and the times when more are made. Does not know: rows.
+Why: on ext4 with a journal, creating a file blocks the event loop for 8 us. Without a journal it
+takes up to 300 us, because after many removals ext4 searches long for a free inode. If a block
+uses a file made ahead, its fsync(2) need not sync the directory.
 Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
 ``run``. A killed daemon leaves its unused files; the next mount removes empty files without a row.
 Tasks: ``run``, one per mount for writing; all other methods on the event loop.
@@ -37,7 +37,7 @@ class FilesAhead:
     """The files made ahead in one directory of block files."""
 
     def __init__(self, directory: NumberedDir) -> None:
-        """Begin without files; ``run`` makes the first files after a block was created."""
+        """Start with no files; ``run`` makes the first ones once a block has been created."""
         self._directory = directory
         self._fds: dict[int, int] = {}
         self._wanted = trio.Event()
@@ -82,7 +82,7 @@ class FilesAhead:
         made: dict[int, int] = {}
         wanted = range(first, first + FILES_AHEAD)
         try:
-            # a cancellation would lose the descriptors of files already made
+            # A cancellation here would lose the descriptors of files that were already made.
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._make, wanted, made)
         finally:
@@ -92,7 +92,7 @@ class FilesAhead:
         """Make files and their names durable; add their descriptors to *made*. In a thread."""
         try:
             for number in numbers:
-                # An existing file is left over from a group that a crash undid; it stays.
+                # Keep an existing file: it is left over from a group that a crash undid.
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:
@@ -101,7 +101,7 @@ class FilesAhead:
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:
-        """Drop files made ahead whose numbers are used by blocks with files of their own."""
+        """Drop the files made ahead for numbers that the mount has passed; remove unused files."""
         passed = [number for number in self._fds if number < numbers.next_block()]
         for number in passed:
             if numbers.is_cached(BlockId(number)):
@@ -110,12 +110,12 @@ class FilesAhead:
                 self._discard([number])
 
     def _discard(self, numbers: Iterable[int]) -> None:
-        """Close the files of these numbers, and remove those that no block uses."""
+        """Close the files of some numbers, and remove the files that no block uses."""
         for number in numbers:
             fd = self._fds.pop(number)
             try:
                 found = os.fstat(fd)
-                # A cloned block may have this number, and its fetched file replaced this one.
+                # A downloaded block with this number, from a clone, may have replaced the file.
                 is_unused = found.st_size == 0 and found.st_nlink > 0
             finally:
                 os.close(fd)

@@ -1,4 +1,4 @@
-"""An index of cached blocks in memory: bytes per state, LRU order, unsynced blocks.
+"""An in-memory index of cached blocks: bytes per state, LRU order, unsynced blocks.
 
 Owns: totals and orders derived from ``cached_blocks``, loaded at mount, updated by ``block_cache``.
 Does not know: files, rows, the store. The row of a block is the authority on its state.
@@ -16,7 +16,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import BlockId, BlockState
 
-# The states of blocks whose only content is on this host.
+# The states of blocks whose content is only on this host.
 NOT_UPLOADED: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
 
@@ -55,7 +55,7 @@ class CacheIndex:
         # times of the last writes to dirty blocks, the oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
         self._sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
-        self.unnamed: set[BlockId] = set()  # sealed blocks to which block maps no longer refer
+        self.unnamed: set[BlockId] = set()  # sealed blocks that are in no block map
         self._unsynced: set[BlockId] = set()
         # lengths that dirty and sealed blocks had at the last sync
         self._synced: dict[BlockId, int] = {}
@@ -72,11 +72,11 @@ class CacheIndex:
 
     @property
     def evictable_bytes(self) -> int:
-        """Return the bytes of clean blocks that are neither pinned nor possible last copies."""
+        """Return the bytes of clean blocks that are not pinned and cannot be last copies."""
         return self.bytes_in[BlockState.CLEAN] - self.spared_bytes - self.kept_bytes
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:
-        """Return whether *size_bytes* of new dirty blocks keep the cache within *bytes_max*."""
+        """Return whether *size_bytes* of new dirty blocks fit into *bytes_max*."""
         return self.total_bytes + size_bytes <= bytes_max and self.pending_count < DIRTY_BLOCKS_MAX
 
     def get(self, block: BlockId) -> Held | None:
@@ -88,7 +88,7 @@ class CacheIndex:
         return list(self._held)
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
-        """Set the state and size of a block; add the block if the index lacks it."""
+        """Set the state and size of a block; add the block if it is not in the index."""
         if block in self._held:
             self._take_out(block)
         self._add(block, state, size_bytes)
@@ -105,7 +105,10 @@ class CacheIndex:
     def made(
         self, block: BlockId, size_bytes: int, now_s: float, *, is_named: bool = False
     ) -> None:
-        """Add a new dirty block with an unsynced file. *is_named*: the name of the file is durable."""
+        """Add a new dirty block with an unsynced file.
+
+        *is_named*: the name of the file is durable.
+        """
         self._add(block, BlockState.DIRTY, size_bytes)
         self._dirty[block] = now_s
         self._unsynced.add(block)
@@ -244,7 +247,10 @@ class CacheIndex:
         return block in self._dirty
 
     def sealed(self) -> Iterator[BlockId]:
-        """Yield sealed blocks, the earliest sealed first. Exhaust the iterator before any change."""
+        """Yield sealed blocks, the earliest sealed first.
+
+        Exhaust the iterator before any change.
+        """
         return iter(self._sealed)
 
     def dirty_before(
@@ -271,7 +277,7 @@ class CacheIndex:
         self._unsynced.add(block)
 
     def take_unsynced(self) -> list[BlockId]:
-        """Return the unsynced blocks, and mark them as synced."""
+        """Return the blocks with unsynced bytes, and forget that they are unsynced."""
         blocks = list(self._unsynced)
         self._unsynced.clear()
         return blocks

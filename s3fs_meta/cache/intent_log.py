@@ -1,13 +1,13 @@
 """The intent log: content that fsync made durable before the block files themselves are synced.
 
-Owns: the format of the file, appending entries, reading them back. Does not know: rows, when content
-is logged, how entries are replayed (``intent_replay``).
-Why: an fsync of a new block file waits for a commit of the disk's journal. The log is a file whose
-space is on the disk already, so appending an entry only writes data.
-Keeps: an entry is complete or invalid, because its digest covers all of it. No content of a file and
-no entry of an earlier log is read as an entry, because each log has a random key for its digests.
+Owns: the format of the file, appending entries, reading them back. Does not know: rows, when
+content is logged, how entries are replayed (``intent_replay``).
+Why: an fsync of a new block file waits for a commit of the disk filesystem's journal. The space of
+the log file is already allocated, so appending an entry only writes data.
+Keeps: an entry is complete or invalid, because its digest covers all of it. Each log has a random
+key for its digests, so file content and entries of an earlier log are never mistaken for entries.
 A page of the file that contains a durable entry is not written again while the entry is needed.
-Tasks: ``append`` and ``prepare`` block and belong in a thread; one call at a time.
+Tasks: ``append`` and ``prepare`` block, so a thread must run them; one call at a time.
 Source: the intent log of ZFS; the format is described in docs/design/format.md.
 """
 
@@ -24,12 +24,12 @@ from s3fs_meta.hashed_dir import FILE_MODE, sync_path
 from s3fs_meta.limits import INTENT_LOG_BYTES, INTENT_LOG_BYTES_MAX, INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
 
-# In the directory of block files, so that the log stays with them if they are quarantined.
+# The log is in the directory of block files, so that quarantine moves both together.
 NAME: Final = "intent-log"
 
 _MAGIC: Final = b"s3fsil1\n"
-_HEADER: Final = struct.Struct(">8sQQII")  # magic, epoch, sequence, pieces, bytes of content
-_PIECE: Final = struct.Struct(">QII")  # block, offset in the block, length
+_HEADER: Final = struct.Struct(">8sQQII")  # header: magic, epoch, sequence, pieces, content bytes
+_PIECE: Final = struct.Struct(">QII")  # piece: block, offset in the block, length
 _DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 16
 _PAGE_BYTES: Final = 4 * KIB
@@ -61,7 +61,7 @@ class IntentLog:
     """The writing end of the log, for one epoch of this host."""
 
     def __init__(self, directory: Path, epoch: int, size_bytes: int = INTENT_LOG_BYTES) -> None:
-        """Describe the log in a directory of block files; ``prepare`` opens it.
+        """Set the directory and the size of the log; ``prepare`` opens its file.
 
         Args:
             directory: the directory of block files.
@@ -77,7 +77,7 @@ class IntentLog:
         self.sequence = 0  # the number of the last entry
 
     def prepare(self) -> None:
-        """Open the file with all its space on the disk. No entry in the file may be needed.
+        """Open the file and allocate all its space; all entries in the file must be obsolete.
 
         Raises:
             OSError: the disk is full or failed; the file was removed, so that it takes no space.
@@ -100,21 +100,21 @@ class IntentLog:
         sync_path(self._path.parent)
 
     def has_room(self, pieces: int, content_bytes: int) -> bool:
-        """Return whether an entry of this size fits after the last one."""
+        """Return whether an entry of this size fits after the last entry."""
         return self._end + _entry_bytes(pieces, content_bytes) <= self._size_bytes
 
     def restart(self) -> None:
-        """Let the next entry overwrite the first. No earlier entry may be needed."""
+        """Let the next entry overwrite the first; all earlier entries must be obsolete."""
         self._end = 0
 
     def append(self, pieces: Sequence[LoggedPiece]) -> None:
-        """Write an entry after the last one, and make it durable. Blocking: in a thread.
+        """Write an entry after the last entry, and make it durable. Blocking: in a thread.
 
         Raises:
             OSError: the disk failed; the entry may be durable or not.
         """
         entry = _encode(self.key, self.epoch, self.sequence + 1, pieces)
-        assert self._end + len(entry) <= self._size_bytes, "the caller checks the room"
+        assert self._end + len(entry) <= self._size_bytes, "the caller must check the free space"
         written = 0
         while written < len(entry):
             written += os.pwrite(self._fd, memoryview(entry)[written:], self._end + written)
@@ -126,8 +126,9 @@ class IntentLog:
 def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> list[LogEntry]:
     """Return the entries of a log with later numbers than *after*, in order.
 
-    Reading ends at the first page that is not a valid entry with the next number: after it are entries
-    of an earlier pass over the file, or a torn entry, whose fsync has not returned.
+    Reading stops at the first page that does not begin a valid entry with the next number. The
+    rest of the file has entries of an earlier pass over the file, or a torn entry whose fsync
+    never returned.
 
     Raises:
         OSError: the file exists but cannot be read.
@@ -160,7 +161,7 @@ def _encode(key: bytes, epoch: int, sequence: int, pieces: Sequence[LoggedPiece]
 
 
 def _decode(data: bytes, position: int, epoch: int, key: bytes) -> LogEntry | None:
-    """Return the entry at a position, None if none of this log is there completely."""
+    """Return the entry at a position, None if no complete entry of this log is there."""
     body_at = position + _HEADER.size + _DIGEST_BYTES
     if body_at > len(data):
         return None
@@ -186,7 +187,7 @@ def _digest(key: bytes, header: bytes, body: bytes) -> bytes:
 
 
 def _entry_bytes(pieces: int, content_bytes: int) -> int:
-    """Return the room that an entry takes, a multiple of a page."""
+    """Return the size of an entry in the file, which is a multiple of a page."""
     return _aligned(_HEADER.size + _DIGEST_BYTES + pieces * _PIECE.size + content_bytes)
 
 

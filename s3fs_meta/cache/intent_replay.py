@@ -1,10 +1,11 @@
 """Replaying the intent log after a crash.
 
-Owns: the rows that say which log is in use and which entries the block files contain; restoring the
-content of entries to block files. Does not know: the format of the log, what is restored from copies.
-Keeps: an entry changes only the file of a block whose content is not in the bucket. An entry is applied only
-if the state was last written in the epoch of the entry, so an earlier program or another database
-that uses the same block numbers gets no old content.
+Owns: the rows that record which log is in use and which entries the block files contain; restoring
+the content of entries to block files. Does not know: the format of the log, the restoring of copied
+blocks from their origins.
+Keeps: an entry changes only the file of a block whose content is not in the bucket. An entry is
+applied only if the state was last written in the epoch of the entry. So old content never gets into
+the blocks of an earlier program, or of another database that uses the same block numbers.
 Tasks: at an opening, before any other task.
 Design: docs/design/durability.md, "The intent log".
 """
@@ -24,8 +25,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 
-# The name of the row: the epoch and the key of the log, and the number of the last entry that the
-# files contain.
+# The name of the row with the log's epoch, its key, and the last entry that the files contain.
 _ROW: Final = "intent_log"
 
 
@@ -44,27 +44,27 @@ class Used(NamedTuple):
 
 
 def announce(db: Database, log: IntentLog) -> None:
-    """Record that a log is in use. Transaction: inside a group.
+    """Record that a log is in use. Requires an open transaction.
 
-    Programs that do not know the log read ``volatile``: after a power cut they quarantine the state,
-    together with the log, instead of losing its content.
+    The row ``volatile`` is for programs that do not know the log: after a power cut they quarantine
+    the state together with the log, so that the content of the log is not lost.
     """
     local_state.put(db, "volatile", "power")
     note_settled(db, Used(log.epoch, log.key, 0))
 
 
 def note_settled(db: Database, used: Used) -> None:
-    """Record that synced files contain the entries up to ``settled``. Transaction: inside a group."""
+    """Record that synced files contain the entries up to ``settled``. Inside a group."""
     local_state.put(db, _ROW, f"{used.epoch} {used.key.hex()} {used.settled}")
 
 
 def end_use(db: Database) -> None:
-    """Record that no entry of any log is needed any more. Transaction: inside a group."""
+    """Record that no entry of any log is needed any more. Requires an open transaction."""
     local_state.delete(db, _ROW)
 
 
 def is_in_use(db: Database) -> bool:
-    """Return whether entries may be needed, so that ``volatile`` is about older programs only."""
+    """Return whether entries may be needed; if so, ``volatile`` is only for older programs."""
     return _in_use(db) is not None
 
 
@@ -77,7 +77,7 @@ def _in_use(db: Database) -> Used | None:
 
 
 def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
-    """Return the content that block files in a directory may lack, in the order of its writes.
+    """Return the logged content that block files in a directory may lack, in write order.
 
     Raises:
         DatabaseError: the log cannot be read.
@@ -95,7 +95,7 @@ def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
 
 
 def only_here(db: Database, pieces: Sequence[LoggedPiece]) -> set[BlockId]:
-    """Return the logged blocks whose content the bucket lacks and a file needs.
+    """Return the logged blocks that a file needs and that are not in the bucket.
 
     These are dirty and sealed blocks, and deleted blocks from which a copied block is restored.
     """
@@ -117,7 +117,8 @@ def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
 async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPiece]]:
     """Write the content of all needed entries into the block files, after a power cut.
 
-    Return the content by block. A second call has no effect. The entries stay needed until ``settle``.
+    Return the content by block. A second call has no effect. The entries are needed until
+    ``settle``.
 
     Raises:
         OSError, DatabaseError: the disk failed.
@@ -142,7 +143,7 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPi
 
 
 def put_all(files: BlockFiles, pieces: Iterable[LoggedPiece]) -> int:
-    """Write the logged content of one block into its file; return the end of this content. In a thread.
+    """Write the logged content of one block into its file; return its end offset. In a thread.
 
     Raises:
         DatabaseError: the disk is full, or cannot open or write the file.
@@ -173,9 +174,9 @@ def _put(files: BlockFiles, piece: LoggedPiece) -> None:
 async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     """End the use of the log: sync the files that contain its content, and record this.
 
-    After a kill the files contain every write, because the memory of this machine has survived. A file
-    whose end the disk has lost gets it back from the log. After a power cut, ``replay`` has synced and
-    recorded everything.
+    After a kill the files contain every write, because the memory of this machine has survived. If
+    the disk has lost the end of a file, the end is written again from the log. After a power cut,
+    ``replay`` has already synced and recorded everything.
 
     Raises:
         OSError, DatabaseError: the disk failed.
@@ -198,8 +199,8 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
 
 
 def _sync_pieces(files: BlockFiles, pieces: Sequence[LoggedPiece]) -> dict[BlockId, int]:
-    """Sync the files of logged blocks, with lost ends from the log; return their lengths."""
-    found: dict[BlockId, int] = {}  # the lengths before a change
+    """Restore lost ends of files from the log, and sync the files; return their lengths."""
+    found: dict[BlockId, int] = {}  # lengths of the files before any change
     sizes: dict[BlockId, int] = {}
     for block, offset, data in pieces:
         if block not in found:
@@ -213,7 +214,7 @@ def _sync_pieces(files: BlockFiles, pieces: Sequence[LoggedPiece]) -> dict[Block
 
 
 def _note(db: Database, ends: dict[BlockId, int]) -> None:
-    """Record the durable lengths of files, at most as long as their blocks."""
+    """Record the durable lengths of files, limited to the lengths of their blocks."""
     db.begin_local()
     lengths: list[tuple[BlockId, int]] = []
     for block, end in ends.items():

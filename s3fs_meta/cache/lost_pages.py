@@ -1,11 +1,11 @@
 """The pages of a file that the kernel could not write to the disk, and has dropped from memory.
 
 Owns: finding such pages. Does not know: block files, how callers handle lost bytes.
-Why: after a failed write the kernel marks the page as clean, and may drop it from memory at any time. If
-the filesystem had allocated its blocks without writing them, the page then reads as zeros. ext4 and XFS
-report such an extent as unwritten. Btrfs reports a hole, as for a gap in the file, so on Btrfs no lost
-page is found.
-Sources: Documentation/filesystems/fiemap.rst; lseek(2), SEEK_HOLE: a page in memory is never a hole.
+Why: after a failed write the kernel marks the page as clean, and may drop it from memory at any
+time. If the disk's filesystem has allocated the extent of the page without writing it, the page
+then reads as zeros. ext4 and XFS report such an extent as unwritten. Btrfs reports a hole, as for a
+gap in the file, so on Btrfs no lost page is found.
+Sources: Documentation/filesystems/fiemap.rst; lseek(2), SEEK_HOLE: a page in memory is no hole.
 """
 
 import fcntl
@@ -14,10 +14,10 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-_FIEMAP: Final = 0xC020660B  # FS_IOC_FIEMAP
-# fields of the request: start, length, flags, mapped extents, room, reserved
+_FIEMAP: Final = 0xC020660B  # request number of FS_IOC_FIEMAP
+# request fields: start, length, flags, mapped extents, maximum extents, reserved
 _REQUEST: Final = struct.Struct("=QQIIII")
-# fields of an extent: offset, place on the disk, length, flags
+# extent fields: offset in the file, offset on the disk, length, flags
 _EXTENT: Final = struct.Struct("=QQQ16xI12x")
 _EXTENTS_AT_ONCE: Final = 64
 _LAST: Final = 0x1

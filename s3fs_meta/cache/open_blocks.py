@@ -1,4 +1,4 @@
-"""Descriptors of block files that stay open on the event loop, and which files must stay open.
+"""Open descriptors of block files for the event loop, and the files that must stay open.
 
 Owns: the open descriptors, within a bound; whether a written file was closed before its sync.
 Does not know: paths, the content of the files, rows.
@@ -18,13 +18,13 @@ from s3fs_meta.model import BlockId
 class OpenBlocks:
     """Open descriptors of recently used files, within a bound; the oldest is closed first.
 
-    Only the event loop uses and closes descriptors, so no descriptor is closed and reused by another
-    file while the event loop reads from it. Only ``forget`` may be called in any thread, because it
-    only makes a descriptor unreachable.
+    Only the event loop uses and closes descriptors, so a descriptor is never closed and reused for
+    another file during a read. Only ``forget`` may be called in any thread, because it closes
+    no descriptor.
     """
 
     def __init__(self, closing: Callable[[BlockId], None] = lambda _block: None) -> None:
-        """Begin without open files.
+        """Start with no open files.
 
         Args:
             closing: called with each block whose file is closed because of the bound.
@@ -42,7 +42,7 @@ class OpenBlocks:
         if block in fds:
             self.forget(block)
         while len(fds) >= self._count_max:
-            # Check again if a thread removes an entry concurrently.
+            # A thread may remove an entry concurrently; the loop then checks the count again.
             with contextlib.suppress(RuntimeError, StopIteration):
                 oldest = next(iter(fds))
                 self._closing(oldest)
@@ -58,7 +58,7 @@ class OpenBlocks:
             self.put(new, fd)
 
     def forget(self, block: BlockId) -> None:
-        """Make the descriptor of a block unreachable; ``close_forgotten`` closes it."""
+        """Stop using the descriptor of a block; ``close_forgotten`` closes it later."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             self._forgotten.append(fd)
@@ -90,14 +90,15 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
 class WrittenBlocks:
     """The blocks written since the last sync, whose files should stay open until the next sync.
 
-    The kernel reports a lost page to each open file. It may forget the error of a file that is not
-    open when it needs the inode's memory; only syncfs(2) still reports the error.
-    ``add``, after each write, and ``close`` run on the event loop; a sync's thread runs the others.
+    The kernel reports a lost page to each open file. If a file is not open, the kernel may free the
+    memory of the inode and forget the error; then only syncfs(2) reports the error.
+    The event loop calls ``add`` after each write, and ``close``. The thread of a sync calls the
+    other methods.
     """
 
     def __init__(self) -> None:
         self._blocks: set[BlockId] = set()
-        # during a sync: blocks that were written before the sync
+        # blocks that were written before the running sync began
         self._before: set[BlockId] = set()
         self._were_closed = False
         self.add = self._blocks.add
@@ -108,7 +109,7 @@ class WrittenBlocks:
             self._were_closed = True
 
     def distrust(self) -> None:
-        """Let the next sync call syncfs(2), because a killed daemon has written files and closed them."""
+        """Make the next sync call syncfs(2), because a killed daemon wrote and closed files."""
         self._were_closed = True
 
     def begin_sync(self) -> None:

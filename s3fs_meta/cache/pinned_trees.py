@@ -1,10 +1,10 @@
 """The pinned trees of the cache: their roots, and the bound on pinned bytes.
 
 Owns: the bound on pinned bytes; pins of blocks that this host wrote into a pinned tree; the list of
-these blocks that deduplication replaced by an equal block that is not cached.
+such blocks that deduplication replaced with equal blocks that are not cached.
 Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
-Eviction pins a new block when it considers the block and finds that its file is below a pinned
-inode. So pinning new content costs writers nothing.
+Eviction pins a new block when it examines the block and finds that its file is below a pinned
+inode. So writers spend no time on pinning new content.
 Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
 Tasks: the event loop. No method is a schedule point.
 """
@@ -35,7 +35,7 @@ class PinnedTrees:
     """The pinned trees of one cache."""
 
     def __init__(self, db: Database, index: CacheIndex, cache_bytes: int) -> None:
-        """Begin without pins."""
+        """Start with no pinned trees and no pinned blocks."""
         self._db = db
         self._index = index
         self._roots: frozenset[Ino] = frozenset()
@@ -47,7 +47,7 @@ class PinnedTrees:
         self.bytes_max = pinned_bytes_max(cache_bytes)
 
     def set_roots(self, roots: Iterable[Ino]) -> None:
-        """Replace the inodes at the tops of the pinned trees; their blocks are pinned separately."""
+        """Set the inodes at the tops of the pinned trees; their blocks are pinned separately."""
         self._roots = frozenset(roots)
 
     def pin(self, block: BlockId, size_bytes: int) -> bool:
@@ -64,7 +64,7 @@ class PinnedTrees:
     def adopt(self, block: BlockId) -> bool:
         """Pin a cached block if this host wrote it into a pinned tree; return whether it is pinned.
 
-        A block whose part of the file was overwritten later is not pinned.
+        A block is not pinned if its part of the file was overwritten later.
         """
         if not self._roots:
             return False
@@ -81,7 +81,7 @@ class PinnedTrees:
             self._replaced.append((block, of))
 
     def take_replaced(self) -> list[tuple[BlockId, BlockId]]:
-        """Return the recorded blocks of pinned trees, each with its equal block, and clear the list."""
+        """Return the replaced blocks of pinned trees, each with its new block, and forget them."""
         replaced, self._replaced = self._replaced, []
         return replaced
 

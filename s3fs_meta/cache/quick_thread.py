@@ -2,9 +2,9 @@
 
 Owns: the pipe by which the thread wakes its caller. Does not know: the work of the call.
 Why: an fsync(2) makes two calls in a thread, one after the other. ``trio.to_thread.run_sync`` takes
-140 us per call on an idle machine, because it wakes the event loop through trio's queue, acquires a limiter
-and names the thread. This class takes 60 us: it uses the same cached threads, and the event loop waits for
-a pipe.
+140 us per call on an idle machine, because it wakes the event loop through trio's queue, acquires a
+limiter and names the thread. This class takes 60 us: it uses the same cached threads, but the event
+loop waits for a pipe.
 Tasks: any number of callers on the event loop; each object runs one call at a time.
 """
 
@@ -19,7 +19,7 @@ class QuickThread:
     """Runs blocking calls in a thread, one at a time; the caller must hold a lock."""
 
     def __init__(self) -> None:
-        """Make no pipe before the first call, because most commands never sync."""
+        """Prepare to run calls; the first call makes the pipe, which most commands never need."""
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
 
@@ -29,15 +29,15 @@ class QuickThread:
     ) -> None:
         """Run *call* in a thread, and *meanwhile* on the event loop; return when both have ended.
 
-        A cancellation has no effect after the start, because a thread cannot be interrupted. A
-        KeyboardInterrupt is raised after both have ended: trio delivers it to the main task even in a
-        shielded scope, and the caller must hold its lock while the thread works.
+        A cancellation has no effect after the start, because a thread cannot be interrupted. trio
+        delivers a KeyboardInterrupt to the main task even in a shielded scope. It is raised after
+        both have ended, because the caller must hold its lock while the thread runs.
         If a function raises, ``run`` raises the exception after both have ended. If both raise, it
         raises the exception of *call*.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
-        assert not self._is_busy, "a lock of the caller keeps calls apart"
+        assert not self._is_busy, "the caller must hold a lock that prevents concurrent calls"
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._ends is None:
             self._ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

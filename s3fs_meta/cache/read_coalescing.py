@@ -12,7 +12,7 @@ from s3fs_meta.meta.tables.block_map import Located
 def choose(
     middle: Located, candidates: Sequence[Located], *, plain_bytes_max: int
 ) -> list[Located]:
-    """Return the small candidates that are fetched together with *middle*, in no order.
+    """Return the small candidates that are fetched together with *middle*, in any order.
 
     All returned blocks are within NEIGHBOUR_FETCH_BYTES of the pack, with gaps of at most
     SMALL_BLOCK_BYTES. Blocks after *middle* have priority, because files are usually read in the

@@ -1,15 +1,15 @@
 """Recovery of the cache directory after a crash.
 
-Owns: how much of a file is trusted after a power cut; files without a row; which bytes restore a
-copied block; which blocks have a row in ``copies``. Does not know: when blocks are copied.
+Owns: how many bytes of a file are trusted after a power cut; files without a row; the bytes that
+restore a copied block; the rows of the table ``copies``. Does not know: when blocks are copied.
 Keeps: a file without a row is removed only if an intact pack has its content, or if it was written
 after the last change of the database. Any other such file is quarantined.
 Tasks: these functions run at mount, before any task; read-only tools also call ``content_before``.
 
-A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's file
-is synced. So a power cut may leave rows that refer to a copy without content, although the bytes that
-it took from its origin were durable before. They still exist in the origin: in its file, which stays
-until the copy is synced, or in its pack.
+A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's
+file is synced. So a power cut may leave rows that refer to a copy without content, although the
+bytes that were copied from its origin were durable before. These bytes still exist in the file of
+the origin, which stays until the copy is synced, or in the pack of the origin.
 """
 
 import logging
@@ -66,22 +66,22 @@ def settle_strays(
     A file that the disk can no longer read is neither removed nor moved.
 
     A group that a crash undid leaves files without a row. A database that was restored from a
-    backup does the same, and then the files may be the only copies. The times of the files
-    distinguish the two cases. The group that a kill undid was the last group, so its files are
-    newer than the database and its log; a restored database is newer than all files. Both mtime and
-    ctime must be newer: copying a file or changing its owner changes only the ctime, and a clock
-    that was set back leaves times in the future.
+    backup also leaves files without a row, and these files may be the only copies. The times of the
+    files distinguish the two cases. The group that a kill undid was the last group, so its files
+    are newer than the database and its log; a restored database is newer than all files. Both mtime
+    and ctime must be newer: copying a file or changing its owner changes only the ctime, and a
+    clock that was set back leaves times in the future.
     In a thread: the run time grows with the number of files, which is bounded.
 
     Args:
-        db: the database, which no other task uses meanwhile.
+        db: the database, which no other task uses during the call.
         files: the block files of the database.
         quarantine: a directory for block files on the same disk, made if needed.
         block_hash: hashes the content of a block; None: no content can be verified.
         first: files with smaller block numbers are ignored.
         undone_ns: after a kill, the time range since the last change of the database. If the times
-            of all strays are in the range, and none of their blocks has a row, the undone group made
-            all of them, and they are removed. None: times are ignored.
+            of all strays are in the range, and none of their blocks has a row, the undone group
+            made all of them, and they are removed. None: times are ignored.
 
     Returns:
         The number of quarantined files.
@@ -121,14 +121,14 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether a file's times and missing row show that a group that a kill undid made it."""
+    """Return whether a file comes from a group that a kill undid, by its times and missing row."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
 
 
 def _may_be_needed(db: Database, block: BlockId) -> bool:
-    """Return whether fsck may need a file, because its block has a row but is in no pack."""
+    """Return whether fsck may need a file: its block has a row but is in no pack."""
     row = blocks.find(db, block)
     return row is not None and row.pack is None
 
@@ -145,7 +145,7 @@ class KnownCopies:
         self._known = set(block_origins.blocks(self._db))
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the origin of a new block, to restore it after a power cut before its sync."""
+        """Record from which block a new block is restored if power fails before its first sync."""
         block_origins.note(self._db, block, origin, keep_bytes)
         self._known.add(block)
 
@@ -159,14 +159,14 @@ class KnownCopies:
     ) -> None:
         """Record that a write leaves zeros between the content of a dirty block and *gap_end*.
 
-        The file had these zeros before the write, so a power cut that undoes the write must keep them.
+        These bytes were zeros before the write, and must be zeros if a power cut undoes the write.
 
         Args:
             block: the dirty block.
             content_bytes: the length of its content before the write.
             gap_end: the end of the zeros.
-            is_logged: with the intent log, content of this length is durable, so a hole or gap that
-                was recorded before is needed no more.
+            is_logged: the intent log makes content of this length durable, so the earlier record of
+                a hole or gap is no longer needed.
         """
         if block in self._known and not is_logged:
             block_origins.extend(self._db, block, content_bytes, gap_end)
@@ -188,7 +188,8 @@ async def restore_content(
     """Restore the content that the files of dirty and sealed blocks lack after a crash.
 
     The log is replayed first, because a copied block may have an origin whose content only the log
-    has. A restored block gets its logged content again at once, because it may be an origin, too.
+    has. The logged content of a restored block is written again at once, because the block may
+    itself be an origin.
     A second call has no effect.
 
     Args:
@@ -217,8 +218,8 @@ async def restore_copies(
 ) -> None:
     """Restore the content of copied blocks that were never synced, from their origins.
 
-    Later writes to the copied blocks are lost, as after any power cut, if the intent log lacks them.
-    A second call has no effect.
+    Later writes to the copied blocks are lost, as after any power cut, unless the intent log has
+    them. A second call has no effect.
 
     Args:
         logged: the content of blocks in the intent log.
@@ -255,8 +256,8 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
     """Follow a chain of copies to its first origin, for callers that restore no files.
 
     Args:
-        others: all copied blocks that are dirty or sealed, by block number, except those of whose
-            content the intent log has a part.
+        others: all copied blocks that are dirty or sealed, by block number, except blocks with
+            content in the intent log.
     """
     origin = others.get(copy.origin)
     while copy.hash is None and origin is not None and origin.block < copy.block:
@@ -281,8 +282,7 @@ async def content_before(
 ) -> bytes:
     """Return the leading bytes of a block's origin, as many as the block may contain.
 
-    No file or row is changed. If the origin is a copied block, too, the bytes in its file are
-    returned.
+    No file or row is changed. If the origin is itself a copied block, the bytes come from its file.
 
     Args:
         copy: the block and its origin.
@@ -290,7 +290,8 @@ async def content_before(
         beginning: reads the beginning of a block's file.
         keyring: the keys of the filesystem.
         store: the bucket.
-        durable_bytes: returns how many leading bytes of a block that function returns reliably.
+        durable_bytes: returns how many of the bytes that *beginning* returns for a block are
+            durable.
 
     Raises:
         StoreError: the origin exists only in the store, which is unavailable.

@@ -1,7 +1,7 @@
 """Cached blocks that a power cut may have torn, until they are verified by their hash.
 
 Owns: the set of suspect blocks, and their verification. Does not know: why a block is suspect.
-``block_cache`` asks before it uses a block.
+``block_cache`` checks the set before it uses a block.
 Tasks: one background task verifies all; any reader verifies the block that it needs first.
 """
 
@@ -28,7 +28,7 @@ class Suspects:
         keyring: Keyring,
         forget: Callable[[BlockId], None],
     ) -> None:
-        """Begin without suspect blocks.
+        """Start with no suspect blocks.
 
         Args:
             forget: removes the row and the file of a cached block, inside a group.
@@ -37,14 +37,14 @@ class Suspects:
         self._files = files
         self._keyring = keyring
         self._forget = forget
-        # Readers use this set directly: a method call for each read would be slow.
+        # Readers use this set directly, because a method call for each read would be slow.
         self.blocks: set[BlockId] = set()
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
     def mark_all(self) -> None:
-        """Mark every uploaded or clean block as perhaps torn, to be verified before its next use."""
+        """Mark all uploaded and clean blocks as suspect, to be verified before their next use."""
         self.blocks = {
             block
             for block, state, _size in cached_blocks.rows_with_size(self._db)
@@ -59,8 +59,8 @@ class Suspects:
         """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
 
         Returns:
-            True if the block is valid, or another task has verified or removed it meanwhile. The
-            caller then checks again whether it is cached.
+            True if the block is valid, or if another task has verified or removed it in the
+            meantime. The caller then checks again whether the block is cached.
         """
         is_intact = await trio.to_thread.run_sync(self._is_intact, located)
         if located.block not in self.blocks:

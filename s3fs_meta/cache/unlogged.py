@@ -1,6 +1,7 @@
 """The written parts of blocks that neither the intent log nor a sync of their files covers.
 
-Owns: the ranges, within a bound; beyond it they count as unknown until the next sync of the files.
+Owns: the ranges, up to a maximum number and size. If there are more, the ranges are unknown until
+the next sync of the files.
 Does not know: files, rows, the log.
 Tasks: the event loop.
 """
@@ -10,23 +11,23 @@ from collections.abc import Iterable
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, INTENT_PIECES_MAX
 from s3fs_meta.model import BlockId
 
-Range = tuple[BlockId, int, int]  # block, first byte, byte after the last
+Range = tuple[BlockId, int, int]  # block, first byte, byte after the last byte
 
 
 class UnloggedRanges:
-    """The written ranges since the last entry of the log or sync of files."""
+    """The ranges that were written since the last log entry or the last sync of files."""
 
     def __init__(self) -> None:
-        """Begin with unknown ranges, because a killed daemon may have written blocks."""
+        """Start with unknown ranges, because a killed daemon may have written blocks."""
         self._ranges: list[Range] = []
         self._bytes = 0
         self._logged: dict[
             BlockId, int
-        ] = {}  # lengths that entries since the last sync gave blocks
+        ] = {}  # block lengths in the log entries since the last sync
         self.are_known = False
 
     def add(self, block: BlockId, start: int, stop: int) -> None:
-        """Record a write; a write that continues the last one extends its range."""
+        """Record a write; a write that continues the last range extends that range."""
         if not self.are_known:
             return
         ranges = self._ranges
@@ -41,7 +42,7 @@ class UnloggedRanges:
             self.give_up()
 
     def give_up(self) -> None:
-        """Let only a sync of the files make the written ranges durable."""
+        """Forget the ranges, so that only a sync of the files can make the content durable."""
         self.are_known = False
         self._clear()
 
@@ -51,22 +52,22 @@ class UnloggedRanges:
         self._clear()
 
     def end_sync(self) -> None:
-        """Forget what was logged, because the rows have the synced lengths of all written files."""
+        """Forget the logged lengths, because the rows have the synced lengths of all files."""
         self._logged.clear()
 
     def take(self) -> list[Range]:
-        """Return the ranges in the order of their writes, and forget them: the log gets them."""
+        """Return the ranges to log, in the order of their writes, and forget them."""
         taken = self._ranges
         self._clear()
         return taken
 
     def note_logged(self, ranges: Iterable[Range]) -> None:
-        """Record that the log durably contains ranges that ``take`` returned."""
+        """Record that ranges returned by ``take`` are now durable in the log."""
         for block, _start, stop in ranges:
             self._logged[block] = max(self._logged.get(block, 0), stop)
 
     def covers(self, block: BlockId, content_bytes: int) -> bool:
-        """Return whether a block of a given length had this length in the last entry of the log."""
+        """Return whether the logged content of a block ends at its length *content_bytes*."""
         return self._logged.get(block) == content_bytes
 
     def _clear(self) -> None:

@@ -7,7 +7,7 @@ import trio
 
 
 class UploadSignal:
-    """A signal between tasks, which each wait clears."""
+    """A signal between tasks; a finished wait clears it."""
 
     def __init__(self) -> None:
         self._event = trio.Event()

@@ -12,7 +12,7 @@ marks          sets and removes damage marks after fsck has read the packs
 report         findings, and the exit status that follows from them
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.
-``fsck`` judges all invariants in one transaction; ``sums`` counts names, links and references first.
+``fsck`` checks all invariants in one transaction; first ``sums`` counts names, links, references.
 Below: sync (chain, mkfs), cache, meta.
 Above: cli.fsck.
 """

@@ -2,8 +2,8 @@
 
 Owns: the class ``Invariant``, the order *derive, count, list*, and the state of the derived sums.
 Does not know: any single invariant.
-Transaction: reading needs a stable view (a read transaction, or no other user of the database);
-repairs need a group. Schedule point: never.
+Reading needs a stable view: a read transaction, or no other user of the database. Repairs need a
+group. No function yields to other tasks.
 
 An invariant has a query over the complete database that yields the rows that break it. The query has
 two parts: ``source``, the rows to check, and ``damaged``, the condition of the rows that break the
@@ -115,7 +115,7 @@ class Examination:
         self.now_ns = now_ns
         # The cache directory, or None if repairs cannot use it.
         self.files: BlockFiles | None = None
-        # None if the content of cache files is not verified.
+        # Hashes the content of cache files; None if their content is not verified.
         self.block_hash: BlockHash | None = None
         self.mounted = mounted
         self.changed = False  # True if a repair changed a row
@@ -187,7 +187,7 @@ class Examination:
         scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
-        # The invariants about names are judged last: a thread hashes names meanwhile.
+        # Names are checked last, because a thread hashes them while other queries run.
         counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 
@@ -196,7 +196,7 @@ class Examination:
             self.derive()
         counts = ", ".join(f"count(*) FILTER (WHERE {one.damaged})" for one in group)
         row = self.db.one(f"SELECT {counts} FROM {source}")
-        assert row is not None, "a query of aggregates returns one row"
+        assert row is not None, "an aggregate query returns one row"
         for one, count in zip(group, row, strict=True):
             listed = count and one.listing
             yield one.number, sum(1 for _ in self.rows(one)) if listed else count
@@ -218,7 +218,7 @@ class Examination:
         return self._name_hashes.any_misplaced()
 
     def rows(self, invariant: Invariant) -> Iterator[Row]:
-        """Yield the rows that break an invariant, with the columns that its text needs."""
+        """Yield the rows that break an invariant, with the columns that its message needs."""
         if invariant.uses_sums:
             self.derive()
         if invariant.scan is not None:
@@ -237,7 +237,7 @@ class Examination:
     # --- changes -------------------------------------------------------------------------------
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Change rows for a repair; return the number of changed rows. Transaction: inside a group.
+        """Change rows for a repair; return the number of changed rows. Needs a transaction.
 
         The tables of ``sums`` are computed again only when the next query needs them.
         """
@@ -252,13 +252,13 @@ class Examination:
         self.changed = True
 
     def set_counter(self, name: str, value: int) -> None:
-        """Set one counter, in memory and in its row. Transaction: inside a group."""
+        """Set one counter, in memory and in its row. Requires an open transaction."""
         self.db.counters.put(name, value)
         self.flush_counters()
         self.touched()
 
     def flush_counters(self) -> None:
-        """Write the counters from memory to their row, for queries. Transaction: inside a group."""
+        """Write the counters from memory to their row, for queries. Needs a transaction."""
         for sql, row in counters.updates(self.db.counters.values(), ()):
             self.db.run(sql, row)
 

@@ -2,11 +2,12 @@
 
 Owns: the choice of objects, and the order in which the new image and lease are stored. Only
 ``fsck --rebuild`` does this, and only if no image can be restored. Rows come from the intact pieces
-of the newest image whose first piece is intact, or from the chain if it can be replayed from its
-first changelog to the image's txg or a later one (``from_chain``).
+of the newest image whose first piece is intact. If the chain can be replayed from its first
+changelog to the image's txg or a later one, they come from the chain (``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
-Keeps: no object is deleted. The lease is replaced only if it has not changed meanwhile, so another
-host that acquired it keeps it. The new epoch is higher than any plausible epoch in an object's name.
+Keeps: no object is deleted. The lease is replaced only if it has not changed in the meantime, so
+another host that acquired it keeps it. The new epoch is higher than any plausible epoch in an
+object's name.
 """
 
 import logging
@@ -72,7 +73,7 @@ class Rebuilt(NamedTuple):
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
-    # Key of the object with the names: the manifest of a damaged image, or the last changelog.
+    # Key of the source of the names: the manifest of a damaged image, or the last changelog.
     source: ObjectKey | None = None
     txg: Txg | None = None  # the txg of *source*; all names that were created later are lost
     named: int = 0  # number of files outside lost+found
@@ -233,9 +234,9 @@ async def _make_from_metadata(
 async def _images_of_old_points(
     store: ObjectStore, keyring: Keyring, uuid: str, next_txg: Txg
 ) -> set[ObjectKey]:
-    """Return the manifests of images that only kept points need, as changelogs after them are gone.
+    """Return the manifests of images that only kept points need; later changelogs were deleted.
 
-    These points can also be restored after the rebuild, so names of any later image come first.
+    These points can still be restored after the rebuild, so names from later images are preferred.
     """
     points = (await KeptPointReader(store, keyring, uuid).all()).points
     if not points:
@@ -243,7 +244,7 @@ async def _images_of_old_points(
     first = min(point.image_txg for point in points)
     numbers = await chain.numbers_from(store, keyring, first)
     floor = await chain.floor_after(store, keyring, uuid, first)
-    missing_after: dict[int, int] = {}  # the first missing number after each listed one
+    missing_after: dict[int, int] = {}  # the first missing number after each number
     for number in reversed(numbers):
         missing_after[number] = missing_after.get(number + 1, number + 1)
     found: set[ObjectKey] = set()
@@ -337,7 +338,7 @@ async def _make_database(
 
 def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
     db = _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
-    # Packs without live blocks are unused from the txg of the new image on.
+    # Packs without live blocks are unused from the txg of the new image onwards.
     # Points in time before that txg may need these packs.
     db.counters.begin_txg(new.traces.txg)
     return db

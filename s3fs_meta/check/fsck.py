@@ -1,10 +1,10 @@
-"""The run of fsck: it judges every invariant, and repairs what the mode allows, in one transaction.
+"""One run of fsck: check every invariant, and make the allowed repairs, in one transaction.
 
 Owns: the order of a run and its transaction. Does not know: any single invariant.
 Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
 leaves the database unchanged.
-Transaction: ``judge`` opens and ends its own transaction; call it outside a group. Schedule point:
-never; a million files take seconds.
+``judge`` opens and ends its own transaction, so no group may be open when it is called. It never
+yields to other tasks, and takes seconds for a million files.
 Design: docs/design/invariants.md, docs/guide/checking.md.
 """
 
@@ -52,10 +52,10 @@ def check_database(
 
 
 def judge(exam: Examination, repair: Mode) -> bool:
-    """Judge every invariant that the surveys allow, and repair; return whether all were judged.
+    """Check every invariant whose surveys were made, and repair; return whether all were checked.
 
     Raises:
-        As ``check_database``.
+        The errors of ``check_database``.
     """
     assert not exam.db.in_group, "fsck has a transaction of its own"
     return _judge_only(exam) if repair is Mode.REPORT else _judge_and_repair(exam, repair)
@@ -69,7 +69,7 @@ def _judge_only(exam: Examination) -> bool:
         if holds:
             _find_all(exam)
     finally:
-        exam.db.all("ROLLBACK")  # also drops the temporary tables of this run
+        exam.db.all("ROLLBACK")  # this also drops the temporary tables of the run
         exam.forget()
     return holds
 
@@ -94,7 +94,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:
-    """Judge and repair the invariants of FOUNDATION; stop at the first that remains broken."""
+    """Check and repair the invariants of FOUNDATION; return False if one remains broken."""
     for invariant in FOUNDATION:
         if not _find(exam, [invariant]):
             continue
@@ -164,7 +164,7 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # the survey that made this finding counts the remaining findings
+            continue  # a finding of a survey, not of an invariant
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
     for number in left:  # invariants that a repair of another invariant broke
         _list(exam, _BY_NUMBER[number])

@@ -1,9 +1,10 @@
 """The ordered table of invariants; those of FOUNDATION are repaired before all others.
 
 Owns: the order of repairs. The invariants are defined in the modules of ``rules``, by subject.
-docs/design/invariants.md lists for each the code that maintains it, and the tests that attack it.
+docs/design/invariants.md lists for each the code that maintains it, and the tests that try to break
+it.
 
-Order: first the invariants that all others rely on (pages, tables, numbers), then repairs that put
+Order: first the invariants that all others rely on (pages, tables, numbers). Then repairs that put
 lost rows into the tree, then data, then values that are computed from other rows. The last groups
 may be in any order. A repair should break only later invariants; ``fsck`` repeats all repairs until
 no repairable invariant is broken.
@@ -23,7 +24,7 @@ from s3fs_meta.check.rules.link_counts import LINK_COUNTS
 from s3fs_meta.check.rules.names import NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
-# If one of these invariants is broken, queries of the other invariants fail or return wrong rows.
+# Invariants that the queries of all other invariants rely on: if broken, results are wrong.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

@@ -21,7 +21,7 @@ _RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")
 
 
 def record_holes(exam: Examination, places_query: str) -> None:
-    """Turn parts of files into holes, and record the holes as lost. Transaction: inside a group.
+    """Turn parts of files into holes, and record the holes as lost. Requires an open transaction.
 
     Args:
         exam: the run of fsck.
@@ -38,7 +38,7 @@ def record_holes(exam: Examination, places_query: str) -> None:
 
 
 def record_tails(exam: Examination, places_query: str) -> None:
-    """Record the missing ends of blocks as lost. Transaction: inside a group.
+    """Record the missing ends of blocks as lost. Requires an open transaction.
 
     Args:
         exam: the run of fsck.
@@ -86,6 +86,6 @@ def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
         value = value[:cut] + MORE
     xattrs.set(exam.db, ino, ATTRIBUTE, value)
     exam.report.remember(
-        f"lost, and read as zeros now: {counted(lost.blocks, 'block')} of inode {ino};"
+        f"lost, now read as zeros: {counted(lost.blocks, 'block')} of inode {ino};"
         f" attribute {ATTRIBUTE.decode()} lists them"
     )

@@ -32,7 +32,7 @@ _INODE_COLUMNS: Final = (
 
 
 def directory(exam: Examination) -> Ino:
-    """Return the inode of lost+found, created if missing. Transaction: inside a group.
+    """Return the inode of lost+found, created if missing. Requires an open transaction.
 
     If a file has the name ``lost+found``, try ``lost+found~1``, ``lost+found~2`` and so on.
     """
@@ -51,12 +51,12 @@ def _make(exam: Examination, name: bytes) -> Ino:
     made = inodes.create(exam.db, _MODE, uid, gid, ROOT_INO, exam.now_ns, nlink=2)
     dentries.add(exam.db, ROOT_INO, name, made.ino)
     exam.touched()
-    exam.report.remember(f"made directory /{name.decode()}")
+    exam.report.remember(f"created directory /{name.decode()}")
     return made.ino
 
 
 def place(exam: Examination, home: Ino, ino: Ino) -> None:
-    """Give an inode a name in lost+found. Transaction: inside a group.
+    """Give an inode a name in lost+found. Requires an open transaction.
 
     Later repairs compute link counts, sizes and parents.
 
@@ -89,26 +89,26 @@ def _names(wanted: bytes) -> Iterator[bytes]:
 
 
 def renumber(exam: Examination, ino: Ino) -> None:
-    """Replace an invalid inode number with a new one in every table. Transaction: inside a group."""
+    """Replace an invalid inode number with a new one in every table. Needs a transaction."""
     new = _new_number(exam, ino, "everything")
     for table, column in _INODE_COLUMNS:
         exam.run(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, ino))
 
 
 # --- content that the type of its inode does not allow -----------------------------------------
-# Such content is moved to a new inode number.
-# Other repairs create an inode with that number, and give it a name in lost+found.
+# Content that the type of its inode forbids is moved to a new inode number.
+# Other repairs create the new inode, and give it a name in lost+found.
 
 
 def move_map(exam: Examination, ino: Ino) -> None:
-    """Move the block map of an inode to a new inode number. Transaction: inside a group."""
+    """Move the block map of an inode to a new inode number. Requires an open transaction."""
     new = _new_number(exam, ino, "blocks")
     exam.run("UPDATE block_map SET ino = ? WHERE ino = ?", (new, ino))
     _follow(exam, ino, new)
 
 
 def move_block(exam: Examination, ino: Ino, index: int) -> None:
-    """Move one block of an inode to index 0 of a new inode number. Transaction: inside a group."""
+    """Move one block of an inode to index 0 of a new inode number. Requires an open transaction."""
     new = _new_number(exam, ino, f"the block at index {index}")
     exam.run(
         "UPDATE block_map SET ino = ?, block_index = 0 WHERE ino = ? AND block_index = ?",
@@ -121,13 +121,13 @@ def move_block(exam: Examination, ino: Ino, index: int) -> None:
 
 
 def move_entries(exam: Examination, ino: Ino) -> None:
-    """Move the entries of a directory to a new inode number. Transaction: inside a group."""
+    """Move the entries of a directory to a new inode number. Requires an open transaction."""
     new = _new_number(exam, ino, "directory entries")
     exam.run("UPDATE dentries SET parent = ? WHERE parent = ?", (new, ino))
 
 
 def move_target(exam: Examination, ino: Ino) -> None:
-    """Move the symlink target of an inode to a new inode number. Transaction: inside a group."""
+    """Move the symlink target of an inode to a new inode number. Requires an open transaction."""
     new = _new_number(exam, ino, "the target of a symbolic link")
     exam.run("UPDATE symlinks SET ino = ? WHERE ino = ?", (new, ino))
 

@@ -1,8 +1,8 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: the selection of wrong marks, which a readable pack refutes, and of necessary marks.
+Owns: the choice of the marks to set, and of wrong marks, whose locations are readable.
 Does not know: reading packs (``survey.packs``), the use of marks (``sync.upload.healing``).
-Transaction: ``settle`` opens its own, after all repairs.
+``settle`` opens its own transaction, after all repairs.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ _IS_REFUTED: Final = (
 
 
 def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
-    """Return the names of a pack's wrong marks: the marked bytes were read.
+    """Return the names of a pack's wrong marks, whose bytes are readable.
 
     Args:
         marked: all marks of one pack.

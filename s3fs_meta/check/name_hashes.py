@@ -1,4 +1,4 @@
-"""The check that every dentry has the cookie that its name's hash requires; SQL cannot check it.
+"""The check that every dentry has the cookie of its name's hash, which SQL cannot compute.
 
 Owns: a thread that hashes every name while the other queries run, with its own connection. SQLite
 releases the interpreter lock while it scans, so on two cores a check takes a third less time.
@@ -6,7 +6,7 @@ Does not know: the repair of a dentry with a wrong cookie.
 Tasks: one thread; ``close`` ends it.
 
 The thread's connection may read a later state than the check. This changes only which names are
-checked, because each name is judged independently.
+checked, because each name is checked independently.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class NameHashes:
 
         Args:
             db: the database of the check.
-            beside: no changes are uncommitted, so a second connection reads the same rows.
+            beside: all changes are committed, so a second connection reads the same rows.
         """
         self._db = db
         self._other: Database | None = None

@@ -81,7 +81,7 @@ class ObjectCopies:
         self._uuid = uuid
         self._keep = keep
         self._hashes: dict[Txg, str] = {}  # hash of each intact changelog, by txg
-        # The expected hash of each changelog, as recorded in the next changelog or in a kept point.
+        # Expected hash of each changelog, which the next changelog or a kept point records.
         self._named: dict[Txg, str] = {}
         self._kept: list[KeptPoint] = []
         self.done: list[str] = []  # a line of the report for each restored object
@@ -212,7 +212,7 @@ class ObjectCopies:
         return max(bases, default=Txg(0))
 
     async def _mend_changelogs(self, numbers: Sequence[Txg]) -> list[ObjectKey]:
-        """Restore changelogs and their parts; return the image manifests that changelogs name."""
+        """Restore changelogs and their parts; return the image manifests that changelogs list."""
         waiting: list[Txg] = []
         named: list[ObjectKey] = []
         for txg in reversed(numbers):
@@ -256,7 +256,7 @@ class ObjectCopies:
             digest = content_hash(found.data)
             if wanted in {None, digest}:
                 return self._in_order(changelog, digest)
-            found = found._replace(why=f"changelog {txg + 1} records another hash for it")
+            found = found._replace(why=f"changelog {txg + 1} records a different hash for it")
         copy = await self._copy(key, decode, ENCODED_BYTES_MAX)
         if copy is None:
             return None
@@ -361,14 +361,14 @@ class ObjectCopies:
     # --- packs ---------------------------------------------------------------------------------
 
     async def mend_packs(self, db: Database, *, deep: bool) -> None:
-        """Restore the packs that rows name, after the filesystem was opened.
+        """Restore the packs to which rows refer, after the filesystem was opened.
 
         Args:
             db: the database of the filesystem.
-            deep: read every pack; otherwise only a missing or wrong-sized pack counts as damaged.
+            deep: read every pack; otherwise read only missing packs and packs of a wrong size.
 
         Raises:
-            As ``mend_metadata``.
+            The errors of ``mend_metadata``.
         """
         stored = [row for row in packs.iterate(db) if row.state is PackState.STORED]
         for digits in groups(len(stored)):

@@ -105,7 +105,7 @@ class Evidence:
     """The temporary tables of observations of one fsck run, and the set of surveys made."""
 
     def __init__(self, db: Database) -> None:
-        """Create the empty tables in *db*. Transaction: outside a group."""
+        """Create the empty tables in *db*. No transaction may be open."""
         assert not db.in_group, "SQLite cannot change temp_store inside a transaction"
         self._db = db
         self.surveyed = Need.ROWS
@@ -136,7 +136,7 @@ class Evidence:
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Record a page of the bucket's listing; a repeated key counts once."""
+        """Record a page of the bucket's listing; a repeated key is recorded once."""
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
@@ -168,9 +168,9 @@ class Evidence:
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
         """Record locations, from pack indexes, of blocks whose rows are wrong.
 
-        Locations that ``forget_locations`` refused are skipped. Of several locations of a block the
-        one with the hash in the block's row is kept, because a fenced host may have used the number
-        for other content.
+        Locations that ``forget_locations`` refused are skipped. If a block has several
+        locations, the one with the hash in the block's row is kept, because a fenced host may have
+        used the number for other content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"

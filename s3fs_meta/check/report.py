@@ -24,7 +24,7 @@ EXIT_LEFT: Final = 4
 class Mode(enum.Enum):
     """The mode of fsck: how much it may change."""
 
-    REPORT = "n"  # change nothing
+    REPORT = "n"  # report only, and change nothing
     SAFE = "p"  # recompute values from other rows, and delete leftovers of a crash
     ALL = "y"  # make every possible repair
 

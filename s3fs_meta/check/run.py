@@ -78,7 +78,7 @@ async def check_filesystem(
     clock: Clock,
     progress: Progress = no_progress,
 ) -> Report:
-    """Make all surveys, judge the invariants, and repair as far as the options allow.
+    """Make all surveys, check the invariants, and make the repairs that the options allow.
 
     Args:
         examined: the filesystem.
@@ -146,4 +146,5 @@ async def _delete_unknown(exam: Examination, store: ObjectStore, keyring: Keyrin
     deleted = await bucket_survey.delete_unknown(exam, store)
     report.settle(UNKNOWN_NAME, 0)
     if deleted:
-        report.remember(f"deleted {counted(deleted, 'pack')} of fenced writers that no row names")
+        packs = counted(deleted, "pack")
+        report.remember(f"deleted {packs} of fenced writers to which no row refers")

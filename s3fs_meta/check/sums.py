@@ -69,8 +69,8 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# No index has the order of check_names and check_refs. Inodes of a directory have similar numbers.
-# So unsorted inserts are twice as fast while the table fits into the page cache.
+# No index has the order of check_names or check_refs. Inodes of one directory have close numbers.
+# Unsorted inserts are twice as fast while the table fits into the page cache.
 # A larger table is filled in sorted order, because unsorted inserts would use random pages.
 # Rows with values of wrong types are skipped: I70 reports them, but a survey may run before I70.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
@@ -146,7 +146,7 @@ def fill_tables(db: Database) -> None:
 def _is_small(db: Database, table: str) -> bool:
     """Return whether sums over a table fit into the page cache of temporary tables."""
     row = db.one(f"SELECT count(*) FROM {table}")
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     return int(row[0]) <= FSCK_SUMS_ROWS_MAX
 
 

@@ -74,7 +74,7 @@ class BenchSizes(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Return the disk space that the files need at most."""
+        """Return the maximum disk space that the files need."""
         return self.threads * (self.big_bytes + self.files * self.small_bytes)
 
 
@@ -109,7 +109,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # run() replaces it with a temporary directory
+        self._folder = parent  # run() sets this to a temporary directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""
@@ -307,7 +307,7 @@ def bench(
     ] = 1,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta bench``."""
+    """Run ``s3fs-meta bench``: measure the speed of a directory."""
     sizes = BenchSizes(
         big_bytes=parse_size("--big-size", big_size, "1G"),
         block_bytes=parse_size("--block-size", block_size, "1M"),
@@ -342,7 +342,7 @@ def _handled(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-COLUMNS = ("", "in all", "a second", "median", "99 %", "longest")
+COLUMNS = ("", "total", "per second", "median", "99 %", "longest")
 
 
 def the_mount(mounts: Iterable[Mounted]) -> Path:
@@ -353,7 +353,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
     """
     found = [one.mountpoint for one in mounts if one.fs_type == mount_table.FS_TYPE]
     if len(found) != 1:
-        which = f"mounted are {', '.join(found)}" if found else "nothing is mounted"
+        which = f"several are mounted: {', '.join(found)}" if found else "nothing is mounted"
         raise UsageError(f"bench needs the directory to measure as an argument: {which}")
     return Path(found[0])
 

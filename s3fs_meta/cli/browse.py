@@ -25,7 +25,7 @@ HELP = CommandHelp(
     description=(
         "Prints the URL of a page on this host, and serves it until Ctrl-C. The page shows a time "
         "line, the tree at each point in time, the versions of a file and their differences, the "
-        "space that each folder uses, and the figures of a mount for the last hour. It offers "
+        "space that each folder uses, and the statistics of a mount for the last hour. It offers "
         "files for download, and folders as tar or zip. The page cannot change the filesystem. "
         "Everything is read from the bucket, so changes that are not uploaded yet are missing.",
         "Only one browser can open the page, because the URL contains a token that works once. "
@@ -67,7 +67,7 @@ def browse(
     *,
     access: options.BucketOptions,
 ) -> None:
-    """Run ``s3fs-meta browse``."""
+    """Run ``s3fs-meta browse``: serve the pages until Ctrl-C."""
     # The HTTP server is imported late, because only this command needs it.
     from s3fs_meta.browse import command
     from s3fs_meta.browse.access import leading_to
@@ -80,9 +80,9 @@ def browse(
         def announce(url: str) -> None:
             front.ready()
             output.print_at_once(url)
-            typer.echo("Ctrl-C ends the page.", err=True)
+            typer.echo("Press Ctrl-C to stop.", err=True)
             if open_browser:
-                # A file passes the URL with its token: other users could read it in the arguments.
+                # The URL and its token are passed in a file, because all users can read arguments.
                 page = Path(stack.enter_context(TemporaryDirectory())) / "s3fs-meta.html"
                 page.write_text(leading_to(url))
                 # A text browser runs until its user quits, so it runs in a thread.

@@ -26,7 +26,7 @@ _NOW: Final = "now"
 
 HELP = CommandHelp(
     name="clone",
-    summary="Copy a file or a whole tree within a mounted filesystem, as it is or as it was.",
+    summary="Copy a file or tree within a mounted filesystem, in its present or an earlier state.",
     description=(
         "The copy shares the content of its source until either is written to, so it takes little "
         "time and nearly no space. It has the same owners, modes, times, extended attributes, "
@@ -42,7 +42,7 @@ HELP = CommandHelp(
         "first uploads everything that was written before the command began, and copies the tree "
         "at one point in time, as a power cut at that time would leave it: concurrent writes "
         "appear in the order of fsync and close. No other process is blocked.",
-        "Only root and the user who mounted the filesystem may use the command, which checks no "
+        "Only root and the user who mounted the filesystem may use the command. It does not check "
         "permissions.",
     ),
     examples=(
@@ -81,7 +81,7 @@ def clone(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta clone``."""
+    """Run ``s3fs-meta clone``: copy a present or past file or tree within a filesystem."""
     if freeze:
         print_line(PROGRAM, "--freeze is deprecated and means --at=now; no process is blocked")
         at = _NOW if at is None else at

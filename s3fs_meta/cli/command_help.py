@@ -32,8 +32,8 @@ class CommandHelp(NamedTuple):
     """The texts of one command: summary, description, examples, exits."""
 
     name: str
-    summary: str  # one sentence
-    description: tuple[str, ...]  # paragraphs
+    summary: str  # the first line of the help: one sentence
+    description: tuple[str, ...]  # the paragraphs below the summary
     examples: tuple[Example, ...]
     exits: Mapping[int, str]
 

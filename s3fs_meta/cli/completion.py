@@ -122,7 +122,7 @@ def _known(place: NamedFilesystem) -> "Known | None":
 
 
 def times(incomplete: str, place: NamedFilesystem) -> list[str]:
-    """Return known points in time that begin with a text; clock times for a leading digit."""
+    """Return the known points that begin with a text, as clock times if it begins with a digit."""
     known = _known(place)
     if known is None:
         return []
@@ -143,7 +143,7 @@ def _filesystem(context: typer.Context) -> NamedFilesystem:
 
 
 def _url_at(target: str) -> str | None:
-    """Return a URL unchanged, and for a path the URL of its mount; None without a mount.
+    """Return a URL unchanged, and for a path the URL of its mount, or None if it has no mount.
 
     The path itself is not accessed, because an access blocks if a daemon hangs.
     """

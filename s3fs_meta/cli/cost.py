@@ -22,7 +22,7 @@ from s3fs_meta.sync.request_log import Ledger, NewerLogError
 
 HELP = CommandHelp(
     name="cost",
-    summary="Show what the requests to the bucket, its transfer and its storage cost.",
+    summary="Show the cost of the bucket: requests, transfer and storage.",
     description=(
         "Multiplies the requests that this host has counted for the filesystem by a table of "
         "prices, and shows the cost by cause: today, in the last 30 days, and for a month at the "
@@ -82,7 +82,7 @@ def cost(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta cost``."""
+    """Run ``s3fs-meta cost``: show the cost of the counted requests by cause."""
     table = price_table.default() if prices is None else price_table.load(prices)
     place = targets.of_either(target, cachedir)
     ledger = trio.run(_ledger, place)
@@ -118,7 +118,7 @@ async def _ledger(place: Target) -> Ledger:
         ) from exc
     if ledger is None:
         raise SettingsError(
-            f"this host has counted no requests of {place.url}; mounts and commands count them"
+            f"this host has counted no requests of {place.url}; mounts and commands count theirs"
         )
     return ledger
 
@@ -135,7 +135,7 @@ def heading(report: dict[str, Any]) -> list[str]:
         f" ({days:.1f} of the last {costs.MONTH_DAYS} days)",
     ]
     if report["per_month"] is None:
-        lines.append("a month at this rate is shown when requests were counted for an hour")
+        lines.append("the cost of a month is shown after requests were counted for an hour")
     return lines
 
 

@@ -51,9 +51,9 @@ HELP = CommandHelp(
         "the user must type the filesystem's label, or its URL if it has no label. The command "
         "needs the passphrase: it reads every object, and removes those that it can authenticate "
         "with the encryption keys of the filesystem. Foreign objects below the same prefix stay, "
-        "even if their names look like those of s3fs-meta, and so do damaged objects.",
+        "even if their names look like s3fs-meta objects, and so do damaged objects.",
         "With --by-name the command reads no objects. It removes every object whose name looks "
-        "like one of s3fs-meta. This is for a filesystem whose passphrase or superblock is lost.",
+        "like an s3fs-meta object. Use it for a filesystem whose passphrase or superblock is lost.",
     ),
     examples=(
         Example("s3fs-meta destroy s3://bucket/home", "asks before it removes objects"),
@@ -91,8 +91,7 @@ def destroy(
         typer.Option(
             "--confirm",
             metavar="NAME",
-            help="Confirm with the filesystem's label or URL, instead of a question on the "
-            "terminal.",
+            help="Confirm with the filesystem's label or URL, instead of a prompt on the terminal.",
             show_default=False,
         ),
     ] = None,
@@ -100,8 +99,8 @@ def destroy(
         bool,
         typer.Option(
             "--by-name",
-            help="Remove every object whose name looks like one of s3fs-meta, without reading the "
-            "objects and without a passphrase.",
+            help="Remove every object whose name looks like an s3fs-meta object, without reading "
+            "the objects and without a passphrase.",
         ),
     ] = False,
     force_takeover: options.ForceTakeover = False,
@@ -109,7 +108,7 @@ def destroy(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta destroy``."""
+    """Run ``s3fs-meta destroy``: remove a filesystem and its local state."""
     place = targets.of_url(url, access.cachedir)
     with (
         interruption.explained("nothing was removed") as remains,
@@ -216,7 +215,7 @@ async def _find(
     """Find the objects to remove, even after an interrupted mkfs or removal.
 
     Raises:
-        As ``open_keys``, ``removal.keys_of_removed`` and ``own_objects``.
+        The errors of ``open_keys``, ``removal.keys_of_removed`` and ``own_objects``.
     """
     if secret is None:
         label = await _label(store)
@@ -229,8 +228,8 @@ async def _find(
         opened = await removal.keys_of_removed(store, remembered, secret)
     except LostSuperblockError:
         front.notice(
-            "destroy --by-name removes every object whose name looks like one of s3fs-meta, without"
-            " the encryption keys of the filesystem"
+            "destroy --by-name removes every object whose name looks like an s3fs-meta object,"
+            " without the encryption keys of the filesystem"
         )
         raise
     else:
@@ -248,7 +247,7 @@ async def _find(
 
 
 async def _label(store: ObjectStore) -> str:
-    """Return the label of a filesystem; "" without a label or a readable superblock."""
+    """Return the label of a filesystem; "" if it has no label, or no readable superblock."""
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         with contextlib.suppress(ObjectMissingError, CorruptionError):
             data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
@@ -263,7 +262,7 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
     if typed is None:
         if not sys.stdin.isatty():
             raise UsageError(f"stdin is not a terminal; use --confirm {found.name!r}")
-        sys.stderr.write(f"{url} holds {counted(len(found.own), 'object')} of a filesystem.\n")
+        sys.stderr.write(f"{url} contains {counted(len(found.own), 'object')} of a filesystem.\n")
         sys.stderr.write(f"To remove them all, type {found.name!r}: ")
         sys.stderr.flush()
         typed = sys.stdin.readline()

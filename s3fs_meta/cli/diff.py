@@ -105,7 +105,7 @@ def diff(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta diff``."""
+    """Run ``s3fs-meta diff``: list the differences between two points in time."""
     points = (
         option_syntax.point_in_time("BEFORE", before),
         option_syntax.point_in_time("AFTER", after),
@@ -140,7 +140,7 @@ def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target
     found = past_target(target, path, cachedir)
     if found.top != ROOT_INO:
         raise UsageError(
-            f"{target} is below a bind mount; name the URL and the path in the filesystem: "
+            f"{target} is below a bind mount; use the URL and the path in the filesystem: "
             f"s3fs-meta diff {found.place.url} TIME TIME PATH"
         )
     return found.place, found.names
@@ -153,7 +153,7 @@ async def _compare(
         before, after = [await bucket.find(point) for point in points]
         if before.txg > after.txg:
             raise UsageError(
-                f"{points[0].text} is later than {points[1].text}: name the earlier one first"
+                f"{points[0].text} is later than {points[1].text}: give the earlier point first"
             )
 
         async def opened(link: Link, part: str, earlier: Volume | None = None) -> Volume:

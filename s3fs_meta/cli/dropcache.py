@@ -58,7 +58,7 @@ def dropcache(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta dropcache``."""
+    """Run ``s3fs-meta dropcache``: remove cached content that is also in the bucket."""
     place, inodes = _wanted(paths, cachedir)
     result = trio.run(_request, place, inodes, pinned)
     if json:

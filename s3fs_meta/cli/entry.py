@@ -1,8 +1,8 @@
 """The program ``s3fs-meta``: its command-line parser, built from the commands.
 
 Owns: the list of commands. Does not know: the effects of commands.
-Keeps: only the module of the requested command is imported, because importing all modules, with
-SQLite, FUSE and cryptography, takes twice as long as most commands take to run.
+Keeps: only the module of the requested command is imported. Importing all modules, with SQLite,
+FUSE and cryptography, takes twice as long as most commands take to run.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from s3fs_meta.console import boundary, exits
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 
-# Each command is a module with HELP and a function of the module's name ("-" is "_" in names).
+# Each command is a module with HELP and a function of the same name ("-" becomes "_").
 COMMANDS: Final = (
     "mkfs",
     "mount",

@@ -23,7 +23,7 @@ HELP = CommandHelp(
     description=(
         "Uploads the dirty blocks of the local cache and the changes of the metadata. After the "
         "command, the bucket has everything that was written before the command began, so none of "
-        "it is lost if this host is lost. The filesystem stays mounted and usable meanwhile.",
+        "it is lost if this host is lost. The filesystem stays mounted and usable.",
     ),
     examples=(
         Example("s3fs-meta flush /mnt/home", "after an important copy"),
@@ -52,7 +52,7 @@ def flush(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta flush``."""
+    """Run ``s3fs-meta flush``: upload all changes of a mount to the bucket."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     where = place.mountpoint or mountpoint
     again = options.command("flush", *(["--image"] if image else []), where, cachedir=cachedir)
@@ -65,9 +65,9 @@ def flush(
     if json:
         output.print_json(result)
     elif result["published"]:
-        output.print_text(f"the bucket holds everything up to transaction group {result['txg']}")
+        output.print_text(f"the bucket has all changes up to transaction group {result['txg']}")
     else:
-        output.print_text("the bucket already holds everything")
+        output.print_text("the bucket already has all changes")
 
 
 async def _flush(

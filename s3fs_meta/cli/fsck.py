@@ -102,7 +102,7 @@ PublishLocal = Annotated[
     bool,
     typer.Option(
         "--publish-local",
-        help="With -y: if the bucket lacks the last transaction group of this host's local state, "
+        help="With -y: if the last transaction group of this host is not in the bucket, "
         "upload the local state, although another host may have written since.",
     ),
 ]
@@ -150,7 +150,7 @@ def fsck(
     force_takeover: options.ForceTakeover = False,
     json: options.Json = False,
 ) -> int:
-    """Run ``s3fs-meta fsck``."""
+    """Run ``s3fs-meta fsck``: check and repair a filesystem."""
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
     for_all = (
         delete_unknown,
@@ -192,7 +192,7 @@ def fsck(
 
 def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     if report_only + safe + everything > 1:
-        raise UsageError("-n, -p and -y exclude each other")
+        raise UsageError("-n, -p and -y cannot be combined")
     if everything:
         return _Answer(Mode.ALL, ask=False)
     if safe:
@@ -220,7 +220,7 @@ def _refuse_quarantined(place: Target) -> None:
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
-            f"the quarantined state {kept[0].path} may need packs that no other metadata names; "
+            f"the quarantined state {kept[0].path} may need packs that are in no other metadata; "
             "copy its files with s3fs-meta recover-state, remove it, and run the command again"
         )
 
@@ -228,8 +228,8 @@ def _refuse_quarantined(place: Target) -> None:
 def _rebuild(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
     """Rebuild metadata from the packs; print the result."""
     if ask and not typer.confirm(
-        f"Make new metadata for {plan.place.url}? All names, directories, modes and links are lost"
-        " that no intact piece of an image holds.",
+        f"Make new metadata for {plan.place.url}? Names, directories, modes and links that are"
+        " in no intact piece of an image are lost.",
         err=True,
     ):
         return EXIT_LEFT
@@ -252,7 +252,7 @@ def _rebuilt_line(made: Rebuilt) -> str:
     if changelog_codec.parse_key(made.source) is not None:
         source = f"from the changes up to {made.source}"
     return (
-        f"{found}; {made.named} have their names as of txg {made.txg}, {source}; the others"
+        f"{found}; {made.named} have their names as of txg {made.txg}, {source}; all others"
         " are in lost+found, and so is content that was written later"
     )
 

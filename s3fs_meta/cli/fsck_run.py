@@ -75,7 +75,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
-_FUTURE: Final = "times"  # name of the check of wrong times, which is not a numbered invariant
+_FUTURE: Final = "times"  # name of the check for wrong times; the check has no invariant number
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CheckPlan:
     # Accept the superblock in the bucket, although this host has seen a newer superblock.
     accept_superblock: bool = False
     verbose: bool = False
-    publish_local: bool = False  # upload the local state if the bucket lacks its last txg
+    publish_local: bool = False  # upload the local state if its last txg is not in the bucket
     objects_from: str | None = None  # URL of a copy of the bucket, the source of replacements
     end_at: Txg | None = None  # the last txg to keep; later txgs are abandoned
 
@@ -158,7 +158,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
 
 def _quarantine(state_dir: StateDir, front: Front) -> None:
-    """Quarantine the rest of the local state, which may contain metadata that packs lack."""
+    """Quarantine the rest of the local state, which may contain metadata that is not in packs."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         front.notice(
@@ -182,7 +182,7 @@ async def _refuse_readable(
     except NewerFormatError as exc:
         if image_codec.parse_manifest_key(exc.key) is None:
             raise
-        return  # if the image is authentic, the rebuild itself refuses the newer format
+        return  # if the image is authentic, the rebuild itself will refuse its newer format
     except BrokenChainError as exc:
         last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
@@ -229,8 +229,8 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
     if known in {None, superblock.uuid}:
         raise UsageError(
             f"the local state in {state_dir.path} still has the names of all files, which --rebuild"
-            " would lose. Upload it with s3fs-meta fsck -y, if necessary with --publish-local. To rebuild"
-            f" nevertheless, first move {state_dir.path} away"
+            " would lose. Upload it with s3fs-meta fsck -y, with --publish-local if fsck asks. To"
+            f" rebuild anyway, first move {state_dir.path} away"
         )
 
 

@@ -180,7 +180,7 @@ def keep(
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta keep``."""
+    """Run ``s3fs-meta keep``: keep points in time for longer than the retention."""
     policy = counts.policy
     wanted = _Wanted(
         name or (time.strftime(_AUTO_NAME) if auto else ""),
@@ -221,7 +221,7 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
     if wanted.policy is not None and policy.is_empty:
         raise UsageError(
             "--expire needs one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly and"
-            " --keep-yearly: without any it would drop every point kept with --auto"
+            " --keep-yearly: without any of them, it would drop every point kept with --auto"
         )
 
 
@@ -359,7 +359,7 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
     if wanted.policy is None:
         return await points.keep(wanted.name, wanted.at, auto=wanted.auto)
     result = _expired(await points.all(), wanted.policy)
-    # Dropping by key spares a newer point that was kept under the same name in the meantime.
+    # Points are dropped by key, so a newer point of the same name is never dropped.
     await points.drop([one["key"] for one in result["points"] if not one["reasons"]])
     return {**result, "dropped": True}
 
@@ -421,7 +421,7 @@ def _show_list(result: dict[str, Any]) -> None:
         )
         for one in result["points"]
     ]
-    output.print_columns(("name", "time", "txg", "only it needs"), rows)
+    output.print_columns(("name", "time", "txg", "needed only by it"), rows)
     if result["held_bytes"] is not None:
         output.print_text(f"all kept points need {output.human_bytes(result['held_bytes'])}")
 

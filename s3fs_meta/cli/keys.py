@@ -23,8 +23,8 @@ async def change_superblock(
         mutate: returns the new superblock; may prompt the user.
 
     Raises:
-        PreconditionError: another process changed the superblock meanwhile; nothing was changed.
-        As ``open_keys``, and what *mutate* raises.
+        PreconditionError: another process changed the superblock concurrently; nothing was changed.
+        The errors of ``open_keys`` and of *mutate*.
     """
     async with opened_store(place.url, s3, counts=place.state) as store:
         changed = await change(store, Remembered(place.state), secret, mutate)

@@ -6,29 +6,30 @@ from s3fs_meta.limits import MIB
 
 # --- s3fs-meta log, versions, warm --------------------------------------------------------------
 HISTORY_SHOWN_DEFAULT: Final = 30  # number of txgs that s3fs-meta log lists by default
-PATTERN_SHOWN_DEFAULT: Final = 5  # listed versions of each file that matches a pattern
-MISSING_PATHS_PRINTED_MAX: Final = 10  # paths of uncached files that warm prints on a terminal
+PATTERN_SHOWN_DEFAULT: Final = 5  # number of versions listed for each file that matches a pattern
+MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum uncached files that warm prints on a terminal
 
 # --- completion in a shell ----------------------------------------------------------------------
 COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
-COMPLETED_STATES_MAX: Final = 2  # two states are enough to see that the choice is ambiguous
+# Completion examines at most this many states; two already make a choice ambiguous.
+COMPLETED_STATES_MAX: Final = 2
 
 # --- s3fs-meta umount ---------------------------------------------------------------------------
-# Time for the daemon to end after an unmount, if no process visibly uses the mount.
+# Time for the daemon to exit after an unmount, if no process visibly uses the mount.
 HELD_S_MAX: Final = 5.0
-HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has exited
-# Number of unmount attempts: the daemon makes a mountpoint busy for milliseconds at most.
+HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
+# Number of unmount attempts. The daemon keeps a mountpoint busy for milliseconds at most.
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 
 # --- s3fs-meta status --watch -------------------------------------------------------------------
-WATCH_S_MIN: Final = 0.2  # minimum time between screens; a screen costs the daemon some ms
+WATCH_S_MIN: Final = 0.2  # minimum time between screens; each takes the daemon a few ms
 # Numbers of operations and processes that fit on a screen of 24 lines.
 WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4
 
 # --- s3fs-meta bench ----------------------------------------------------------------------------
-BENCH_THREADS_MAX: Final = 256  # more threads only wait; each thread holds a block in memory
-BENCH_FILES_MAX: Final = 1_000_000  # files per thread; each latency needs 8 bytes of memory
+BENCH_THREADS_MAX: Final = 256  # more threads would only wait; each needs a block of memory
+BENCH_FILES_MAX: Final = 1_000_000  # maximum files per thread; each latency needs 8 bytes
 BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # size of one read or write, which is held in memory
 BENCH_POLL_S: Final = 0.1  # interval of progress bar updates and checks for an interrupt

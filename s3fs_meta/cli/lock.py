@@ -16,7 +16,7 @@ from s3fs_meta.mount.control_api import request_lock
 
 HELP = CommandHelp(
     name="lock",
-    summary="Make a file or a whole tree of a mounted filesystem immutable.",
+    summary="Make a file or a tree of a mounted filesystem immutable.",
     description=(
         "No user on any host can create, write, rename or remove an entry of the tree any longer, "
         "or change its attributes. Reading and copying stay possible. A tree cannot be unlocked: "
@@ -25,10 +25,10 @@ HELP = CommandHelp(
         "A file with a hard link outside the tree is also locked under that name. If the "
         "filesystem is unmounted before the command returns, only part of the tree is locked; run "
         "the command again.",
-        "Only root and the user who mounted the filesystem may use the command, which checks no "
+        "Only root and the user who mounted the filesystem may use the command. It does not check "
         "permissions.",
     ),
-    examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a backup that is complete"),),
+    examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a complete backup"),),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )
 
@@ -40,7 +40,7 @@ def lock(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta lock``."""
+    """Run ``s3fs-meta lock``: make a tree immutable."""
     found = mount_paths.existing(path, cachedir)
     mount_paths.hand_over(found)
     with TerminalFront() as front:

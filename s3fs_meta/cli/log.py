@@ -127,7 +127,7 @@ def log(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta log``."""
+    """Run ``s3fs-meta log``: show the history of a filesystem."""
     place, top, names = past_target(target, path, access.cachedir)
     wanted = _Wanted(
         top,
@@ -181,7 +181,7 @@ async def _of_path(
     stays = await versions.stays(wanted.names)
     if not versions.has_all_stays:
         reading.front.notice(
-            "the path belonged to too many inodes: changes of the earliest inodes are not listed"
+            "the path has belonged to too many inodes: changes to the earliest of these inodes are not listed"
         )
     return PathLog(volume.db, search, changelogs, stays, volume.link.txg).backwards(first)
 
@@ -227,7 +227,11 @@ def _is_before(fetched: FetchedChangelog | Gap, since: PointInTime | None) -> bo
     return fetched.link.created_ns < since.time_ns
 
 
-_KINDS: Final = {Kind.GROUP: "", Kind.FENCE: "a writer begins", Kind.IMAGE: "a new beginning"}
+_KINDS: Final = {
+    Kind.GROUP: "",
+    Kind.FENCE: "a new writer",
+    Kind.IMAGE: "a new image by fsck or rollback",
+}
 
 
 def _line(entry: TxgRecord | Gap) -> str:

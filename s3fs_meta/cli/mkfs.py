@@ -27,7 +27,7 @@ from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
 
 HELP = CommandHelp(
     name="mkfs",
-    summary="Make a filesystem.",
+    summary="Create a filesystem.",
     description=(
         "The bucket, prefix or directory must be empty, and must not be inside another "
         "filesystem. All objects are encrypted, unless --plain is given. The command asks for the "
@@ -94,7 +94,7 @@ def mkfs(
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta mkfs``."""
+    """Run ``s3fs-meta mkfs``: create a filesystem."""
     urls.parse(url)
     if plain and access.passphrase_file is not None:
         raise UsageError("--plain and --passphrase-file cannot be combined")
@@ -135,7 +135,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL inside another filesystem, which would delete the new objects.
+    """Refuse a URL inside another filesystem, because that one would delete the new objects.
 
     Raises:
         NotEmptyError: a parent of the URL is a filesystem; nothing was created.
@@ -182,7 +182,7 @@ def _print(url: str, superblock: Superblock, recovery_key: str | None, *, json: 
             }
         )
         return
-    output.print_text(f"made filesystem {superblock.uuid} at {url}")
+    output.print_text(f"created filesystem {superblock.uuid} at {url}")
     if recovery_key is not None:
         output.print_text("\nrecovery key (shown only now; write it down):\n")
         output.print_text(f"    {recovery_key}\n")

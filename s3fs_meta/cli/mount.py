@@ -37,7 +37,7 @@ HELP = CommandHelp(
     description=(
         "The command returns when the filesystem is usable; its daemon continues in the "
         "background and logs to mount.log in the state directory. A mount after a crash recovers "
-        "by itself. -o takes the options of fstab(5), separated by commas: mount --list-options "
+        "automatically. -o takes the options of fstab(5), separated by commas; --list-options "
         "lists them, and docs/reference/settings.md describes the effect, the cost and the crash "
         "behaviour of each option.",
     ),
@@ -128,7 +128,7 @@ def mount(
         ),
     ] = None,
 ) -> int:
-    """Run ``s3fs-meta mount``."""
+    """Run ``s3fs-meta mount``: mount a filesystem."""
     flags = MountOptions(
         **asdict(access),
         unsafe_single_writer=unsafe_single_writer,

@@ -20,7 +20,7 @@ class _Made(NamedTuple):
     path: Path
     device: int
     inode: int
-    ctime_ns: int  # distinguishes a changed directory, and a new one with a reused inode number
+    ctime_ns: int  # a later change time shows that the directory was changed or replaced
 
 
 class NewDirectory:

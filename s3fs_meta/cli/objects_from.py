@@ -41,7 +41,7 @@ class RestoredFilesystem(NamedTuple):
     store: ObjectStore
     keyring: Keyring
     uuid: str
-    state: Path  # the state directory, which keeps the replaced objects
+    state: Path  # the state directory, where replaced objects are kept
 
 
 def url_of(words: str) -> str:
@@ -55,7 +55,8 @@ async def mend_metadata(
     """Restore changelogs, levels and images from copies; return a line for each restored object.
 
     Raises:
-        As ``ObjectCopies.mend_metadata``. HeldError: another process uses the state directory.
+        HeldError: another process uses the state directory.
+        The errors of ``ObjectCopies.mend_metadata``.
     """
     state_dir = StateDir(filesystem.state)
     await state_dir.lock(wait_s=lock_wait_s)
@@ -91,7 +92,7 @@ async def _repair(
     async with opened_store(source.url, source.s3, probe_only=True) as copies:
         if copies.url == store.url:
             raise UsageError(
-                f"--objects-from={source.url} names the bucket to repair; name a copy of the bucket"
+                f"--objects-from={source.url} names the bucket to repair; give the URL of a copy"
             )
         yield ObjectCopies(store, copies, filesystem.keyring, filesystem.uuid, keep)
 

@@ -52,7 +52,7 @@ def passphrase(
     *,
     access: options.BucketOptions,
 ) -> None:
-    """Run ``s3fs-meta passphrase``."""
+    """Run ``s3fs-meta passphrase``: change the passphrase."""
     place, mutate = targets.of_url(url, access.cachedir), new_passphrase(new_passphrase_file)
     options.warn_if_readable(new_passphrase_file)
     trio.run(change_superblock, place, access.s3, access.secret(), mutate)

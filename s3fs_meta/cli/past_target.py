@@ -35,7 +35,7 @@ def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPat
         return PastPath(targets.of_url(target, cachedir), ROOT_INO, names)
     if path is not None:
         raise UsageError(
-            f"{target!r} is not a URL; to name a path in a mount, join both arguments: "
+            f"{target!r} is not a URL; to give a path in a mount, join both arguments: "
             f"{os.path.join(target, path)!r}"
         )
     return past_path(Path(target), cachedir)

@@ -13,7 +13,7 @@ HELP = CommandHelp(
     name="pins",
     summary="List the pinned trees of a mount, and how much of each is cached.",
     description=(
-        "s3fs-meta warm --pin pins a tree, s3fs-meta unpin ends a pin. Content of a pinned tree "
+        "s3fs-meta warm --pin pins a tree, s3fs-meta unpin unpins it. Content of a pinned tree "
         "that is not cached is downloaded in the background; if that fails, the reason is printed. "
         "Content that several trees share counts for each of them.",
     ),
@@ -28,7 +28,7 @@ HELP = CommandHelp(
 def pins(
     mountpoint: options.Mountpoint, cachedir: options.Cachedir = None, json: options.Json = False
 ) -> None:
-    """Run ``s3fs-meta pins``."""
+    """Run ``s3fs-meta pins``: list the trees that are pinned in the cache."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     result = trio.run(request_pins, place)
     for one in result["pins"]:

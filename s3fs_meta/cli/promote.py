@@ -11,7 +11,7 @@ from s3fs_meta.mount.control_api import request_promotion
 
 HELP = CommandHelp(
     name="promote",
-    summary="Make a mount that follows (-o ro,follow) the writer.",
+    summary="Turn a follower (a mount with -o ro,follow) into the writer.",
     description=(
         "Applies the remaining changes in the bucket, takes the lease with a new epoch, and "
         "accepts changes from then on. Files that are open on this host stay open. While another "
@@ -42,12 +42,13 @@ def promote(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta promote``."""
+    """Run ``s3fs-meta promote``: make a follower the writer."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     result = trio.run(lambda: request_promotion(place, takeover=force_takeover))
     if json:
         output.print_json(result)
     else:
         output.print_text(
-            f"writing from transaction group {result['txg'] + 1} on, in epoch {result['epoch']}"
+            f"the mount is the writer now, from transaction group {result['txg'] + 1} on,"
+            f" in epoch {result['epoch']}"
         )

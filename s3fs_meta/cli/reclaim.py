@@ -29,8 +29,8 @@ HELP = CommandHelp(
     name="reclaim",
     summary="Delete the objects that no retained point in time needs.",
     description=(
-        "A mount reclaims by itself after each image and every ten minutes, or once a day if nothing "
-        "changes. If the filesystem is "
+        "A mount does this automatically after each image and every ten minutes, or once a day if "
+        "nothing changes. If the filesystem is "
         "mounted on this host, the command sends a request to the mount; otherwise it opens the "
         "filesystem as a mount does. It never deletes objects that s3fs-meta did not write, nor "
         "the last two images and the objects that they need.",
@@ -73,7 +73,7 @@ def reclaim(
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta reclaim``."""
+    """Run ``s3fs-meta reclaim``: delete the objects that no retained point in time needs."""
     place = targets.of_either(target, access.cachedir)
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
@@ -82,7 +82,7 @@ def reclaim(
         interruption.explained(
             "nothing was changed"
             if dry_run
-            else "all deleted objects were unneeded; a mount continues to delete the others, and it"
+            else "only unneeded objects were deleted; a mount continues to delete the rest, and it"
             " is safe to run reclaim again"
         ),
         without_new_remains(place.state),

@@ -63,7 +63,7 @@ def recover_key(
     *,
     access: options.BucketOptions,
 ) -> None:
-    """Run ``s3fs-meta recover-key``."""
+    """Run ``s3fs-meta recover-key``: set a passphrase, or replace the recovery key."""
     if renew and new_passphrase_file is not None:
         raise UsageError(
             "--renew replaces only the recovery key; set a new passphrase in a second run"
@@ -91,7 +91,7 @@ def recover_key(
 
 
 def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
-    """Print a new recovery key, then replace the old key: an interruption cannot lose the key."""
+    """Print a new recovery key, then replace the old one, so that no interruption loses the key."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)

@@ -111,7 +111,7 @@ def recover_state(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> int:
-    """Run ``s3fs-meta recover-state``."""
+    """Run ``s3fs-meta recover-state``: list quarantined states, or copy files out of one."""
     urls.parse(url)
     place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]

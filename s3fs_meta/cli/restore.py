@@ -79,7 +79,7 @@ def restore(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> int:
-    """Run ``s3fs-meta restore``."""
+    """Run ``s3fs-meta restore``: copy the files of a point in time out of a bucket."""
     wanted = option_syntax.point_in_time("--at", at)
     place = targets.of_url(url, access.cachedir)
     with (

@@ -54,7 +54,7 @@ def retention(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta retention``."""
+    """Run ``s3fs-meta retention``: show or change the retention."""
     wanted_s = None if time is None else parse_retention("retention", time)
     place = targets.of_url(url, access.cachedir)
     if wanted_s is None:

@@ -17,12 +17,12 @@ from s3fs_meta.mount.mount_paths import Entry
 
 HELP = CommandHelp(
     name="rm",
-    summary="Remove files and whole trees of a mounted filesystem at once.",
+    summary="Remove files and trees of a mounted filesystem at once.",
     description=(
         "The paths are removed when the command returns, regardless of their size. Their space is "
         "freed in the background, even after a new mount. A process can use a file that it has "
         "open until it closes the file. A file in the tree keeps its hard links outside the tree.",
-        "Only root and the user who mounted the filesystem may use the command, which checks no "
+        "Only root and the user who mounted the filesystem may use the command. It does not check "
         "permissions. Removed files can only be copied from an earlier point in time (s3fs-meta "
         "restore).",
     ),
@@ -55,7 +55,7 @@ def rm(
     with (
         interruption.explained(
             "some of the paths may be removed already, and the mount continues to free their space;"
-            " it is safe to remove the others again"
+            " remove the remaining paths again"
         ),
         TerminalFront() as front,
     ):

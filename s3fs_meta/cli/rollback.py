@@ -92,7 +92,7 @@ def rollback(
     force_takeover: options.ForceTakeover = False,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta rollback``."""
+    """Run ``s3fs-meta rollback``: make an earlier state the current state."""
     wanted = _Wanted(
         targets.of_url(url, access.cachedir),
         access.s3,
@@ -167,7 +167,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     if bucket.points.unreadable_end:
         last = bucket.points.unreadable_end[-1]
         front.notice(f"txgs {present.txg + 1} to {last} cannot be read; the rollback abandons them")
-    front.notice(f"{store.url} is rolled back from {described(present)}")
+    front.notice(f"{store.url} will be rolled back from {described(present)}")
     front.notice(f"to {described(past)}: {counted(present.txg - past.txg, 'transaction group')}")
     if not wanted.confirmed:
         await trio.to_thread.run_sync(_require_yes)

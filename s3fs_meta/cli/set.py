@@ -52,7 +52,7 @@ def set(  # noqa: A001 - the name of the command
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta set``."""
+    """Run ``s3fs-meta set``: show or change settings of a mounted filesystem."""
     if "=" in mountpoint.name and not mountpoint.exists():
         raise UsageError(f"the mountpoint is missing: s3fs-meta set MOUNTPOINT {mountpoint}")
     wanted: dict[str, str] = {}

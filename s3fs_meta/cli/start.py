@@ -55,7 +55,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 
 def _report(exc: BaseException) -> int:
-    """Print an error in the form of all other commands; return the exit status."""
+    """Print an error as all other commands do; return the exit status."""
     from s3fs_meta.console import boundary  # imported late: slow, because it loads the parser
 
     def again() -> int:

@@ -1,4 +1,4 @@
-"""``s3fs-meta status``: show the figures of a mount, or facts about the objects in a bucket."""
+"""``s3fs-meta status``: show statistics of a mount, or facts about the objects in a bucket."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from s3fs_meta.option_syntax import parse_size, percent, seconds
 
 HELP = CommandHelp(
     name="status",
-    summary="Show the figures of a mounted filesystem, or facts about the objects in a bucket.",
+    summary="Show statistics of a mounted filesystem, or facts about the objects in a bucket.",
     description=(
         "For a mountpoint: sizes, counts, ratios, cache, changes that are not uploaded yet, the "
         "last image. For a URL that is mounted on this host: the same. Without an argument: every "
@@ -36,7 +36,7 @@ HELP = CommandHelp(
     ),
     examples=(
         Example("s3fs-meta status", "every mount of this host"),
-        Example("s3fs-meta status /mnt/home", "one screen about a mount; --all for every figure"),
+        Example("s3fs-meta status /mnt/home", "one screen about a mount; --all for all statistics"),
         Example(
             "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
         ),
@@ -90,7 +90,7 @@ _Unshipped = Annotated[
     bool, typer.Option("--unshipped", help="List files whose changes are not yet in the bucket.")
 ]
 _Every = Annotated[
-    bool, typer.Option("--all", help="Show all figures, including the counters of requests.")
+    bool, typer.Option("--all", help="Show all statistics, including the counters of requests.")
 ]
 _ForMonitoring = Annotated[
     bool,
@@ -106,7 +106,7 @@ _Watch = Annotated[
     typer.Option(
         "--watch",
         help="Show the activity of a mount until Ctrl-C: rates, times, uploads, and the processes "
-        "with most requests. The target may be omitted if there is only one mount.",
+        "with the most requests. The target may be omitted if there is only one mount.",
     ),
 ]
 _Interval = Annotated[
@@ -116,7 +116,7 @@ _Prometheus = Annotated[
     bool,
     typer.Option(
         "--prometheus",
-        help="Print the figures of one mount or of all mounts in the text format of Prometheus, "
+        help="Print the statistics of one mount or of all mounts in the text format of Prometheus, "
         "for node_exporter's textfile collector.",
     ),
 ]
@@ -137,7 +137,7 @@ def status(
     max_pending: _MaxPending = None,
     min_free: _MinFree = None,
 ) -> int:
-    """Run ``s3fs-meta status``."""
+    """Run ``s3fs-meta status``: print statistics of mounts, or facts about a bucket."""
     if check:
         return _check(target, access.cachedir, _limits(max_age, max_pending, min_free))
     if prometheus:
@@ -168,7 +168,7 @@ def _limits(max_age: str | None, max_pending: str | None, min_free: str | None) 
 
 
 def _show(place: Target, access: options.BucketOptions, *, json: bool, every: bool) -> int:
-    """Print the figures of a mount, or facts about the objects in a bucket."""
+    """Print the statistics of a mount, or facts about the objects in a bucket."""
     figures = trio.run(_figures, place, access)
     is_mounted = figures["mountpoint"] is not None
     if json:

@@ -37,7 +37,7 @@ async def facts(place: Target, access: options.BucketOptions) -> dict[str, Any]:
     names and times of its objects.
 
     Raises:
-        As ``overview.examine``.
+        The errors of ``overview.examine``.
     """
     remembered, clock = Remembered(place.state), SystemClock()
     async with opened_store(place.url, access.s3) as store:
@@ -166,12 +166,12 @@ def _lease(fields: Mapping[str, Any]) -> str:
     if holder["this_host"]:
         return (
             f"held by this host since {since}, not released: it is mounted in another container,"
-            " or a mount was killed; then the next mount on this host uploads the rest"
+            " or a mount was killed; in the second case the next mount here uploads the rest"
         )
     return (
         f"held by host {holder['host']!r} since {since}, not released: it is still mounted there,"
         " or was not unmounted; if that machine is lost, mount --takeover continues here without"
-        " the changes that only its disk has"
+        " the changes that exist only on its disk"
     )
 
 

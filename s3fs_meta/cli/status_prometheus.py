@@ -1,4 +1,4 @@
-"""``status --prometheus``: print the figures of mounts in the text format of Prometheus."""
+"""``status --prometheus``: print the statistics of mounts in the text format of Prometheus."""
 
 import sys
 from pathlib import Path
@@ -14,10 +14,10 @@ from s3fs_meta.mount_errors import NotMountedError
 
 
 def show(target: str | None, cachedir: Path | None) -> None:
-    """Print the figures of a mount, or of all mounts of this host.
+    """Print the statistics of a mount, or of all mounts of this host.
 
-    A mount that does not answer, or does not exist, has ``s3fs_meta_up`` 0, because a failing
-    command would leave the old figures in the file of node_exporter.
+    A mount that does not answer, or does not exist, has ``s3fs_meta_up`` 0. If the command failed
+    instead, the file of node_exporter would keep the old values.
     """
     readings = trio.run(_readings, target, cachedir)
     sys.stdout.write(prometheus.text(readings, open_metrics=False).decode())

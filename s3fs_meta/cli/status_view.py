@@ -1,4 +1,4 @@
-"""The figures of a mount as text: a screen with the main figures, or a table of all."""
+"""The statistics of a mount as text: a screen with the main values, or a table of all values."""
 
 import math
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from s3fs_meta.mount.latency import histograms
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.upload_watch import rate_of
 
-# Labels of figures whose names are unclear without a unit ("file 3 MiB").
+# Labels for statistics whose own names would be unclear next to a value, as in "file 3 MiB".
 _SIZES: Final[Mapping[str, str]] = {
     "file bytes": "size of all files",
-    "block bytes": "of it distinct data",
+    "block bytes": "distinct data in them",
     "stored bytes": "stored in packs",
     "cache bytes": "cache used",
     "cache bytes max": "cache limit",
@@ -23,7 +23,7 @@ _PARTS_WITH_ERRORS: Final = ("upload", "chain", "image", "compaction", "reclaim"
 
 
 def screen(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the main figures: state of the mount, changes at risk, sizes and bucket."""
+    """Return the main statistics: state of the mount, changes at risk, sizes and bucket."""
     chain, image = figures["chain"], figures["image"]
     rows = {
         "state": state_of(figures),
@@ -39,7 +39,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
     if image["last_ns"]:
         rows["last image"] = f"txg {image['txg']} of {output.human_time(image['last_ns'])}"
     if figures["follow"]["behind_s"] is not None:
-        rows["behind the writer"] = f"{figures['follow']['behind_s']:.1f} s at most"
+        rows["behind the writer"] = f"{figures['follow']['behind_s']:.1f} s or less"
     rows["requests today"] = _requests(figures)
     if figures["holders"]:
         rows["used by"] = mount_holders.described([Holder(**one) for one in figures["holders"]], 0)
@@ -60,7 +60,7 @@ def state_of(figures: Mapping[str, Any]) -> str:
     """Return the state of a mount and its reason as text."""
     words = [figures["state"]]
     if figures["at"] is not None:
-        words.append(f"as at {figures['at']}")
+        words.append(f"as of {figures['at']}")
     if figures["read_only"]:
         words.append("read-only")
     words += filter(None, (figures["why"], figures["offline"], health.away(figures)))
@@ -115,7 +115,7 @@ def _requests(figures: Mapping[str, Any]) -> str:
 
 
 def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures as a table of names and values."""
+    """Return the statistics as a table of names and values."""
     rows: dict[str, str] = {}
     for name, value in _flat(figures):
         last = name.rsplit(" ", 1)[-1]

@@ -1,7 +1,7 @@
 """``status --watch``: show the activity of a mount repeatedly.
 
 Owns: the difference of two readings, the screen, the end of the command. Does not know: the
-figures (``mount.figures``), the arithmetic of latencies (``mount.latency``).
+statistics (``mount.figures``), the arithmetic of latencies (``mount.latency``).
 On a terminal one screen is updated; in a pipe or a file, every interval prints a screen.
 """
 
@@ -37,7 +37,7 @@ _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class TimedFigures(NamedTuple):
-    """The figures of a mount at one point in time."""
+    """The statistics of a mount at one point in time."""
 
     at_s: float
     figures: Mapping[str, Any]
@@ -107,7 +107,7 @@ async def _read(place: Target) -> TimedFigures:
 
 
 async def _requesters(place: Target, within_s: float) -> Mapping[str, Any]:
-    """Return the processes that send most requests; an older daemon reports no processes."""
+    """Return the processes that send the most requests; an older daemon reports no processes."""
     with suppress(ControlError):
         return await request_requesters(place, within_s)
     return {}
@@ -182,7 +182,7 @@ def _bucket(
 
 
 def _operations(times: Mapping[str, Histogram], passed_s: float) -> list[list[str]]:
-    """Return the operations with most requests: name, rate, median and 99th percentile."""
+    """Return the most frequent operations: name, rate, median and 99th percentile."""
     used = sorted(times.items(), key=lambda one: -one[1].count)
     return [
         [
@@ -197,7 +197,7 @@ def _operations(times: Mapping[str, Histogram], passed_s: float) -> list[list[st
 
 
 def _processes(requesters: Mapping[str, Any]) -> list[list[str]]:
-    """Return the processes with most requests: name, number, user, rate and share."""
+    """Return the busiest processes: name, number, user, rate and share of the requests."""
     return [
         [
             one["name"],

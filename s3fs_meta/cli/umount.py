@@ -93,7 +93,7 @@ def umount(
         ),
     ] = False,
 ) -> None:
-    """Run ``s3fs-meta umount``."""
+    """Run ``s3fs-meta umount``: unmount, and wait until the bucket has all changes."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     where = place.mountpoint or mountpoint
     again = options.command("umount", *(["--force"] if force else []), where, cachedir=cachedir)
@@ -111,7 +111,7 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
         if place.mounted or await _is_detached(place):
             watch.advise(
                 f"{where} stays mounted and continues to upload; to unmount it, run: {again}"
-                + ("" if force else " (with --force it does not wait for a bucket that is away)")
+                + ("" if force else " (with --force it does not wait for an unavailable bucket)")
             )
             left = await _flush(place, front, force, watch)
         watch.advise(f"The daemon of {where} continues to upload; to wait for it, run: {again}")
@@ -125,7 +125,7 @@ async def _unmount_and_wait(
 
     Raises:
         InUseError: processes still use the filesystem, and *force* is not set.
-        As ``_judge``.
+        The errors of ``_judge``.
     """
     waiting = trio.Event()
     result: dict[str, object] = {}
@@ -138,7 +138,7 @@ async def _unmount_and_wait(
             keeping.cancel()
 
         async def keep() -> None:
-            # The errors mean that the daemon has just ended.
+            # NotMountedError and ControlError mean that the daemon has just exited.
             with keeping, contextlib.suppress(NotMountedError, ControlError):
                 await is_away.wait()
                 await request_end(place, keep=True)
@@ -201,10 +201,10 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
 
 
 async def _used_by(place: Target) -> str:
-    """Return a description of the processes that use an unmounted filesystem; "" if it ends.
+    """Return a description of the processes that use an unmounted filesystem; "" if none does.
 
-    A process in another mount namespace is reported at once. Otherwise the daemon gets some time,
-    since the kernel may not have reported the unmount yet.
+    A process in another mount namespace is reported at once. Otherwise the function waits a while
+    for the daemon to exit, because the kernel may not have reported the unmount to it yet.
     """
     deadline_s = trio.current_time() + HELD_S_MAX
     while True:
@@ -226,7 +226,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
             FencedError.__name__,
             f"unmounted, but another host has taken over the filesystem ({outcome['why']}); "
             "changes that are not in the bucket stay on this host; if the other host has written "
-            "meanwhile, the next mount quarantines these changes and prints their directory",
+            "since then, the next mount quarantines these changes and prints their directory",
         )
     if outcome.get("kind") == LostBlockError.__name__:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
@@ -253,9 +253,9 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
 
 
 async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -> str:
-    """Upload before the unmount; return the error if the unmount is possible nevertheless.
+    """Upload before the unmount; return the error if the unmount is still possible.
 
-    With *force* an outage of the bucket ends the wait.
+    With *force*, the wait stops if the bucket is unavailable.
     """
     try:
         with naming_store(place.url), trio.CancelScope() as scope:

@@ -1,4 +1,4 @@
-"""``s3fs-meta unpin``: end pins, so that content can be evicted from the cache."""
+"""``s3fs-meta unpin``: unpin trees, so that their content can be evicted from the cache."""
 
 import trio
 
@@ -11,11 +11,11 @@ from s3fs_meta.mount.cache_requests import request_unpin
 
 HELP = CommandHelp(
     name="unpin",
-    summary="End the pins of trees, so that the cache may evict their content.",
+    summary="Unpin trees, so that the cache may evict their content.",
     description=(
         "The content stays cached until the cache needs space; s3fs-meta dropcache PATH removes "
         "it at once. Only the paths that s3fs-meta pins lists can be unpinned. If one of several "
-        "paths is not pinned, no pin ends.",
+        "paths is not pinned, none is unpinned.",
     ),
     examples=(Example("s3fs-meta unpin /mnt/home/work", "after the trip"),),
     exits=exits_of(*OF_MOUNT, ExitStatus.SETTINGS),
@@ -25,7 +25,7 @@ HELP = CommandHelp(
 def unpin(
     paths: options.ReadablePaths, cachedir: options.Cachedir = None, json: options.Json = False
 ) -> None:
-    """Run ``s3fs-meta unpin``."""
+    """Run ``s3fs-meta unpin``: unpin trees, so that their content can be evicted from the cache."""
     found = mount_paths.nodes(paths, cachedir)
     trio.run(request_unpin, found[0].place, [node.ino for node in found])
     if json:

@@ -25,7 +25,7 @@ def program_version() -> str:
 
 
 def version(json: options.Json = False) -> None:
-    """Run ``s3fs-meta version``."""
+    """Run ``s3fs-meta version``: print the installed version."""
     versions = {
         "s3fs-meta": program_version(),
         "format": str(FORMAT_VERSION),

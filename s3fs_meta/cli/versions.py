@@ -102,7 +102,7 @@ def versions(
     access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta versions``."""
+    """Run ``s3fs-meta versions``: list the versions of a file."""
     most = count or (PATTERN_SHOWN_DEFAULT if pattern else HISTORY_SHOWN_DEFAULT)
     shape = Shape(most, attributes=attributes, pattern=pattern)
     wanted = past_target(target, path, access.cachedir)

@@ -59,13 +59,13 @@ def warm(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta warm``."""
+    """Run ``s3fs-meta warm``: download trees into the cache, and optionally pin them."""
     found = mount_paths.nodes(paths, cachedir)
     remains = "downloaded content stays in the cache; run the command again to continue"
     if pin:
         remains = (
             "the trees may be pinned already, and the mount then continues the download in the "
-            "background; s3fs-meta pins shows this, s3fs-meta unpin ends it"
+            "background; s3fs-meta pins shows the progress, s3fs-meta unpin stops it"
         )
     place = found[0].place
     with interruption.explained(remains), TerminalFront() as front:

@@ -2,9 +2,9 @@
 
 Owns: the fields of a changelog, the names of changelogs and their parts, the binary form of
 changes and locations. Does not know: SQLite, the content of a changeset, stores, when a txg ends.
-Keeps: a changelog records the hash of its predecessor, and can be decoded only under its own number.
-So a missing, swapped, truncated, forged or reordered changelog is detected. It records the hash of
-every part.
+Keeps: a changelog records the hash of its predecessor, and can be decoded only under its own txg
+number. So a missing, swapped, truncated, forged or reordered changelog is detected. A changelog
+also records the hashes of its parts.
 Design: docs/design/format.md, "Changelog".
 
     changelog/<txg>                                  this module, in an envelope; create-only
@@ -68,7 +68,7 @@ NUMBER_MAX: Final = (
 )  # maximum of txg, block and pack numbers; 1 below INTEGER_MAX, so that a writer can add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
-# Maximum JSON bytes of one part, one pack and one number.
+# Maximum bytes that one part, one pack and one number take in JSON.
 _PART_JSON_BYTES: Final = 170
 _PACK_JSON_BYTES: Final = 120
 _NUMBER_JSON_BYTES: Final = 24
@@ -84,7 +84,7 @@ assert (
 class Kind(enum.Enum):
     """The kind of a changelog: a group of changes, a fence record, or an image."""
 
-    GROUP = "group"  # holds changes
+    GROUP = "group"  # contains the changes of one txg
     FENCE = "fence"  # contains no changes; takes the txg number that a fenced writer would use next
     IMAGE = "image"  # replaces the complete state with the state in an image
 
@@ -139,13 +139,13 @@ class Changelog:
     created_ns: int  # time of the txg's cut; increases within a time span
     previous: str  # content_hash of the previous changelog; NO_HASH: no changelog precedes it
     image: ManifestRef | None = None  # only for kind IMAGE: the image with the complete state
-    # Sections in separate objects; they are applied before the field "section".
+    # Sections in separate objects, which are applied before the field "section".
     parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects have been deleted
     section: Section = NO_CHANGES
-    floor: Txg = NO_FLOOR  # retention floor: objects that only earlier txgs need may be deleted
-    begins_span: bool = False  # True only for kind IMAGE: earlier txgs may have later times
+    floor: Txg = NO_FLOOR  # retention floor; objects that only earlier txgs need may be deleted
+    begins_span: bool = False  # True: earlier txgs may have later times; only for kind IMAGE
 
 
 def key_of(txg: Txg) -> ObjectKey:
@@ -169,7 +169,7 @@ def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
 
 def part_key(prefix: str, number: int) -> ObjectKey:
     """Return the object key of part *number* of a changelog, counted from 0."""
-    assert 0 <= number < CHANGELOG_PARTS_MAX, "part number out of range"
+    assert 0 <= number < CHANGELOG_PARTS_MAX, "the part number is out of range"
     return ObjectKey(f"{prefix}/{number:06d}")
 
 
@@ -199,7 +199,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Change
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or is the changelog of another txg than in *key*.
+        FormatError: the object is corrupt, or its txg differs from the txg in *key*.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
@@ -258,7 +258,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")
     # CPython without the fix of issue 77894 crashes when it frees an iterator over a memoryview.
-    # Copying the memoryview avoids the crash.
+    # Copying the memoryview avoids the crash of that issue.
     rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
@@ -271,7 +271,7 @@ def section_bytes(locations: int, changeset_bytes: int) -> int:
 
 
 def section_payload(key: ObjectKey, section: Section) -> bytes:
-    """Return the binary form of a section; raise FormatError if it cannot be decoded again."""
+    """Return the binary form of a section; raise FormatError if it decodes to another section."""
     try:
         data = encode_section(section)
     except struct.error as exc:
@@ -363,12 +363,12 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
         raise FormatError(key, "the changelog begins a time span but is not of kind image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(
-            key, "a changelog must name an image if it is of kind image, and only then"
+            key, "a changelog must refer to an image if it is of kind image, and must not otherwise"
         )
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
-            raise FormatError(key, "the changelog names an image of another txg")
+            raise FormatError(key, "the changelog refers to an image of another txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
         raise FormatError(
@@ -378,10 +378,10 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
 
 
 def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
-    """Raise FormatError for parts of another changelog, duplicate packs, or packs of later epochs."""
+    """Raise FormatError for parts of other changelogs, duplicate packs or packs of later epochs."""
     for part in changelog.parts:
         if part_name(part.key) != (changelog.txg, changelog.epoch):
-            raise FormatError(key, "the changelog names a part of another changelog")
+            raise FormatError(key, "the changelog lists a part of another changelog")
     require_distinct(key, "part", [part.key for part in changelog.parts])
     check_packs(key, changelog.packs, changelog.forgotten, changelog.epoch)
 
@@ -393,9 +393,7 @@ def check_packs(
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(
-                key, "the object names a pack with an invalid name or with a later epoch"
-            )
+            raise FormatError(key, "the object lists a pack with an invalid name or a later epoch")
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 
@@ -403,7 +401,7 @@ def check_packs(
 def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
     """Raise FormatError if an item occurs twice in a list."""
     if len(set(items)) != len(items):
-        raise FormatError(key, f"the object names a {noun} twice")
+        raise FormatError(key, f"the object lists a {noun} twice")
 
 
 def _image(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:

@@ -3,7 +3,7 @@
 Owns: the methods, their names in options, the bound on decompressed data.
 Does not know: the meaning of the data.
 Keeps: decompressing never allocates more than the caller allows, even for hostile input.
-Tasks: any thread; zstandard's contexts are not thread-safe, so each thread has its own.
+Tasks: any thread. Each thread has its own zstandard contexts, because they are not thread-safe.
 
 Why no lz4: see docs/design/format.md, "Compression".
 """
@@ -16,7 +16,7 @@ import zstandard
 
 from s3fs_meta.errors import UsageError
 
-ZSTD_LEVEL_MAX: Final = 19  # some readers refuse the larger windows of higher zstd levels
+ZSTD_LEVEL_MAX: Final = 19  # some decoders refuse the larger windows of higher zstd levels
 METHOD_BYTES: Final = 1
 
 _threads = threading.local()
@@ -75,8 +75,8 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
     """Return the decompressed data; its length must be exactly *plain_bytes*.
 
     Raises:
-        DecompressionError: the payload is corrupt, has another length, or is followed by more
-            bytes.
+        DecompressionError: the payload is corrupt, has a different length, or is followed by
+            more bytes.
     """
     if len(data) < METHOD_BYTES:
         raise DecompressionError(
@@ -101,7 +101,7 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
     # zstandard allocates the size that a frame declares and ignores max_output_size.
-    # So the declared size is checked first. This program always declares it.
+    # Check the declared size first; this program always declares it.
     # zstd makes a frame of a single segment, so no window is larger than the content.
     # Source: RFC 8878, section 3.1.1.1.
     try:

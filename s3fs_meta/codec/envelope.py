@@ -1,13 +1,14 @@
 """Envelopes: the format around every metadata object in the bucket.
 
-Owns: header, compression, encryption or checksum of metadata objects; they are read completely.
+Owns: the header, compression, and encryption or checksum of metadata objects, which are always read
+completely.
 Does not know: the meaning of the payload.
 Keeps: an object can be decoded only if it is complete, belongs to this filesystem, and has the kind
 and name for which it was encoded. An encrypted filesystem refuses plain objects.
 Design: docs/design/format.md, "Envelope".
 
     header | AES-GCM of the compressed payload          on an encrypted filesystem
-    header | compressed payload | checksum              on a plain one
+    header | compressed payload | checksum              on a plain filesystem
 
 Nonces. Each object has its own key, derived from the master key and 16 random bytes that ``encode``
 generates. Each key encrypts only one message. So the nonce is always 0, and no pair (key, nonce)
@@ -52,7 +53,7 @@ def encode(
     *,
     level: int = LEVEL_DEFAULT,
 ) -> bytes:
-    """Return the bytes of the object *key* with a payload of at most ENVELOPE_BYTES_MAX bytes.
+    """Return the bytes of the object *key* with a payload of up to ENVELOPE_BYTES_MAX bytes.
 
     *kind* is a word of at most 8 ASCII letters; *level* is the compression level of zstd.
     """
@@ -105,10 +106,11 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
 
 
 def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
-    """Raise FormatError unless this filesystem wrote the object, of any kind, under the name *key*.
+    """Verify that this filesystem wrote the object, of any kind, under the name *key*.
 
     Raises:
-        FormatError: the object is corrupt, or belongs to another name or filesystem.
+        FormatError: the object is corrupt, or was written under another name or by another
+            filesystem.
     """
     view = memoryview(data)
     kind = bytes(view[_KIND_AT : _KIND_AT + KIND_BYTES_MAX]).rstrip(b"\0")

@@ -5,7 +5,7 @@ Does not know: the meaning of the fields.
 Keeps: for any input the result is a value of the stated type and range, or FormatError.
 
 The value ``true`` is not a number, all numbers are integers, and text has no control characters or
-lone surrogates. A duplicate field and a field that no getter has read are errors.
+lone surrogates. A duplicate field is an error, and so is a field that no getter has read.
 """
 
 import json
@@ -43,11 +43,12 @@ class Fields:
         Args:
             key: the name of the object, for errors.
             text: the JSON, in ASCII.
-            values_max: maximum number of values. Without it, a text could need 100 times its size in
-                memory.
+            values_max: maximum number of values. Without it, a text could need 100 times its size
+                in memory.
 
         Raises:
-            FormatError: the text is no JSON object, has a duplicate field, or has too many values.
+            FormatError: the text is not a JSON object, has a duplicate field, or has too many
+                values.
         """
         if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values_max:
             raise FormatError(key, "the JSON text has too many values")
@@ -85,7 +86,7 @@ class Fields:
         return value
 
     def hexadecimal(self, name: str, length_bytes: int) -> str:
-        """Return the lower-case hexadecimal text of a field; it must encode *length_bytes* bytes."""
+        """Return the lower-case hexadecimal text of a field, which encodes *length_bytes* bytes."""
         value = self.text(name, 2 * length_bytes)
         if len(value) != 2 * length_bytes or _HEX.fullmatch(value) is None:
             raise self._wrong(name)

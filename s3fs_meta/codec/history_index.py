@@ -1,8 +1,10 @@
 """The history index: which txgs changed an inode or removed a name.
 
-Owns: the fields and columns of an index object. Does not know: changesets, when objects are written.
-Keeps: an index object records the hashes of the last changelog of its run and of the changelog before
-the run, so it describes only these changelogs. It can be decoded only under its own name.
+Owns: the fields and columns of an index object. Does not know: changesets, when objects are
+written.
+Keeps: an index object records the hashes of the last changelog of its run and of the
+changelog before the run, so it describes only these changelogs. It can be decoded only under its
+own name.
 Design: docs/design/format.md, "History index".
 
     history/<n>/<first txg>-<last txg>     32^n txgs; the last txg is a multiple of 32^n; create-only
@@ -72,7 +74,7 @@ class RemovedName(NamedTuple):
     """One name, and the parts of a run that removed it or gave it to another inode, as a mask."""
 
     parent: Ino
-    name: bytes  # b"" if another inode got the name, because then only the cookie is known
+    name: bytes  # b"": another inode took the name, so only the cookie of the name is known
     cookie: Cookie  # cookie of an unknown name; 0 if the name is known
     ino: Ino  # the inode that lost this name
     mask: int
@@ -121,11 +123,11 @@ class HistoryIndex:
     created_ns: int  # created_ns of the last changelog in the run
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
-    # Parts of the run whose changes the index lacks: a txg of kind IMAGE, an unreadable changelog,
-    # or a run of the level below without an index object.
+    # Parts of the run whose changes are not in this index, as a bit mask.
+    # Parts without indexed changes are images, unreadable changelogs, and runs without an index.
     unknown: int
     inodes: Inodes
-    names: tuple[RemovedName, ...]  # sorted
+    names: tuple[RemovedName, ...]  # sorted by parent, name, cookie and inode
 
     @property
     def first(self) -> Txg:
@@ -158,7 +160,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Histor
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or is the index of another run than in *key*.
+        FormatError: the object is corrupt, or indexes a different run than *key* says.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 

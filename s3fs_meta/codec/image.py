@@ -2,8 +2,8 @@
 
 Owns: the manifest's fields, the names of manifests and pieces, the hashes that link images.
 Does not know: SQLite, stores, when an image is made.
-Keeps: lengths and hashes in a manifest cover every byte of its database, so swapped or missing pieces
-and pieces of another image are detected. A manifest lists each piece once, in order, and names the
+Keeps: lengths and hashes in a manifest cover every byte of its database, so swapped, missing and
+foreign pieces are detected. A manifest lists each piece once, in order, and names the
 previous image.
 Design: docs/design/format.md, "Image".
 
@@ -33,7 +33,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 VERSION: Final = 2
 NO_HASH: Final = "0" * (2 * HASH_BYTES)  # value of a hash field that refers to no object
 RANDOM_BYTES: Final = 8  # number of random bytes in the name of an image
-TXG_DIGITS: Final = 12  # number of digits of a txg in a name: listings are in order up to txg 10^12
+TXG_DIGITS: Final = 12  # digits of a txg in a name; listings are sorted by txg up to 10^12
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
 
 class ManifestRef(NamedTuple):
-    """A reference to a manifest: the key and the hash of its object."""
+    """A reference to a manifest: the key and the content hash of the manifest's object."""
 
     key: ObjectKey
     hash: str  # content_hash of the manifest
@@ -90,7 +90,7 @@ class Manifest:
     database_bytes: int  # total of plain_bytes of all pieces
     created_ns: int  # creation time; shown to users only
     previous: ManifestRef | None  # the previous image; None for the first image
-    pieces: tuple[Piece, ...]  # never empty
+    pieces: tuple[Piece, ...]  # at least one piece
     inodes: int  # number of inodes; shown to users only
     file_bytes: int  # total size of all regular files; shown to users only
     changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH: it has no changelog
@@ -113,7 +113,7 @@ def manifest_key(txg: Txg, epoch: Epoch, random_bytes: bytes) -> ObjectKey:
 
 def piece_key(prefix: str, number: int) -> ObjectKey:
     """Return the object key of piece *number*, counted from 0, of the image with *prefix*."""
-    assert 0 <= number < IMAGE_PIECES_MAX, "piece number out of range"
+    assert 0 <= number < IMAGE_PIECES_MAX, "the piece number is out of range"
     return ObjectKey(f"{prefix}/{number:0{PIECE_DIGITS}d}")
 
 
@@ -128,7 +128,7 @@ def parse_piece_key(key: str) -> ImageName | None:
 
 
 def image_of(key: ObjectKey) -> str:
-    """Return the prefix of *key* that is common to the objects of one image and unique to it."""
+    """Return the prefix of *key* that only objects of the same image have."""
     return key.rpartition("/")[0]
 
 
@@ -154,14 +154,14 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or is the manifest of another image than in *key*.
+        FormatError: the object is corrupt, or describes a different image than *key* says.
     """
     return _parse(key, envelope.decode(_MANIFEST_KIND, key, data, keyring))
 
 
 def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
     """Encode a piece of at most IMAGE_PIECE_BYTES; return the bytes of the object *key*."""
-    assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece is empty or too large"
+    assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece has 1 to IMAGE_PIECE_BYTES bytes"
     return envelope.encode(_PIECE_KIND, key, content, keyring)
 
 
@@ -191,7 +191,11 @@ def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) ->
 
 
 def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return the database bytes of a piece that has no readable manifest; raise FormatError."""
+    """Return the database bytes of a piece without a readable manifest.
+
+    Raises:
+        FormatError: the piece is damaged.
+    """
     return envelope.decode(_PIECE_KIND, key, data, keyring)
 
 
@@ -268,7 +272,7 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
         raise FormatError(key, "the txg or epoch in the manifest does not match its name")
     if manifest.previous is not None and manifest.previous.key == key:
-        raise FormatError(key, "the manifest names itself as the previous image")
+        raise FormatError(key, "the manifest refers to itself as the previous image")
     if manifest.page_size & (manifest.page_size - 1):
         raise FormatError(key, "the page size of the database is not a power of two")
     if manifest.database_bytes % manifest.page_size:
@@ -287,7 +291,7 @@ def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
 def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
     """Return the pieces of a manifest; raise FormatError if a piece is not at its position.
 
-    The check keeps a hostile manifest from making its reader fetch one object many times.
+    Without the check, a hostile manifest could make its reader fetch one object many times.
     The loop stops at the first wrong number, because a hostile manifest may list many pieces.
     """
     found = []
@@ -315,7 +319,7 @@ def _piece(key: ObjectKey, item: object) -> Piece:
 
 
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
-    """Return the items of a JSON array as fields with the given *names*; raise FormatError."""
+    """Return a JSON array as fields called *names*; raise FormatError if the length differs."""
     if not isinstance(item, list) or len(item) != len(names):
         raise FormatError(key, f"a JSON array does not consist of the items {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))

@@ -1,16 +1,16 @@
 """Kept points: named points in time that retention does not touch, one object for each.
 
 Owns: the fields of a kept point, and its object key. Does not know: which objects a kept point
-needs (``sync.history.pins``), who may keep or drop one (``sync.history.keeping``).
+needs (``sync.history.pins``), who may keep or drop a point (``sync.keeping``).
 Keeps: an object can be decoded only under its own key, and only if the key matches its name and
 txg.
 Design: docs/design/format.md, "Kept point".
 
     kept/<txg>-<hash of the name>-<random>     in an envelope, create-only
 
-The hash is keyed, so an encrypted bucket does not reveal names, and a name is found with one listing
-and one request. The random digits ensure that no name of an object is used twice, so a late DELETE
-never removes a later point of the same name.
+The hash is keyed, so an encrypted bucket does not reveal names. A point is found by its name with
+one listing and one request. The random digits make every key unique, so a late DELETE never removes
+a later point of the same name.
 """
 
 import re
@@ -64,7 +64,7 @@ class KeptPoint:
     def image_txg(self) -> Txg:
         """Return the txg of the image from which a restore begins."""
         name = image_codec.parse_manifest_key(self.image.key)
-        assert name is not None, "decode has checked the key"
+        assert name is not None, "decode must have checked the key"
         return name.txg
 
 
@@ -112,7 +112,7 @@ def encode(point: KeptPoint, keyring: Keyring) -> bytes:
         "auto": point.auto,
     }
     payload = dump(fields)
-    assert len(payload) <= KEPT_PAYLOAD_BYTES_MAX, "a payload that decode would refuse"
+    assert len(payload) <= KEPT_PAYLOAD_BYTES_MAX, "decode would refuse such a large payload"
     data = envelope.encode(_KIND, point.key, payload, keyring)
     if decode(point.key, data, keyring) != point:
         raise FormatError(point.key, "the encoded kept point decodes to different fields")
@@ -163,7 +163,7 @@ def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
     """Raise FormatError if fields contradict the key of the object or each other."""
     if not is_kept_name(point.name):
-        raise FormatError(key, "the kept point has a name that is not allowed")
+        raise FormatError(key, "the name of the kept point is not allowed")
     image = image_codec.parse_manifest_key(point.image.key)
     if image is None or image.txg > point.txg:
         raise FormatError(key, "the image of the kept point has an invalid name or a later txg")

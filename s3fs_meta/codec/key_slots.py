@@ -3,10 +3,10 @@
 Owns: key derivation from passphrases, the spelling of recovery keys, wrapping and unwrapping.
 Does not know: the superblock's other fields.
 
-Nonces. Each key slot, here also called a lock, has its own key. The key of a passphrase lock depends
-on a new random salt, the key of a recovery lock on a new random recovery key.
-Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is the associated
-data.
+Nonces. Each key slot, here also called a lock, has its own key. The key of a passphrase lock
+depends on a new random salt, the key of a recovery lock on a new random recovery key.
+Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is the
+associated data.
 
 Source: RFC 9106 (Argon2), section 4, for the cost: the second recommended option.
 """
@@ -55,7 +55,7 @@ class PassphraseLock:
 
     salt: str  # salt of 16 bytes, in hexadecimal
     cost: KdfCost
-    wrapped: str  # WRAPPED_BYTES, hexadecimal
+    wrapped: str  # the wrapped key of WRAPPED_BYTES bytes, in hexadecimal
 
 
 def lock_with_passphrase(

@@ -1,14 +1,14 @@
 """The lease: the epoch and the host that may write, and the newest image.
 
-Owns: the fields of the lease object, and the JSON form of the head alone.
+Owns: the fields of the lease object, and the JSON form of a head outside a lease.
 Does not know: stores, when an epoch is raised, takeovers.
-Keeps: decisions depend only on epoch, holder, nonce, machine, released and head. Host, pid and time
-are shown to users.
+Keeps: decisions depend only on epoch, holder, nonce, machine, released and head. The fields host,
+pid and time are only shown to users.
 Design: docs/design/format.md, "Lease".
 
 The lease is neither encrypted nor authenticated, so that it can be read without a passphrase. An
 attacker who can write to the bucket can change the lease. This can fence the writer or select an
-older image of this filesystem, but nothing more, because manifests are authenticated.
+older image of this filesystem. Manifests are authenticated, so no other damage is possible.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """Levels: objects that each contain the merged changes of a run of changelogs.
 
 Owns: the fields, names and alignment of level objects. Does not know: how changes are merged.
-Keeps: a level object records the hashes of its last changelog and of the changelog before its first.
-So it can replace only these changelogs of the chain. It can be decoded only under its own name.
+Keeps: a level object records the hashes of its last changelog and of the changelog before its
+first one. So it can replace only these changelogs of the chain. It can be decoded only under its
+own name.
 Design: docs/design/format.md, "Level".
 
     level/<n>/<first txg>-<last txg>     5^n txgs; the last txg is a multiple of 5^n; create-only
@@ -101,7 +102,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or is another level or run than in *key*.
+        FormatError: the object is corrupt, or has a different level or run than *key* says.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 

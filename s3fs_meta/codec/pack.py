@@ -4,7 +4,7 @@ Owns: records, index and trailer of a pack; the names of packs.
 Does not know: which blocks belong together, rows, stores.
 Keeps: every record can be read alone, from its own bytes; the index is enough to rebuild the rows
 of ``blocks`` and ``block_map`` as they were when the pack was made.
-Design: docs/design/format.md, "Pack", has the bytes and the figures behind them.
+Design: docs/design/format.md, "Pack", defines the bytes and explains the chosen sizes.
 
     record | record | ... | index record | trailer
 
@@ -56,11 +56,11 @@ TRAILER_BYTES: Final = FIELDS.size + HASH_BYTES + len(_MAGIC)
 
 assert PACK_BLOCKS_MAX * (ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PACK_BYTES_TARGET - (
     BLOCK_BYTES_MAX
-), "a pack that was not full must take one more block and its index"
+), "a pack that is not full must have room for one more block and for its index"
 
 
 class PackEntry(NamedTuple):
-    """One packed block: its location, its hash, and its position in a file at that time."""
+    """One packed block: its location and hash, and its position in a file when it was packed."""
 
     block: BlockId
     hash: bytes  # keyring.block_hash of the block's content
@@ -100,9 +100,9 @@ def parse_key(key: str) -> Epoch | None:
 class PackWriter:
     """Collects blocks into one pack.
 
-    Holds the complete pack in memory, at most PACK_BYTES_MAX. One thread at a time.
-    Its memory is mapped once. A growing buffer would be copied from time to time with the
-    interpreter lock held, and block the event loop for tens of milliseconds.
+    The writer keeps the complete pack in memory, at most PACK_BYTES_MAX. Only one thread at a time
+    may use the writer. The memory is mapped once. A growing buffer would be copied from time to
+    time with the interpreter lock held, which blocks the event loop for tens of milliseconds.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class PackWriter:
         *,
         bytes_target: int = PACK_BYTES_TARGET,
     ) -> None:
-        assert bytes_target <= PACK_BYTES_TARGET, "a larger pack may not hold its last block"
-        assert parse_key(key) is not None, "a pack needs a name from new_key"
+        assert bytes_target <= PACK_BYTES_TARGET, "a larger target may leave no room for a block"
+        assert parse_key(key) is not None, "the key of a pack must come from new_key"
         self._key = key
         self._bytes_target = bytes_target
         self._keyring = keyring
@@ -147,7 +147,7 @@ class PackWriter:
         block: BlockId,
         ino: Ino,
         block_index: BlockIndex,
-        hash: bytes,  # noqa: A002 - the name of the field in PackEntry
+        hash: bytes,  # noqa: A002 - same name as the field of PackEntry
         data: bytes | memoryview,
     ) -> None:
         """Append one block; the caller may reuse the buffer *data* afterwards.
@@ -155,8 +155,8 @@ class PackWriter:
         *hash* is ``keyring.block_hash(data)``. This method computes the hash again, because a block
         with a wrong hash could never be read.
         """
-        assert not self.full, "a full pack must be finished"
-        assert 0 < len(data) <= BLOCK_BYTES_MAX, "a block holds something, up to the largest size"
+        assert not self.full, "a full pack accepts no more blocks"
+        assert 0 < len(data) <= BLOCK_BYTES_MAX, "a block must have from 1 to BLOCK_BYTES_MAX bytes"
         assert self._keyring.block_hash(data) == hash, "the block changed after it was hashed"
         offset = self.size_bytes
         stored_bytes = self._append(data, b"block")
@@ -168,8 +168,8 @@ class PackWriter:
         """Return the pack, which has at least one block; the writer must not be used afterwards.
 
         Raises:
-            FormatError: the encoded index decodes to different fields, because of a bug or bad memory;
-                the caller must not store the pack.
+            FormatError: the encoded index decodes to different fields, because of a bug or bad
+                memory; the caller must not store the pack.
         """
         assert self._entries, "a pack must not be empty"
         index = b"".join(encode_entry(entry) for entry in self._entries)
@@ -246,7 +246,8 @@ def read_index(
     Raises:
         NewerFormatError: the pack has a version that this program does not know. If only the bytes
             of the version were damaged, FormatError is raised instead.
-        FormatError: the pack is corrupt, truncated or extended, or has another filesystem or name.
+        FormatError: the pack is corrupt, truncated or extended, or was written under another name
+            or by another filesystem.
     """
     trailer = _parse_trailer(key, tail, object_bytes)
     if len(tail) < trailer.tail_bytes:

@@ -35,7 +35,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
-# key of the second copy, which replaces a lost superblock
+# key of the second copy, which is used if the superblock is lost
 COPY_KEY: Final = ObjectKey("superblock-copy")
 COPIED_SINCE: Final = 3  # the first format version whose filesystems have an object COPY_KEY
 FORMAT_VERSION: Final = 3
@@ -45,7 +45,7 @@ _RETENTION_SINCE: Final = 2
 _GENERATION_SINCE: Final = 3
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-# shuts out older programs, which delete objects that kept points need
+# the feature that shuts out older programs, which would delete objects of kept points
 KEPT_POINTS: Final = "kept-points"
 # The document docs/design/format.md defines when a feature is added.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})
@@ -64,7 +64,7 @@ class Superblock:
     block_bytes: int
     page_size: int
     unsafe_single_writer: bool  # True: the user accepts that the store cannot fence a second writer
-    features: tuple[str, ...]  # names of features, sorted, each once
+    features: tuple[str, ...]  # names of features, sorted, without duplicates
     hash_key: str | None  # key of 32 bytes, in hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # wrapped key of 48 bytes, in hexadecimal
@@ -72,7 +72,7 @@ class Superblock:
     # Seconds for which old states stay available; 0: only the newest state is retained.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
-    # every change increments it; the authentic copy with the highest value is used
+    # incremented by every change; the authentic copy with the highest generation is used
     generation: int = 1
 
     @property
@@ -148,7 +148,7 @@ def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
 
 
 def unlock_with_recovery(superblock: Superblock, recovery_key: str) -> Keyring:
-    """Return the keys of an encrypted filesystem, unlocked with a recovery key of either case.
+    """Return the keys of an encrypted filesystem, unlocked with a recovery key in any letter case.
 
     Raises:
         PassphraseError: the recovery key is mistyped or wrong.
@@ -167,7 +167,7 @@ def rewrap(
     *,
     cost: KdfCost = STANDARD_COST,
 ) -> Superblock:
-    """Return the superblock with a new passphrase and the next generation; keep the recovery key.
+    """Return the superblock of the next generation with a new passphrase; keep the recovery key.
 
     Raises:
         UsageError: the passphrase is empty.
@@ -177,7 +177,7 @@ def rewrap(
 
 
 def renew_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
-    """Return the superblock with a new recovery key and the next generation, and the new key.
+    """Return the superblock of the next generation with a new recovery key, and that key.
 
     The old recovery key opens only superblocks of earlier generations.
     """
@@ -193,7 +193,7 @@ def _with_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superb
 
 
 def _next(superblock: Superblock) -> Superblock:
-    """Increment the generation; the caller must change and authenticate the result."""
+    """Return a superblock of the next generation, which the caller must authenticate."""
     generation = min(superblock.generation + 1, INTEGER_MAX)
     return replace(superblock, generation=generation, format_version=FORMAT_VERSION)
 
@@ -206,7 +206,7 @@ def amend(
     page_size: int | None = None,
     retention_s: int | None = None,
 ) -> Superblock:
-    """Return the superblock with another label, page size or retention, and the next generation.
+    """Return the superblock of the next generation with another label, page size or retention.
 
     Raises:
         UsageError: an argument is out of range.
@@ -222,8 +222,8 @@ def amend(
 
 
 def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Superblock:
-    """Return the superblock with a feature that older programs refuse, and the next generation."""
-    assert feature in KNOWN_FEATURES, "a program knows the features that it uses"
+    """Return the superblock of the next generation with a feature that older programs refuse."""
+    assert feature in KNOWN_FEATURES, "the feature must be in KNOWN_FEATURES"
     features = tuple(sorted({*superblock.features, feature}))
     changed = replace(_next(superblock), features=features)
     return _authenticated(changed, keyring) if changed.encrypted else changed
@@ -236,7 +236,7 @@ def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superb
 
 
 def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
-    """Return whether a superblock is unchanged since a host with these keys wrote it.
+    """Return whether a host with these keys wrote the superblock exactly as it is.
 
     On a plain filesystem, which has no secrets, return whether the hash key is the same.
     """
@@ -296,7 +296,7 @@ def fields_of(superblock: Superblock) -> dict[str, object]:
 
 
 def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
-    """Decode the superblock in the object *key*; only unlocking verifies its authenticity.
+    """Return the superblock in the object *key*; only unlocking verifies its authenticity.
 
     Raises:
         NewerFormatError: the superblock has a version or a feature that this program does not know.

@@ -2,8 +2,8 @@
 
 Owns: the first line with noun and version, the JSON, and the last line with the hash.
 Does not know: the fields.
-Keeps: a changed, missing or added byte is detected. The checksum has no key, so it detects corruption
-but not an attack. The module that owns the fields protects those that must be authentic.
+Keeps: a changed, missing or added byte is detected. The checksum has no key, so it detects
+corruption but not an attack. The module that owns the fields protects those that must be authentic.
 
     s3fs-meta <noun> <version>
     {...}
@@ -57,7 +57,7 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     text = bytes(data)
     found = version_of(noun, key, text)
     body, last = text[:-LAST_BYTES], text[-LAST_BYTES:]
-    # The checksum is verified first, so that a flipped bit in the version counts as damage.
+    # The checksum is verified first, so that a flipped bit in the version is reported as damage.
     if last != last_line(body):
         raise FormatError(key, "the object has a wrong checksum")
     if found != version:

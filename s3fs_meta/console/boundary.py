@@ -25,11 +25,10 @@ Body = Callable[[], int | None]
 def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
     """Run the body of a program and return its exit status.
 
-    An error that the user can handle is printed as one line on standard error, a bug as a
-    traceback.
+    An expected error is printed as one line on standard error, and a bug as a traceback.
     """
     if sys.flags.optimize:
-        print_line(program, "refuses to run under python -O: its assertions are needed")
+        print_line(program, "refuses to run under python -O, because it needs its assertions")
         return ExitStatus.USAGE
     try:
         return _status(body)
@@ -60,7 +59,7 @@ def _status(body: Body) -> ExitStatus | int:
     try:
         status = body() or ExitStatus.DONE
         if sys.stdout is not None:  # stdout is None if the caller closed it
-            sys.stdout.flush()  # fails here instead of at the exit, which has another status
+            sys.stdout.flush()  # a failed flush at exit would change the exit status
     except (BrokenPipeError, SystemExit) as exc:
         # After EPIPE, typer and rich raise SystemExit.
         if isinstance(exc, SystemExit) and not isinstance(exc.__context__, BrokenPipeError):

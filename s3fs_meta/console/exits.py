@@ -41,10 +41,10 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.BUG: "a bug; report it with the traceback",
     ExitStatus.USAGE: "an option or argument is wrong; nothing was changed",
     ExitStatus.SETTINGS: "the command cannot be carried out as given; the message says what to do",
-    ExitStatus.PASSPHRASE: "the passphrase or recovery key is wrong, or there is none",
+    ExitStatus.PASSPHRASE: "the passphrase or recovery key is wrong or missing",
     ExitStatus.NO_FILESYSTEM: "there is no filesystem at the URL",
     ExitStatus.NOT_EMPTY: "mkfs found objects at the URL, or a filesystem around it",
-    ExitStatus.HELD: "another host, or another process on this host, holds the filesystem",
+    ExitStatus.HELD: "another host, or another process on this host, is using the filesystem",
     ExitStatus.NOT_MOUNTED: "the filesystem is not mounted on this host",
     ExitStatus.STORE: "the store cannot be reached, or its response is invalid",
     ExitStatus.STORE_ACCESS: "credentials, policy, bucket or region are wrong",
@@ -52,7 +52,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.CORRUPTION: "stored data is damaged; run fsck",
     ExitStatus.FENCED: "another host has taken the filesystem over",
     ExitStatus.LOCAL: "the local disk or database failed",
-    ExitStatus.REQUEST: "the filesystem refused: no space, read-only, not permitted",
+    ExitStatus.REQUEST: "the filesystem refused the operation: no space, read-only, not permitted",
     ExitStatus.CONTROL: "the mount sent no valid response, or its change is not visible yet",
     ExitStatus.IN_USE: "unmounted, but processes on this host still use the filesystem",
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
@@ -60,7 +60,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
 
 HOMES: Final = (errors, bucket_errors, mount_errors)  # the modules with error classes
 
-# The first matching family decides, so subclasses precede their base classes.
+# The first matching class decides, so subclasses precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.PassphraseError, ExitStatus.PASSPHRASE),
     (errors.UsageError, ExitStatus.USAGE),
@@ -88,7 +88,7 @@ FSCK_MEANINGS: Final[Mapping[int, str]] = {
     1: "errors were corrected",
     4: "errors remain",
     5: "some errors were corrected, others remain",
-    8: "the check could not be made: store, passphrase, lease, disk",
+    8: "the check failed because of the store, passphrase, lease or disk",
     16: "an option or argument is wrong",
     32: "interrupted",
 }
@@ -96,7 +96,7 @@ FSCK_OPERATIONAL: Final = 8
 FSCK_USAGE: Final = 16
 FSCK_CANCELLED: Final = 32
 
-# The exit statuses that mount(8) expects of its helpers.
+# The exit statuses that mount(8) expects from its helpers.
 MOUNT_MEANINGS: Final[Mapping[int, str]] = {
     0: "mounted",
     1: "an option or argument is wrong",
@@ -111,7 +111,7 @@ MOUNT_FAILED: Final = 32
 
 
 def status_of(exc: BaseException) -> ExitStatus:
-    """Return the exit status of an error; an error that belongs to no family is a bug."""
+    """Return the exit status of an error; an error of no family is a bug."""
     for family, status in FAMILIES:
         if is_kind(exc, family):
             return status
@@ -119,7 +119,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error, or the daemon's error that it reports, belongs to classes."""
+    """Return whether an error, or the daemon's error in it, is an instance of given classes."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = next((getattr(home, exc.kind) for home in HOMES if hasattr(home, exc.kind)), None)

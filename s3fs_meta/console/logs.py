@@ -13,9 +13,9 @@ from typing import Final
 
 from typing_extensions import override
 
-LOG_BYTES_MAX: Final = 10 << 20  # size at which the log file replaces the previous log file
+LOG_BYTES_MAX: Final = 10 << 20  # size at which the log is rotated; one old log is kept
 
-# Prefixes that give a line on standard error its priority in the journal: sd-daemon(3).
+# Prefixes that set the journal priority of a line on standard error; see sd-daemon(3).
 _PRIORITIES: Final = {
     logging.CRITICAL: "<2>",
     logging.ERROR: "<3>",
@@ -25,12 +25,12 @@ _PRIORITIES: Final = {
 }
 
 
-# Completes the commands in a message with their options.
+# Adds the options to the commands in a message.
 Complete = Callable[[str], str]
 
 
 class CompletingFormatter(logging.Formatter):
-    """Formats records, and completes the commands that their messages advise."""
+    """Formats records, and adds the options to the commands in their messages."""
 
     def __init__(self, text: str, complete: Complete = str) -> None:
         super().__init__(text)

@@ -30,7 +30,7 @@ def print_text(text: str) -> None:
 
 
 def print_at_once(text: str) -> None:
-    """Print one line of a command that continues, so that a pipe or a file gets it now."""
+    """Print one line and flush it, so that a pipe or a file receives it while the command runs."""
     print_text(text)
     sys.stdout.flush()
 

@@ -15,7 +15,8 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-PASSPHRASE_BYTES_MAX: Final = 64 << 10  # bounds memory if the file is, say, a disk image
+# Bounds the memory if the file is, for example, a disk image.
+PASSPHRASE_BYTES_MAX: Final = 64 << 10
 
 Ask = Callable[[str], str]
 """Shows a prompt and returns the typed line; raises PassphraseError without a terminal."""
@@ -31,7 +32,7 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
 
     Args:
         prompt: text of the prompt.
-        instead: alternatives to the terminal that the error message names.
+        instead: alternatives to the terminal, for the error message.
 
     Raises:
         PassphraseError: the process has no terminal.
@@ -109,7 +110,7 @@ def readable_by_others(file: Path | None) -> str:
     try:
         mode = 0 if file is None else file.stat().st_mode
     except OSError:
-        return ""  # reading the file reports the error later
+        return ""  # the error is reported later, when the file is read
     is_open = bool(mode & stat.S_IROTH)
     return f"other users can read the passphrase file {str(file)!r}: chmod 600" if is_open else ""
 

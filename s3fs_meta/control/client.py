@@ -34,7 +34,7 @@ async def call(
         NotMountedError: no mount listens on the socket.
         ControlError: the mount answered with an error, or closed the connection.
 
-    Schedule point: always.  Locks: takes none.
+    Always yields to other tasks. Takes no locks.
     """
     async with await _connect(directory) as stream:
         try:
@@ -54,11 +54,11 @@ async def _connect(directory: Path) -> trio.SocketStream:
             made[0].close()
 
     # A thread connects, because a non-blocking connect(2) does not wait if the queue is full.
-    # It then fails with EAGAIN (unix(7)), which trio would treat as success.
+    # The call would fail with EAGAIN (unix(7)), which trio would treat as success.
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # the task closes the connection, or the thread if it is later
+        abandoned.set()  # if the thread connects only after this, it closes the connection itself
         for connection in made:
             connection.close()
         raise

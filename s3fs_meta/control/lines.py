@@ -22,7 +22,7 @@ class LineReader:
             ControlError: the line is too long, or the stream ends inside it.
             trio.BrokenResourceError: the connection broke.
 
-        Schedule point: unless the buffer contains a line.  Locks: takes none.
+        Yields to other tasks unless the buffer contains a line. Takes no locks.
         """
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:

@@ -56,7 +56,7 @@ class ControlServer:
 
         Args:
             directory: the state directory; the caller holds its lock, so an existing socket
-                remained from an earlier mount.
+                is left over from an earlier mount.
             handlers: the handler of each command, by the command's name.
             bound: commands that are cancelled when the client disconnects; all others run to
                 completion.
@@ -72,7 +72,7 @@ class ControlServer:
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until cancelled, then remove the socket.
 
-        Schedule point: always.  Locks: takes none.
+        Always yields to other tasks. Takes no locks.
         """
         with _listen(self._directory) as listener:
             try:
@@ -172,7 +172,7 @@ def _listen(directory: Path) -> trio.socket.SocketType:
 
 
 async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
-    """Return the next connection; retry while the host lacks descriptors or memory."""
+    """Return the next connection; retry while the host is short of descriptors or memory."""
     while True:
         try:
             connection, _ = await listener.accept()
@@ -211,7 +211,7 @@ async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.Soc
         async for event in receive:
             await stream.send_all(encode(event))
     except trio.BrokenResourceError:
-        receive.close()  # the connection is lost; sending the reply raises the error
+        receive.close()  # the connection is lost; sending the reply will raise the error
 
 
 async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:

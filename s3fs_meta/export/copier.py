@@ -3,7 +3,7 @@
 Owns: creating files with content, modes, owners, times, attributes, links, holes; special files;
 reporting missing content. Does not know: the choice of files, the source of their content.
 Keeps: no file outside the target is written. Entries are created by path, and damaged rows may
-contain a symbolic link and a directory of one name: the caller must copy the directory first.
+contain a symbolic link and a directory of the same name: the caller must copy the directory first.
 All other operations use file descriptors, which no symbolic link can redirect.
 """
 
@@ -95,8 +95,8 @@ class Copier:
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
-        self.left_out: Counter[str] = Counter()  # number of omitted privileges by kind
-        # Number of refused entries and attributes by kind.
+        self.left_out: Counter[str] = Counter()  # number of privileges that were omitted, by kind
+        # Number of entries and attributes that the target refused, by kind.
         self.refused: Counter[str] = Counter()
 
     # --- names -----------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Copier:
 
     def finish(self) -> None:
         """Apply the postponed attributes of directories; must be the last call."""
-        for attributes, path in self._put_off:  # inner directories precede outer directories
+        for attributes, path in self._put_off:  # subdirectories precede their parents
             self._finish_directory(attributes, path)
         self._put_off.clear()
 
@@ -262,7 +262,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress and count an error in a context, because the target refused an operation."""
+        """Suppress an error in a context, and count it as refused by the target."""
         try:
             yield
         except OSError as exc:
@@ -271,7 +271,7 @@ class Copier:
 
 
 def is_name(name: bytes) -> bool:
-    """Return whether a name is valid, because damaged rows may contain invalid names."""
+    """Return whether a name is valid; damaged rows may contain invalid names."""
     return name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name
 
 
@@ -297,7 +297,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first INCOMPLETE_FILES_TOLD_MAX incomplete files; other files are only counted.
+        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete files. Others are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:
@@ -333,7 +333,7 @@ class Tally:
         if self.incomplete_files > _SHOWN_MAX:
             yield f"  … and {self.incomplete_files - _SHOWN_MAX} more files that are not complete"
         for why, counted in (
-            ("not copied, because this user or the target filesystem may not", copier.refused),
+            ("not copied (no permission, or unsupported by the target)", copier.refused),
             ("omitted because of --no-privileges", copier.left_out),
         ):
             if counted:

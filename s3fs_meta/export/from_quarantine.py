@@ -110,7 +110,7 @@ class KeptContent:
         return max(cached_blocks.synced_bytes(self._db, block), self._logged_bytes(block))
 
     def _logged_bytes(self, block: BlockId) -> int:
-        """Return the end of the content that the intent log has of a block."""
+        """Return the offset at which a block's content in the intent log ends."""
         return max((piece.stop for piece in self._logged.get(block, ())), default=0)
 
     def _with_logged(self, block: BlockId, data: bytes) -> bytes:

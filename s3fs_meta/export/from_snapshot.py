@@ -30,11 +30,11 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # True for the end of a directory, after its last entry
+    left: bool = False  # True for the step after the last entry of a directory
 
 
 def find(db: Database, path: bytes) -> list[Step]:
-    """Return the steps to a path: its parent directories from the root on, then the path.
+    """Return the steps to a path: its parent directories, starting at the root, then the path.
 
     Symbolic links are not followed.
 

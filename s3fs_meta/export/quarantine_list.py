@@ -1,4 +1,4 @@
-"""The list of quarantined states, and the changes in them that the bucket may lack.
+"""The list of quarantined states, and the changes in them that may not be in the bucket.
 
 Owns: finding the directories, reading their databases, comparing a database with its base in the
 bucket, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
@@ -159,7 +159,7 @@ class Names:
     def _directory(self, ino: Ino) -> bytes | None:
         """Return the path of a directory; use no recursion, because trees may be deep."""
         way: list[Ino] = []
-        while ino not in self._paths:  # ends, because each pass adds a directory
+        while ino not in self._paths:  # bounded, because each pass adds a directory
             way.append(ino)
             self._paths[ino] = None  # ends the loop if damaged rows form a cycle
             if ino not in self._directories:

@@ -35,7 +35,7 @@ _MINIMAL: Final = frozenset({USER_OBJ, GROUP_OBJ, OTHER})
 
 
 class AclEntry(NamedTuple):
-    """One entry of an ACL; ``id`` is a user or group ID only with the tags USER and GROUP."""
+    """One entry of an ACL; ``id`` has a meaning only for the tags USER and GROUP."""
 
     tag: int
     perm: int
@@ -61,7 +61,8 @@ def decode(value: bytes) -> Acl:
     return _decode_minimal(value) if len(value) == _MINIMAL_BYTES else _decode(value)
 
 
-@functools.lru_cache(maxsize=512)  # the number of permission sets: cp(1) sets an ACL for each file
+# One entry per set of permissions, because cp(1) sets an ACL for each file.
+@functools.lru_cache(maxsize=512)
 def _decode_minimal(value: bytes) -> Acl:
     return _decode(value)
 

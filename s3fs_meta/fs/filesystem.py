@@ -161,7 +161,7 @@ class Filesystem:
             nursery.start_soon(self.data.read_ahead.run)
 
     def adopt_orphans(self) -> None:
-        """Purge orphans of an earlier mount, if the mount is writable. Schedule point: never."""
+        """Purge orphans of an earlier mount, if the mount is writable. Never yields."""
         if self.status.writable:
             self.orphans.adopt_all()
             self.capacity.count()
@@ -169,7 +169,7 @@ class Filesystem:
     # --- forget, open, release -----------------------------------------------------------------
 
     def forget(self, ino: Ino, times: int) -> None:
-        """Decrease the lookup count of an inode at the kernel's request. Schedule point: never."""
+        """Decrease the lookup count of an inode at the kernel's request. Never yields."""
         if not self.lookups.forget(ino, times):
             self.open_files.forgotten(ino)
             self.orphans.unused(ino)
@@ -196,7 +196,7 @@ class Filesystem:
         Raises:
             NoInodeError: the inode does not exist.
             NotPermittedError: the inode is locked, immutable or append-only.
-            What ``FileData.truncate`` raises.
+            The errors of ``FileData.truncate``.
         """
         attributes = self.attributes.get(ino)
         if writes or truncates:
@@ -208,7 +208,7 @@ class Filesystem:
         return clears
 
     def release(self, ino: Ino) -> None:
-        """Close an inode once, after ``open``. Schedule point: never."""
+        """Close an inode once, after ``open``. Never yields to other tasks."""
         if not self.open_files.closed(ino):
             self.orphans.unused(ino)
 
@@ -233,9 +233,9 @@ class Filesystem:
         """Change attributes, including the size; return all attributes.
 
         Raises:
-            What ``FileData.truncate`` and ``AttributeStore.set_attributes`` raise.
+            The errors of ``FileData.truncate`` and ``AttributeStore.set_attributes``.
 
-        Schedule point: only if the size changes.
+        Yields to other tasks only if the size changes.
         """
         if wanted.size_bytes is None:
             return self.attributes.set_attributes(ino, wanted)

@@ -24,8 +24,8 @@ from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Ino, InodeFlag
 
 # The command numbers, from linux/fs.h, encode the size of a long, but the argument is an int.
-GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
-SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
+GET: Final = 0x8008_6601  # the command FS_IOC_GETFLAGS
+SET: Final = 0x4008_6602  # the command FS_IOC_SETFLAGS
 GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux sends before it sets a flag
 SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR, which the chattr command of xfs_io(8) sends
 COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED, SET_EXTENDED})
@@ -81,7 +81,10 @@ class InodeFlags:
         self._now_ns = now_ns
 
     async def command(self, ino: Ino, command: int, given: bytes, *, is_root: bool) -> bytes:
-        """Run an ioctl command of COMMANDS; return its output. Raises as ``get`` and ``set``."""
+        """Run one of the ioctl commands in COMMANDS and return its output.
+
+        Raises the same errors as ``get`` and ``set``.
+        """
         if command == GET:
             return _FLAGS.pack(self.get(ino))
         if command == GET_EXTENDED:
@@ -119,7 +122,7 @@ class InodeFlags:
             NotPermittedError: the caller is not root, or the inode is locked.
             NoInodeError, ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         if wanted & ~_SETTABLE:
             raise NotSupportedError(f"inode flags {wanted & ~_SETTABLE:#x} in FS_IOC_SETFLAGS")

@@ -35,7 +35,7 @@ from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino, InodeFlag
 
-RENAME_NOREPLACE: Final = 1  # linux/fs.h
+RENAME_NOREPLACE: Final = 1  # from linux/fs.h
 RENAME_EXCHANGE: Final = 2
 RENAME_WHITEOUT: Final = 4
 _RENAME_FLAGS: Final = frozenset(
@@ -69,7 +69,7 @@ class Namespace:
     # --- lookup --------------------------------------------------------------------------------
 
     def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
-        """Return the attributes of a name's inode, or None if the directory lacks the name.
+        """Return the attributes of a name's inode, or None if the name is not in the directory.
 
         Raises:
             NameTooLongError: the name is longer than NAME_BYTES_MAX.
@@ -122,19 +122,22 @@ class Namespace:
         """Create a regular file, FIFO, socket or device (mknod(2), open(2) with O_CREAT).
 
         Raises:
-            EntryExistsError, NoEntryError, NameTooLongError, InvalidRequestError, and what
-            ``Changes.begin`` raises: nothing was changed.
+            EntryExistsError, NoEntryError, NameTooLongError, InvalidRequestError, or an error of
+            ``Changes.begin``: nothing was changed.
         """
         if mode & _TYPE not in _NODE_TYPES:
             raise InvalidRequestError("file type", oct(mode))
         return self._create(parent, name, mode, caller, rdev=rdev)
 
     def make_directory(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attributes:
-        """Create an empty directory. Raises as ``make_node``, and TooManyLinksError."""
+        """Create an empty directory.
+
+        Raises TooManyLinksError, and the errors of ``make_node``.
+        """
         return self._create(parent, name, mode & ~_TYPE | _DIRECTORY, caller)
 
     def make_symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attributes:
-        """Create a symbolic link. Raises as ``make_node``."""
+        """Create a symbolic link. Raises the same errors as ``make_node``."""
         if len(target) > SYMLINK_BYTES_MAX:
             raise NameTooLongError(len(target))
         if not target:
@@ -195,8 +198,8 @@ class Namespace:
         """Create a regular file without a name (open(2), O_TMPFILE).
 
         Raises:
-            NoEntryError, NeedsDirectoryError, NotPermittedError, and what ``Changes.begin``
-            raises: nothing was changed.
+            NoEntryError, NeedsDirectoryError, NotPermittedError, or an error of
+            ``Changes.begin``: nothing was changed.
         """
         directory = self._directory(parent)
         mode = mode & ~_TYPE | stat.S_IFREG
@@ -360,7 +363,7 @@ class Namespace:
 
         A whiteout is a character device with the number 0, 0.
 
-        Transaction: inside the group of the rename. Source: rename(2), RENAME_WHITEOUT.
+        Call this in the transaction of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
         db, now_ns = self._db, self._now_ns()
         dentries.add(db, parent, name, Ino(db.counters.next_ino))
@@ -470,7 +473,7 @@ class Namespace:
         self._moved(target, new_parent, parent, now_ns)
 
     def _moved(self, moved: Attributes, parent: Ino, new_parent: Ino, now_ns: int) -> None:
-        inodes.add_links(self._db, moved.ino, 0, now_ns)  # ctime
+        inodes.add_links(self._db, moved.ino, 0, now_ns)  # this only sets the ctime
         if parent == new_parent:
             return
         if stat.S_ISDIR(moved.mode):

@@ -30,19 +30,20 @@ class OpenInode:
         # True if security.capability is set, None if that is unknown.
         # The value is cached, because the kernel requests the attribute before every write(2).
         self.has_capability: bool | None = None
-        # End of the last read, near which a sequential read starts. -1: no read yet.
+        # Offset at which the last read ended, or -1 before the first read.
+        # A sequential read starts near this offset.
         self.read_position = -1
         # Number of blocks to read ahead; 0 if no process reads sequentially.
         self.ahead_blocks = 0
         # True if a process opened the inode for writing, so that the kernel may have dirty pages.
         self.was_written = False
-        # True if the inode became immutable while it was open: dirty pages are still accepted.
+        # True if the inode became immutable while open. Its dirty pages are still accepted.
         self.finishes = False
         # True if the inode was created without a name and may be linked (open(2), O_TMPFILE).
         self.is_linkable = False
-        # Number of blocks in the kernel's cached st_blocks. -1: unknown.
+        # Number of blocks in the st_blocks that the kernel has cached, or -1 if unknown.
         self.known_blocks = -1
-        # Index of the first block that read-ahead has not requested yet.
+        # Index of the first block of the file that read-ahead has not requested yet.
         self.asked_until = 0
 
     def forget_capability(self) -> None:
@@ -61,10 +62,10 @@ class OpenFiles:
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
         # True if the kernel reports open and close. Without reports the mount is read-only.
-        # A file then counts as open from its first read until the kernel forgets the inode.
+        # If opens are not reported, a file counts as open from its first read until a forget.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel. close(2) writes all pages back.
-        # The second value is the monotonic time since which there are such inodes, or None.
+        # Monotonic time at which ``writing`` became positive, or None while ``writing`` is 0.
         self.writing = 0
         self.writing_since_s: float | None = None
 

@@ -75,14 +75,14 @@ class Orphans:
         self._known.add(ino)
 
     def unlinked(self, ino: Ino) -> None:
-        """Record that an inode lost its last name; purge an unused inode. Inside a group."""
+        """Record that an inode lost its last name; purge an unused inode. Needs a transaction."""
         self._known.add(ino)
         self.unused(ino)
 
     def unused(self, ino: Ino) -> None:
         """Purge an inode if it is an orphan that is not open and has no lookup count.
 
-        The caller calls this when a lookup or open count becomes zero. Schedule point: never.
+        The caller calls this when a lookup or open count becomes zero. Never yields to other tasks.
         """
         if (
             ino not in self._known
@@ -192,7 +192,7 @@ class Orphans:
 def unmap(
     db: Database, cache: BlockCache, ino: Ino, blocks: list[tuple[BlockIndex, BlockId]]
 ) -> None:
-    """Turn blocks of a file into holes, and release the blocks. Transaction: inside a group.
+    """Turn blocks of a file into holes, and release the blocks. Requires an open transaction.
 
     Raises:
         BadRowError: the row of a block or of its pack cannot be read; nothing was changed.
@@ -202,7 +202,7 @@ def unmap(
     rows = [blocks_meta.get(db, block) for _index, block in blocks]
     for pack in {row.pack for row in rows if row.pack is not None}:
         packs.get(db, pack)
-    # False if a row changes in the loop below.
+    # If two entries share a block, the loop below changes its row, so the row is read again.
     are_distinct = len({row.block for row in rows}) == len(rows)
     for (index, block), row in zip(blocks, rows, strict=True):
         block_map.remove_read(db, ino, index)

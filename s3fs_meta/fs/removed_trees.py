@@ -1,6 +1,6 @@
 """The list of removed trees: directories removed with their entries, which are not empty yet.
 
-Owns: the list, and the check whether a directory is in a removed tree. Such a directory counts as
+Owns: the list, and the check whether a directory is in a removed tree. Such a directory is
 removed: no name in it can be added, removed or changed, even by a process that has it open.
 Does not know: the deletion of the entries (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
@@ -52,7 +52,7 @@ class RemovedTrees:
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
-        """Add a top whose row has the flag REMOVED to the list. Schedule point: never.
+        """Add a top whose row has the flag REMOVED to the list. Never yields to other tasks.
 
         Args:
             top: the directory.

@@ -21,20 +21,20 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class Slices:
-    """The maximum work of each kind between two schedule points."""
+    """The maximum amount of work of each kind between two schedule points."""
 
-    # Blocks that a truncation, punched hole or removal releases.
+    # Number of blocks that a truncation, a punched hole or a removal releases.
     purged_blocks: int = PURGE_BLOCKS_MAX
-    names: int = TREE_SLICE_NAMES  # names that are removed, locked or listed
-    # Directories whose names are removed, locked or listed.
+    names: int = TREE_SLICE_NAMES  # number of names that are removed, locked or listed
+    # Number of directories whose names are removed, locked or listed.
     directories: int = TREE_SLICE_DIRECTORIES
-    walked_blocks: int = WALK_SLICE_BLOCKS  # blocks of files that are listed
+    walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks of files that are listed
     cloned_names: int = CLONE_SLICE_NAMES
-    shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks that a clone or a copied range shares
-    # Positions of a file with dirty blocks that a clone copies.
+    shared_blocks: int = CLONE_SLICE_BLOCKS  # number of blocks that a clone or copied range shares
+    # Number of block map entries that a clone copies of a file with dirty blocks.
     cloned_indexes: int = LOOP_SLICE_ROWS
-    cloned_bytes: int = CLONE_COPIED_BYTES  # bytes of dirty blocks that a clone copies
-    copied_bytes: int = COPIED_RANGE_BYTES  # bytes that one copy_file_range(2) writes
+    cloned_bytes: int = CLONE_COPIED_BYTES  # number of bytes that a clone copies from dirty blocks
+    copied_bytes: int = COPIED_RANGE_BYTES  # number of bytes that one copy_file_range(2) writes
 
 
 DEFAULT_SLICES: Final = Slices()

@@ -5,8 +5,8 @@ Keeps: a worker is always free for metadata requests. The requests of one user l
 other users. Waiting readers never cause a write-back to be refused, because the kernel would lose the
 data.
 
-The code that receives a request sets ``caller`` in the task of the request, so that no layer in
-between must pass it as an argument.
+The code that receives a request sets ``caller`` in the task of the request. So no layer in between
+has to pass it as an argument.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from s3fs_meta.errors import BusyError
 from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
 UNKNOWN: Final = -1  # user ID of a request without a known caller
-WRITE_BACK: Final = -2  # user ID of the kernel, which writes back data of all users
+WRITE_BACK: Final = -2  # user ID for the kernel, which writes back the data of all users
 
 caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 """The user ID of the current request, UNKNOWN or WRITE_BACK."""
@@ -61,8 +61,8 @@ class WaitingRoom:
     def _require_place(self, uid: int) -> None:
         """Raise BusyError if too many requests are waiting.
 
-        A user may have at most twice as many waiting requests as are still free. So other users can
-        always send requests, and a single user can use two thirds of the total. Source: Choudhury
+        A user may have at most twice as many waiting requests as there are free places. So there is
+        always room for other users, and a single user can fill two thirds. Source: Choudhury
         and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:

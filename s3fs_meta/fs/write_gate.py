@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Invalidations(NamedTuple):
     """Names and inodes to invalidate in the kernel, for example after a lost group."""
 
-    names: list[tuple[Ino, bytes]]  # (directory, name)
+    names: list[tuple[Ino, bytes]]  # the directory, and the name in it
     inodes: list[Ino]
 
 
@@ -43,7 +43,7 @@ async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
 class KernelNotices(NamedTuple):
     """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Invalidations], None] = lambda _lost: None  # a function that must not wait
+    changed: Callable[[Invalidations], None] = lambda _lost: None  # this function must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 
@@ -82,7 +82,7 @@ class Changes:
         self._disk.spend(size_bytes)
 
     def begin(self, ino: Ino, *, times_only: bool = False) -> None:
-        """Begin an operation that changes an inode. Raises as ``require``.
+        """Begin an operation that changes an inode. Raises the same errors as ``require``.
 
         Args:
             times_only: the operation changes only times of the inode.
@@ -92,7 +92,7 @@ class Changes:
         self.open(ino, times_only=times_only)
 
     def begin_entry(self, parent: Ino, name: bytes) -> None:
-        """Begin an operation that adds or changes a name. Raises as ``require``."""
+        """Begin an operation that adds or changes a name. Raises the same errors as ``require``."""
         self._status.require_writable()
         self._disk.spend()
         self.open(parent)

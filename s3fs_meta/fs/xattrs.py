@@ -35,13 +35,13 @@ from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
-# The value is computed for each request. The name is not listed, so that tools do not copy it.
+# The value is computed for each request. Listings omit the name, so that tools do not copy it.
 STATE: Final = b"user.s3fs-meta.state"
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."
 _ACLS: Final = (acl.ACCESS, acl.DEFAULT)
-# Space for both ACLs is reserved, so that a full list of names never prevents an ACL.
+# Space for both ACLs is reserved, so that an ACL can be set even if the list of names is full.
 _LIST_BYTES_MAX: Final = XATTR_LIST_BYTES_MAX - sum(len(name) + 1 for name in _ACLS)
 
 SupplementaryGroups = Callable[[int], Collection[int]]
@@ -220,7 +220,7 @@ class AttributeNames:
         self._changed(ino, name)
 
     def _changed(self, ino: Ino, name: bytes) -> None:
-        inodes.add_links(self._db, ino, 0, self._now_ns())  # ctime
+        inodes.add_links(self._db, ino, 0, self._now_ns())  # this only sets the ctime
         record = self._open_files.find(ino)
         if record is not None and name == CAPABILITY:
             record.forget_capability()

@@ -24,7 +24,7 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
 from s3fs_meta.model import Ino
 
-BARRIER_INO: Final = Ino((1 << 63) - 1)  # the largest number, which no row can reach
+BARRIER_INO: Final = Ino((1 << 63) - 1)  # the largest inode number, which no row ever has
 
 
 class Barrier:
@@ -60,7 +60,7 @@ class Barrier:
         self._was_released = trio.Event()
 
     async def write(self, work: Coroutine[None, None, int]) -> int:
-        """Run a write and return its result; meanwhile ``passed`` waits for the write."""
+        """Run a write and return its result; ``passed`` waits until the write is done."""
         done = trio.Event()
         self._under_way.add(done)
         try:

@@ -17,11 +17,11 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
 ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
-# st_blksize and f_bsize. The block size is unsuitable: stdio makes its buffers as large.
+# st_blksize and f_bsize. Blocks are too large for this, because stdio makes buffers of this size.
 # Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
 
-# Time for which the attributes are valid, then the attributes (fuse_attr_out in linux/fuse.h).
+# The time for which attributes are valid, and the attributes (fuse_attr_out in linux/fuse.h).
 _ATTRIBUTES_OUT: Final = struct.Struct("=QI4xQQQqqqIIIIIIIII4x")
 _SECOND_NS: Final = 1_000_000_000
 GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has space for 32 bits of the generation
@@ -33,7 +33,8 @@ class Overrides:
 
     uid: int | None = None
     gid: int | None = None
-    umask: int | None = None  # the permission bits are 0777 minus the umask; None: unchanged
+    # Permission bits become 0777 minus this umask; None leaves them unchanged.
+    umask: int | None = None
 
 
 class Converter:

@@ -42,14 +42,14 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.ControlError: errno.EIO,
 }
 
-# Errors that make a mount read-only: contradicting rows, or operations that SQLite may have undone.
-# A damaged block fails only the read that needs it.
+# Errors that make a mount read-only: contradictory rows, or operations that SQLite may have undone.
+# A damaged block is not among these errors: only reads of this block fail.
 DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 
 # The errno that reports an unexpected exception.
 UNEXPECTED: Final = errno.EIO
 
-# Errors that are normal results of requests. The log omits them.
+# Errors that are normal results of requests. They are not logged.
 ORDINARY: Final = (errors.FsError,)
 
 

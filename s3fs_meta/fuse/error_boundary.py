@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that leave no incomplete change, so that their errors do not roll back the open group.
+# Handlers that never leave a change incomplete, so their errors do not roll back the open group.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
@@ -94,7 +94,7 @@ def failed(
         name: the name of the request.
         arguments: the arguments of the request, for the log.
         exc: the error.
-        begun: ``MountStatus.progress`` at the start of the request; None: unknown.
+        begun: ``MountStatus.progress`` at the start of the request, or None if unknown.
     """
     of_past = past_requests.errno_of(name, arguments, exc)
     if of_past is not None:
@@ -118,8 +118,8 @@ def _advice(exc: S3fsError) -> str:
     """Return advice if an object is damaged; the messages of other errors include advice."""
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
         return (
-            "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y repairs it once"
-            " unmounted"
+            "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y repairs it after"
+            " an unmount"
         )
     return ""
 

@@ -3,7 +3,7 @@
 Owns: the notifications to the kernel; their order when a follower applies a txg; the selection of
 names and inodes that the kernel may have cached. Does not know: the content of a txg, rows.
 
-A txg becomes visible in four steps, so that a program that has read the new state never reads the old
+A txg becomes visible in four steps. So a program that has read the new state never reads the old
 state from the kernel's caches afterwards:
 
     1. replies forbid caching; changed names and attributes are invalidated
@@ -36,7 +36,8 @@ from s3fs_meta.sync.kernel import Turned
 
 _log = logging.getLogger(__name__)
 
-_SLICE_ROWS = 2000  # number of names or inodes between two schedule points: under a millisecond
+# Number of names or inodes between two schedule points; takes under a millisecond.
+_SLICE_ROWS = 2000
 
 Names = Sequence[tuple[Ino, bytes]]
 
@@ -60,7 +61,7 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, ())
 
     def at_turn(self) -> None:
-        """Allow caching again (step 3). Schedule point: never."""
+        """Allow caching again (step 3). Never yields to other tasks."""
         self._converter.let_remember(True)
 
     async def after_turn(self, turned: Turned | None) -> None:
@@ -118,12 +119,12 @@ class KernelCache:
 
 
 async def forget_name(parent: Ino, name: bytes) -> None:
-    """Invalidate a name and the cached entries below it. Schedule point: always."""
+    """Invalidate a name and the cached entries below it. Always yields to other tasks."""
     await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
 
 
 def changed(lost: Invalidations) -> None:
-    """Invalidate names and inodes, so that the kernel requests them again. Schedule point: never.
+    """Invalidate names and inodes, so that the kernel requests them again. Never yields.
 
     A thread of pyfuse3 invalidates the names, because the kernel may block the call until requests
     are answered. Invalidating attributes never blocks.

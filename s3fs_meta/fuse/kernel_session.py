@@ -73,7 +73,7 @@ class _Mounted(NamedTuple):
     mountpoint: Path
     place: str  # resolved path, because resolving it later would send requests to this daemon
     device: int | None
-    grace_s: float  # time that programs have to close files after an unmount by a signal
+    grace_s: float  # time for programs to close files after a signal to unmount
 
     def is_here(self) -> bool:
         """Return whether the filesystem of this session is still mounted on its path."""
@@ -101,12 +101,12 @@ async def serve(
         options: the mount options.
         on_ready: called when the filesystem is mounted.
         on_signal: called when the first signal arrives.
-        unmount_grace_s: the time that programs have to close files after the unmount by a signal.
+        unmount_grace_s: the time for programs to close files after a signal to unmount.
 
     Raises:
         UsageError: the filesystem cannot be mounted on *mountpoint*.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     place = _mount(operations, mountpoint, options.words())
     mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
@@ -127,7 +127,7 @@ async def serve(
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # Until now the write-back process may have waited for a reply of this daemon.
+            # Until now, the write-back process may have waited for a reply from this daemon.
             await operations.write_back.close()
 
 
@@ -170,7 +170,7 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
     When the last open file is closed, the request loop and this task end.
     """
-    await write_back.collect()  # collect before the detach, after which open files are unreachable
+    await write_back.collect()  # open files are unreachable after the detach
     collected.set()
     if mounted.is_here():  # another process may have unmounted the filesystem already
         await detach(mounted.mountpoint)
@@ -184,7 +184,7 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
 
 def end() -> None:
-    """End the request loop, even while programs use the filesystem. Schedule point: never."""
+    """End the request loop, even while programs use the filesystem. Never yields to other tasks."""
     pyfuse3.terminate()
 
 
@@ -218,7 +218,7 @@ def tune_mount(place: str) -> None:
     try:
         os.stat(place)
     except OSError:
-        return  # already unmounted
+        return  # the filesystem is already unmounted
     device = device_number(place)
     if device is None:
         return

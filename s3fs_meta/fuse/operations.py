@@ -120,7 +120,7 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        # Number of entries in the last completely filled reply.
+        # Number of directory entries in the last reply that was completely filled.
         self._readdir_rows = READDIR_ROWS_MIN
         self.barrier = Barrier()
         self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)
@@ -422,7 +422,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> Awaitable[None] | None:
-        """List a directory from a position on, with attributes, until the reply is full.
+        """List a directory with attributes, starting at a position, until the reply is full.
 
         Every name in the reply counts as a lookup, except "." and "..".
         """

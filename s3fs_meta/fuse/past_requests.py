@@ -1,4 +1,4 @@
-"""Requests for files of past points in time (``fs.past``).
+"""Requests for files at past points in time (``fs.past``).
 
 Owns: the replies to lookup, open and readdir, and the errors of requests that change files.
 Does not know: reading past states.
@@ -20,14 +20,14 @@ from s3fs_meta.model import Attributes, Cookie, Ino
 # Positions of "." and "..". Cookies are larger, except in the top directory of .snapshots.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
-# Added to the positions in the top directory, which are txgs and may be 1 or 2.
+# Offset added to positions in the top directory. They are txgs, and 1 and 2 would be ambiguous.
 _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="
 # Positions of the inode numbers among the arguments of a request.
-# In other requests only the first argument is an inode number.
+# In all other requests, only the first argument is an inode number.
 _INODES_AT: Final = {"link": (0, 1), "rename": (0, 2)}
-# Requests with two inodes. If only one inode is of the past, the error is EXDEV.
+# Requests with two inodes. If only one inode is from the past, the error is EXDEV.
 _BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})
 _CHANGES: Final = frozenset(
     {
@@ -48,9 +48,9 @@ _CHANGES: Final = frozenset(
 
 
 def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | None:
-    """Return the errno of a request that failed because an inode is of the past, or None.
+    """Return the errno of a request that failed because an inode is from the past, or None.
 
-    The handlers of changes do not find such an inode, or a name in it.
+    The handlers that change files do not find such an inode, or a name in it.
     """
     if not isinstance(exc, FsError):
         return None
@@ -66,7 +66,7 @@ def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | No
 
 
 class PastRequests:
-    """The handlers of one mount for requests about files of past points in time."""
+    """The handlers of one mount for requests about files at past points in time."""
 
     def __init__(self, tree: PastTree | None, converter: Converter) -> None:
         self._tree = tree
@@ -87,7 +87,7 @@ class PastRequests:
     def for_caller(self) -> PastTree:
         """Return the tree of past states, and record the user of the current request.
 
-        Raises as ``tree``.
+        Raises the same errors as ``tree``.
         """
         caller.set(fuse_intercept.caller())
         return self.tree
@@ -97,7 +97,7 @@ class PastRequests:
         return self._converter.entry(self.tree.top())
 
     async def lookup(self, parent: Ino, name: bytes) -> pyfuse3.EntryAttributes:
-        """Return the reply to a lookup in a directory of the past.
+        """Return the reply to a lookup in a past directory.
 
         The txg of a time or an age may change, so the kernel caches the reply only briefly.
         """
@@ -122,7 +122,7 @@ class PastRequests:
         return self._entry(await self.for_caller().getattr(ino))
 
     def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the reply with a past inode, whose number may mean another txg in the next mount.
+        """Return the reply with a past inode, whose number may have another txg in the next mount.
 
         A file handle of NFS contains number and generation, so it never opens the file of another txg.
         """
@@ -141,7 +141,7 @@ class PastRequests:
         return pyfuse3.FileInfo(ino, keep_cache=True)
 
     async def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
-        """List a directory of the past, until the reply is full."""
+        """List a past directory, until the reply is full."""
         tree, entry_of = self.for_caller(), self._entry
         if start < _AT_DOT_DOT:
             here = await tree.getattr(ino)

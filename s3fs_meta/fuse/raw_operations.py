@@ -42,7 +42,7 @@ NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # a flag in requests demands to clear set-user-ID bits
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests then say whether to clear set-user-ID bits
 # Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
 SET_MODE: Final = 1 << 0
 SET_UID: Final = 1 << 1
@@ -53,7 +53,7 @@ SET_MTIME: Final = 1 << 5
 SET_CTIME: Final = 1 << 10
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
-LSEEK: Final = struct.Struct("=8xqI4x")  # offset, whence
+LSEEK: Final = struct.Struct("=8xqI4x")  # fields: offset, whence
 LSEEK_OUT: Final = struct.Struct("=q")
 FALLOCATE: Final = struct.Struct("=8xqqI4x")  # fields: offset, length, mode
 # Fields: offset, target inode, target offset, length.
@@ -67,8 +67,8 @@ LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # fields: command, number of bytes that follow
 IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted ioctl commands use
 
-# Fields that the kernel ignores or knows (attributes, device number) and reserved space are 0.
-# The masks are in linux/stat.h.
+# Reserved fields are 0, as are fields that the kernel ignores or fills in itself.
+# The constants of the masks are from linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
@@ -78,7 +78,7 @@ _SECOND_NS: Final = 1_000_000_000
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
-_INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
+_INO_AND_SIZE: Final = 0x300  # STATX_INO and STATX_SIZE, from linux/stat.h
 # Fields of struct statx: inode, size and device number.
 _STATX: Final = struct.Struct("=32xQQ88xII112x")
 
@@ -182,9 +182,9 @@ class RawOperations:
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
             if size_bytes is None:
-                # After ENOSYS the kernel replies itself to the lseek requests of all files.
+                # After ENOSYS, the kernel answers lseek itself, for all files.
                 _log.warning(
-                    "from now on lseek(2) reports no holes: the kernel's length of inode %d "
+                    "lseek(2) no longer reports holes, because the kernel's length of inode %d "
                     "is unknown",
                     ino,
                 )
@@ -367,7 +367,7 @@ class RawOperations:
         """Clear set-user-ID bits, and invalidate the kernel's attributes.
 
         Raises:
-            As ``AttributeStore.clear_privileges``.
+            The errors of ``AttributeStore.clear_privileges``.
         """
         if self._fs.attributes.clear_privileges(ino):
             invalidate_inode(ino, attr_only=True)
@@ -418,7 +418,7 @@ def kernel_size(
     """Return the kernel's length of a file that a process has open, or None. Blocking.
 
     With a write-back cache the kernel has a new length earlier than the daemon. A system call on
-    the mount would send a request to this daemon, and a daemon with a thread that waits for
+    the mount would send a request to this daemon. A daemon with a thread that waits for
     the daemon itself cannot be killed. So the file is opened through /proc, where statx(2) reads the
     kernel's cache without a request.
     Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.

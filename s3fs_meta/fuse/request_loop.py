@@ -1,13 +1,13 @@
-"""Receiving FUSE requests without trio's scheduler while requests follow each other quickly.
+"""Receiving FUSE requests without trio's scheduler while they arrive in quick succession.
 
 Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
 For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
 costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
 ``trio`` (its asyncio layer also replaces this attribute). Here the attribute is a ``DirectTrio``. A
-worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S,
-because a program that makes many system calls sends its next request within that
-time. If no request arrives, the worker waits through trio. If a worker takes over while
-another worker handles the last request, it does not poll, because the poll would delay that work.
+worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S.
+A program that makes many system calls sends its next request within that time. If no request
+arrives, the worker waits through trio. If a worker takes over while another worker handles the last
+request, it does not poll, because the poll would delay that work.
 
 Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX``; while workers are
 busy, another worker waits for requests or is about to wait.
@@ -38,10 +38,10 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
-        # True once the loop ends. Workers check it before each wait: trio wakes only waiters.
+        # True once the loop ends. Workers check this before they wait, as trio only wakes waiters.
         self._is_closing = False
-        self._is_direct = False  # True if the worker that passed the gate need not wait
-        # The worker that received the last request. At its next pass of the gate it has replied.
+        self._is_direct = False  # True if the worker that just passed the gate need not wait
+        # The worker that received the last request. By its next pass of the gate, it has replied.
         self._receiver: trio.lowlevel.Task | None = None
         self._streak_end_s = 0.0
 

@@ -42,11 +42,11 @@ OPERATIONS: Final[Mapping[int, str]] = {
     35: "create",
     39: "ioctl",
     43: "fallocate",
-    44: "readdir",  # READDIRPLUS
-    45: "rename",  # RENAME2
+    44: "readdir",  # the opcode READDIRPLUS
+    45: "rename",  # the opcode RENAME2
     46: "lseek",
     47: "copy_file_range",
-    51: "create",  # TMPFILE
+    51: "create",  # the opcode TMPFILE
     52: "statx",
 }
 OTHER: Final = "other"
@@ -68,7 +68,7 @@ class Recent(NamedTuple):
     """A copy of the extension's list of the last requests."""
 
     now_ns: int
-    received: int  # number of all requests of the session; *requests* has only the last ones
+    received: int  # number of all requests of the session; *requests* contains only the most recent
     requests: bytes
 
 
@@ -80,7 +80,7 @@ class Senders(NamedTuple):
 
 
 def figures() -> dict[str, Any]:
-    """Return the times of all answered requests of the session. Schedule point: never."""
+    """Return the times of all answered requests of the session. Never yields to other tasks."""
     totals: dict[str, tuple[int, list[int]]] = {}
     carried = dict.fromkeys(OPERATIONS.values(), 0)
     for opcode, total_ns, size_bytes, counts in fuse_intercept.times():
@@ -104,7 +104,7 @@ def figures() -> dict[str, Any]:
 
 
 def recent() -> Recent:
-    """Return a copy of the extension's list of the last requests. Schedule point: never."""
+    """Return a copy of the extension's list of the last requests. Never yields to other tasks."""
     return Recent(*fuse_intercept.recent())
 
 

@@ -44,7 +44,7 @@ from s3fs_meta.limits import (
 _log = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("write_back_process.py")
-# All other variables are omitted, as they may contain a secret.
+# All other variables are omitted, because they may contain a secret.
 _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")
 
 
@@ -92,7 +92,7 @@ class WriteBack:
         return None if self._process is None else self._process.pid
 
     def figures(self) -> dict[str, Any]:
-        """Return the values for the command ``status``. Schedule point: never."""
+        """Return the values for the command ``status``. Never yields to other tasks."""
         return {
             "open_files": len(self._open_files),
             "open_for_writing": self._open_files.writing,
@@ -128,16 +128,16 @@ class WriteBack:
 
         Returns:
             Whether all data was collected. If not, ``last_error`` has the reason; write-back was
-            started nevertheless, unless the write-back process hangs.
+            started anyway, unless the write-back process hangs.
 
-        Schedule point: only if a file is open for writing.
+        Yields to other tasks only if a file is open for writing.
         """
         if not self._serves or not self._open_files.writing:
             return True
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # A collection by another task, begun after this call, has collected all data.
+                # Another task began a collection after this call, so all data is collected.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:
@@ -152,7 +152,7 @@ class WriteBack:
             try:
                 await self._ask()
             except OSError as exc:
-                self._failed(f"write-back by the kernel could not be started: {exc}")
+                self._failed(f"cannot start write-back by the kernel: {exc}")
                 return
             await self._barrier.passed()
             self._asked_s = self._began_s
@@ -167,7 +167,7 @@ class WriteBack:
             self._failed("programs write faster than the kernel writes back")
 
     def _background(self) -> int:
-        """Return the number of past requests in the background queue: reads and writes."""
+        """Return the number of earlier requests in the background queue: reads and writes."""
         return self._requests["read"] + self._requests["write"]
 
     async def _ask(self) -> None:
@@ -204,13 +204,13 @@ class CollectingProcess:
     """One write-back process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process. Call this in the main thread, because it ends with its parent thread.
+        """Start the process. Call this in the main thread: the process ends with its parent thread.
 
         Raises:
             OSError: the process cannot be started.
         """
         # The daemon is blocked until execve(2) has read the program.
-        # So the program must not be a file on the daemon's own mount.
+        # The program must not be on the daemon's own mount, because a blocked daemon cannot answer.
         # The module subprocess would also wait until the new process has closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
             if os.path.commonpath([path, place]) == place:
@@ -242,7 +242,7 @@ class CollectingProcess:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # skips the replies to cancelled calls
+        while self._answered < self._asked:  # skip replies to calls that were cancelled
             await self._answer()
         self._asked += 1
         try:
@@ -269,9 +269,9 @@ class CollectingProcess:
         return answer
 
     async def end(self) -> None:
-        """Kill the process, and wait at most COLLECTOR_END_S_MAX for its end.
+        """Kill the process, and wait at most COLLECTOR_END_S_MAX for its exit.
 
-        If the process is blocked in the kernel by a request to this daemon, it ends with the mount.
+        If the kernel blocks the process in a request to this daemon, it exits when the mount ends.
         """
         self._socket.close()
         os.kill(self.pid, signal.SIGKILL)

@@ -11,8 +11,8 @@ The protocol has one line per request and one per reply, on standard input and o
     daemon → process   <number> <device number, or 0: any>
     process → daemon   <number> done | <number> failed <errno> <text>
 
-The module runs as a script and imports no other module of the package, so that it starts in about
-30 ms and takes 9 MB.
+The module runs as a script and imports no other module of the package. So it starts in about 30 ms
+and uses 9 MB.
 Design: docs/design/durability.md, "From the kernel to the daemon".
 """
 
@@ -55,7 +55,7 @@ def collect(place: bytes, name: bytes, device: int) -> None:
 
 @contextmanager
 def _root(place: bytes, device: int) -> Iterator[int]:
-    """Open the root of the mount, if possible without making the mountpoint busy.
+    """Open the root of the mount; with CAP_SYS_ADMIN, the mountpoint does not become busy.
 
     Raises:
         OSError: no mount of the filesystem is visible to this process.
@@ -89,7 +89,7 @@ def _candidates(place: bytes, device: int) -> Iterator[bytes]:
 
 
 def open_root(path: bytes) -> int:
-    """Open a directory, if possible through a detached mount, so that its mountpoint is not busy."""
+    """Open a directory; with CAP_SYS_ADMIN, its mountpoint does not become busy."""
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC
     )
@@ -139,9 +139,9 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 
 
 def main(place: str, name: str, parent: str) -> None:
-    """Serve the daemon that started this process, and end with the daemon."""
+    """Serve the daemon that started this process, and exit when the daemon exits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it exits
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process as long as it runs
     os.chdir("/")  # a working directory on a mount would keep that mount busy
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)

@@ -5,14 +5,14 @@ Does not know: the origin and the storage of a changeset, groups, counters.
 Keeps: a changeset is applied completely or not at all.
 Tasks: any thread. If apsw reads a changeset as bytes, one call holds the interpreter lock: 100,000
 changes stall the event loop for 165 ms. So ``apply`` and ``merge`` pass it in parts of 1 KiB from a
-Python function: then another thread waits for at most 6 ms. One change takes 1.2 us, including 30 ns
-for the streaming. The check that ``apply`` makes first takes another 0.4 us.
+Python function: then another thread waits for at most 6 ms. One change takes 1.2 us, including 30
+ns for the streaming. The check that ``apply`` makes first takes another 0.4 us.
 
 A changeset has for each row an INSERT with the new values, a DELETE with the old values, or an
-UPDATE. There ``old`` has the primary key and the former values of changed columns, ``new`` the new
-values of these columns; every other value is ``apsw.no_change``. So only ``old`` identifies the row.
-The bytes are not trusted: the columns of every table, and the types of all used values, are checked
-first.
+UPDATE. In an UPDATE, ``old`` has the primary key and the former values of changed columns, ``new``
+the new values of these columns; every other value is ``apsw.no_change``. So only ``old`` identifies
+the row. The bytes are not trusted: the columns of every table, and the types of all used values,
+are checked first.
 Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session extension".
 """
 
@@ -31,14 +31,14 @@ from s3fs_meta.model import BlockId, Cookie, Ino
 
 _Row = tuple[Any, ...]
 
-# Error messages name a changeset like this if its source is unknown.
+# The name of a changeset in error messages if its source is unknown.
 _CHANGESET: Final = "changeset"
 
 # Column numbers. The first column of each table is the primary key, or a part of it.
-_SIZE_BYTES: Final = 5  # inodes
-_NAME: Final = 2  # dentries
-_BLOCK: Final = 2  # block_map
-_NEXT_BLOCK: Final = 2  # counters
+_SIZE_BYTES: Final = 5  # column of the table inodes
+_NAME: Final = 2  # column of the table dentries
+_BLOCK: Final = 2  # column of the table block_map
+_NEXT_BLOCK: Final = 2  # column of the table counters
 
 # Tables without names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
@@ -55,7 +55,7 @@ _CONFLICTS: Final = {
     apsw.SQLITE_CHANGESET_FOREIGN_KEY: "a foreign key forbids it",
 }
 
-# SQLite's errors that mean a damaged changeset. All others concern the disk, memory or a lock.
+# SQLite errors that indicate a damaged changeset. Other errors concern the disk, memory or a lock.
 _DAMAGE: Final = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -72,7 +72,7 @@ class Touched(NamedTuple):
 
     # (parent, name) of names that were created, removed, or replaced by a rename.
     names: set[tuple[Ino, bytes]]
-    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that refer to another inode now
+    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that now refer to another inode
     inodes: set[Ino]  # inodes with changes in inodes, hard_links, symlinks or xattrs
     contents: set[Ino]  # inodes that were deleted, or whose size or block map changed
 
@@ -80,7 +80,7 @@ class Touched(NamedTuple):
 class Summary(NamedTuple):
     """The numbers of inodes, names and blocks that a changeset changes, for display."""
 
-    created: int  # inodes
+    created: int  # number of created inodes
     removed: int
     changed: int
     names: int  # number of changed rows in dentries
@@ -118,9 +118,8 @@ def merge(changesets: Iterable[bytes]) -> bytes:
                 builder.add(_pieces(changeset))
         parts: list[bytes] = []
 
-        def keep(
-            part: memoryview,
-        ) -> None:  # a Python function lets other threads run, while list.append would not.
+        # A Python function as callback lets other threads run in between; list.append would not.
+        def keep(part: memoryview) -> None:
             parts.append(bytes(part))
 
         with _errors("merged changeset"):
@@ -161,7 +160,7 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 
 
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
-    """Apply a changeset inside a transaction; an error keeps the earlier changes in it.
+    """Apply a changeset inside a transaction; an error undoes only this changeset.
 
     Every table must have the primary key and the columns of the changeset. The changeset may lack
     columns that a later schema version added; new rows get their defaults. SQLite itself
@@ -379,7 +378,7 @@ def touched(changeset: bytes) -> Touched:
                     names.add((row[0], row[_NAME]))
             elif table in _OF_INODES:
                 inodes.add(row[0])
-                # An UPDATE contains the old size only if it changes; a DELETE always contains it.
+                # An UPDATE contains the old size only if the size changes. A DELETE always does.
                 if table == "inodes" and old is not None and old[_SIZE_BYTES] is not apsw.no_change:
                     contents.add(row[0])
             elif table == "block_map":
@@ -395,7 +394,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
     assert new is not None, "an UPDATE has new values"
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
-    else:  # a new name took the cookie of a removed name
+    else:  # a new name has the cookie of a removed name
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 

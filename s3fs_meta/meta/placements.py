@@ -1,8 +1,8 @@
 """Applying placements: recording where sealed blocks are stored, in the live database or a copy.
 
 Owns: the changes of rows when a block is placed in a pack, is all zeros, or is a duplicate.
-Does not know: uploads, the cache. ``cached_blocks`` is not used, because a copy of the database may
-lack that table.
+Does not know: uploads, the cache. ``cached_blocks`` is not used, because that table may be missing
+in a copy of the database.
 Keeps: refs, live_bytes, mapped_blocks and the counters are correct.
 
 Rows may change between the sealing of a block and its placement, and a copy of the database may be
@@ -57,7 +57,7 @@ Placement = Placed | Zero | Duplicate
 
 
 def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
-    """Apply placements in order; skip placements of deleted blocks. Transaction: inside a group.
+    """Apply placements in order; skip placements of deleted blocks. Requires an open transaction.
 
     Returns:
         The blocks whose rows were deleted, in order. Their cached copies may be deleted.
@@ -117,7 +117,7 @@ def _end(db: Database, block: BlockId) -> None:
 
 
 def drop_local_tables(db: Database) -> None:
-    """Drop the local tables of a copy and zero the freed pages. Transaction: inside a group."""
+    """Drop the local tables of a copy and zero the freed pages. Requires an open transaction."""
     db.run("PRAGMA secure_delete = ON")
     for table in LOCAL_TABLES:
         db.run(f"DROP TABLE IF EXISTS {table}")

@@ -4,7 +4,8 @@ Owns: one txg as one transaction; the effect of recorded changes on the rows of 
 Does not know: the source of changelogs and their order (``sync.chain.replay``).
 Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
 ``settle`` the rows of blocks and packs allow a writer to continue.
-Tasks: all calls block; they belong in a thread, on a ``Database`` that no other task uses during a call.
+Tasks: all calls block; call them in a thread, on a ``Database`` that no other task uses during a
+call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -175,13 +176,16 @@ def is_unsettled(db: Database) -> bool:
 
 
 def settle(db: Database) -> None:
-    """Update totals and states of cached blocks, which changelogs lack. Inside a group."""
+    """Update totals and states of cached blocks, which no changelog contains.
+
+    Requires an open transaction.
+    """
     row = db.one(
         "SELECT (SELECT coalesce(max(pack), 0) FROM packs),"
         " (SELECT coalesce(sum(plain_bytes), 0) FROM blocks),"
         f" (SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = {PackState.STORED:d})"
     )
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     counters = db.counters
     counters.next_pack = max(counters.next_pack, row[0] + 1)
     counters.block_bytes, counters.stored_bytes = row[1], row[2]

@@ -4,10 +4,10 @@ Owns: the inodes and names that a changeset changes, and one inode's state befor
 Does not know: the storage of changesets, times, paths.
 Tasks: any thread.
 
-Changes that do not create a new version of a file are ignored: a change of only the access time (by a read),
-a reference to an older block with equal content (by deduplication), and a hole that replaces a block
-of zeros. A write creates a new block, and every other change of content also changes the size or the
-mtime.
+Some changes do not create a new version of a file, and are ignored. A read may change only the
+access time, deduplication may refer to an older block with equal content, and a hole may replace a
+block of zeros. A write creates a new block, and every other change of content also
+changes the size or the mtime.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class LostName(NamedTuple):
     """A name that was removed, or that now refers to another inode."""
 
     parent: Ino
-    # Empty if the name refers to another inode now: the changeset then has only the cookie.
+    # Empty if the name now refers to another inode, because a changeset then has only the cookie.
     name: bytes
     cookie: Cookie  # cookie of the name, or 0 if the name is known
     ino: Ino  # inode that lost the name
@@ -59,8 +59,8 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
 
     Args:
         changeset: changes of one txg.
-        is_whole: the changeset has all changes of the txg. Otherwise it may lack the number of
-            the first new block; then each block counts as new.
+        is_whole: the changeset has all changes of the txg. Otherwise the number of the first new
+            block may be missing; then each block is treated as new.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -103,7 +103,7 @@ class _Mapped:
     """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Start without rows. *next_block* is used if the changeset lacks the next block number."""
+        """Start without rows. *next_block* is used if the changeset has no next block number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 
@@ -137,7 +137,7 @@ def _is_new_content(old: _Row, new: _Row) -> bool:
 
 
 def _is_new_attribute(old: _Row) -> bool:
-    """Return whether an UPDATE changes an attribute that counts as a new version."""
+    """Return whether an UPDATE changes an attribute whose change is a new version."""
     return any(
         value is not apsw.no_change for column, value in enumerate(old) if column not in _NO_CHANGES
     )
@@ -171,12 +171,12 @@ def inode_row(db: Database, ino: Ino) -> dict[str, int] | None:
 class InodeChange:
     """The changes of one inode. The dictionaries map columns of ``inodes`` to values."""
 
-    # Old values: None for a created inode, all for a removed inode, otherwise the changed values.
+    # Old values of the changed columns; all values for a removed inode, None for a created inode.
     before: dict[str, int] | None = field(default_factory=dict)
-    # New values: None for a removed inode, all for a created inode, otherwise the changed values.
+    # New values of the changed columns; all values for a created inode, None for a removed inode.
     after: dict[str, int] | None = field(default_factory=dict)
     blocks: int = 0  # number of block map rows with a new block
-    gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # (parent, name)
+    gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # new names as (parent, name)
     replaced: list[tuple[Ino, Cookie]] = field(
         default_factory=list
     )  # names that referred to another inode before

@@ -5,10 +5,10 @@ acquisition    opens the filesystem for the mount: local state, bucket, lease
 service        one mount: connects the components, starts the tasks, stops them in order
 daemon         the process in the background, and its parent that waits for it
 control_api    the requests that commands send to a running mount, and the responses
-figures        the figures that ``status`` reports; ``latency`` evaluates histograms
-prometheus     the figures as Prometheus metrics
+figures        the statistics that ``status`` reports; ``latency`` evaluates histograms
+prometheus     the statistics as Prometheus metrics
 metrics_server the metrics over HTTP (``http_server``); ``metrics_option`` opens its socket
-requesters     the processes that send most requests
+requesters     the processes that send the most requests
 supervisor     messages to a service manager such as systemd: status, watchdog, more time
 upload_watch   the output of a command that waits for uploads; ``download_watch``: downloads
 remount        ``mount -o remount,ro`` in client and daemon

@@ -44,7 +44,7 @@ async def open_for_mount(
     clock: Clock,
     front: Front,
 ) -> Volume:
-    """Open the filesystem that a plan names.
+    """Open the filesystem of a plan.
 
     Args:
         plan: the plan of the mount.
@@ -55,7 +55,7 @@ async def open_for_mount(
 
     Raises:
         UsageError, DatabaseError: the page size could not be changed; the filesystem is unchanged.
-        As ``open_filesystem``.
+        The errors of ``open_filesystem``.
     """
     state_dir = StateDir(plan.place.state)
 

@@ -26,7 +26,7 @@ from s3fs_meta.settings import MountOptions
 from s3fs_meta.sync.session import Session
 
 BOUND: Final = frozenset({cache_requests.WARM})
-"""Commands that end if their client disconnects, because the user has interrupted them."""
+"""Commands that stop if their client disconnects, because the user has interrupted them."""
 
 _CACHESIZE: Final = "cachesize"
 _Item = TypeVar("_Item")
@@ -193,15 +193,15 @@ def _inodes(arguments: Message) -> list[Ino]:
     """Return the inode numbers in a message.
 
     Raises:
-        UsageError: the list is empty or too long, or contains other values than numbers.
+        UsageError: the list is empty or too long, or contains a value that is not a number.
     """
     found = arguments.get("inodes")
     if not isinstance(found, list) or not 0 < len(found) <= PINS_MAX:
         raise UsageError(
-            f"the command accepts at most {PINS_MAX} paths; name their directory instead"
+            f"the command accepts at most {PINS_MAX} paths; use a directory that contains them"
         )
     if not all(type(ino) is int for ino in found):
-        raise UsageError("the number of an inode must be an integer")
+        raise UsageError("an inode number must be an integer")
     return [Ino(ino) for ino in found]
 
 

@@ -9,8 +9,8 @@ Does not know: their effect (``cache_handlers``).
                 "kept": {reason: bytes}}
     warm      {"inodes": [number], "pin": bool} → {"total_bytes", "cached_bytes", "fetched_bytes",
                 "missing_bytes", "missing_files", "paths" of the first of these, "error": null or
-                {"kind", "message"}, "pinned"}, with progress in bytes; ends if the client
-                disconnects
+                {"kind", "message"}, "pinned"}, with progress in bytes; stops if the
+                client disconnects
     pins      → {"pins": [{"path", "total_bytes", "cached_bytes"}], "left_out": number,
                 "pinned_bytes", "pinned_bytes_max", "over_bytes", "last_error"}
     unpin     {"inodes": [number]} → {}

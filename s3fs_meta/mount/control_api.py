@@ -3,14 +3,14 @@
 Owns: the commands of the control socket, except ``remove`` (``mount_paths``). Each line shows a
 command, its arguments and its response; progress events may precede the response.
 
-    status    → figures (``figures``)
+    status    → statistics (``figures``)
     requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
     counts    → {"state": path}; the mount has saved its counts of requests (``sync.request_log``)
     end       {"keep": bool} → {}; the mount refuses further changes and ends, even while programs use it; the
-              response comes before the end
+              response precedes the end
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
     remount, remounted  see ``remount``
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
@@ -76,11 +76,11 @@ class PastSource(NamedTuple):
     """A file or tree at a past point in time."""
 
     place: Target
-    message: Message  # see ``past_sources``
+    message: Message  # a message in the form that ``past_sources`` describes
 
 
 async def request_status(place: Target) -> dict[str, Any]:
-    """Return the figures of a mount.
+    """Return the statistics of a mount.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -90,7 +90,7 @@ async def request_status(place: Target) -> dict[str, Any]:
 
 
 async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
-    """Return the processes that have sent most requests to a mount within the last seconds.
+    """Return the processes that sent the most requests to a mount in the last *within_s* seconds.
 
     Raises:
         NotMountedError: the filesystem is not mounted.

@@ -23,9 +23,10 @@ class CostSpan(NamedTuple):
     """A span of days up to today, over which counts are summed."""
 
     first_day: int
-    today: int  # last day that is summed; a wrong clock can have counted on later days
-    factor: float | None = 1.0  # multiplies the sums, as from days to a month; None if too few days
-    is_rate: bool = False  # charge a month of storage for the bytes that are stored now
+    today: int  # last day of the sums; later days come from a wrong clock
+    # Converts the sums to a month, for example; None if there are too few days.
+    factor: float | None = 1.0
+    is_rate: bool = False  # True to add the price of storing the present bytes for a month
 
 
 def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:

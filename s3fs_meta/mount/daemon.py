@@ -1,4 +1,4 @@
-"""Running in the background: a child serves the mount, the parent waits until it is ready.
+"""Running in the background: a child process serves the mount; the parent waits for its start.
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
 Keeps: no thread and no trio before the fork, because a lock that a thread holds stays locked in
@@ -118,9 +118,9 @@ def run_in_background(
 
 
 def _wait_for_end(pid: int) -> None:
-    """Wait up to CHILD_END_S_MAX for the exit of a child that was told to exit.
+    """Wait up to CHILD_END_S_MAX for the exit of a child that was asked to exit.
 
-    After the child's end nothing is mounted, and the caller can remove the mountpoint.
+    After the child's exit nothing is mounted, and the caller can remove the mountpoint.
     """
     deadline_s = time.monotonic() + CHILD_END_S_MAX
     while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline_s:
@@ -142,7 +142,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:
-        # os._exit skips the parent's exit handlers, and flushes no streams.
+        # os._exit runs no exit handlers of the parent process and flushes no streams.
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
@@ -150,7 +150,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
 
 def _summary(exc: BaseException, log: Path) -> str:
     known = [leaf for leaf in exits.leaves(exc) if isinstance(leaf, (S3fsError, OSError))]
-    return text_of(known[0]) if known else f"the mount failed by a bug; see {log}"
+    return text_of(known[0]) if known else f"the mount failed because of a bug; see {log}"
 
 
 def _redirect(log: Path) -> None:
@@ -158,7 +158,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # A new descriptor can be 0, 1 or 2 if the caller closed that number; it stays open.
+    # If the caller closed 0, 1 or 2, a new descriptor has that number and stays open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 

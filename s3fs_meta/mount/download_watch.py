@@ -31,7 +31,7 @@ class DownloadWatch(UploadWatch):
 
     @override
     def note(self, left: RemainingUpload) -> None:
-        """Process the result of a poll; print a line if one is due. Schedule point: never."""
+        """Process the result of a poll; print a line if one is due. Never yields to other tasks."""
         if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
             if self._is_silent:
                 self._lines.notice(f"{left.where} answers again")
@@ -44,7 +44,7 @@ class DownloadWatch(UploadWatch):
             return
         why = f": {left.why}" if left.why else ""
         self._lines.notice(
-            f"no answer from {left.where} since {max(left.away_s, left.silent_s):.0f} s{why}; "
+            f"no answer from {left.where} for {max(left.away_s, left.silent_s):.0f} s{why}; "
             "the download continues when the store answers; cached content is kept"
         )
         self._next_s = now_s + self._wait_s

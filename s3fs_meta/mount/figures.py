@@ -1,7 +1,7 @@
-"""The figures that ``status`` reports about a mount, computed without a scan.
+"""The statistics that ``status`` reports about a mount, computed without a scan.
 
-Owns: names and units of the figures (docs/reference/metrics.md explains them).
-Does not know: the display of figures.
+Owns: names and units of the statistics (docs/reference/metrics.md explains them).
+Does not know: the display of statistics.
 """
 
 import os
@@ -27,7 +27,7 @@ from s3fs_meta.sync.upload.throughput import Speed
 def figures(
     session: Session, url: str, mountpoint: str, at: PointInTime | None = None
 ) -> dict[str, Any]:
-    """Return the figures of a mount. Schedule point: never.
+    """Return the statistics of a mount. Never yields to other tasks.
 
     Args:
         session: the session of the mount.
@@ -137,7 +137,7 @@ def _left_s(pending_bytes: int, speed: Speed) -> float:
 
 
 def _chain(session: Session) -> dict[str, Any]:
-    """Return figures of the last shipped txg and of the oldest unshipped change."""
+    """Return statistics about the last shipped txg and the oldest unshipped change."""
     shipper, link = session.shipper, session.volume.position.link
     oldest_ns = shipper.oldest_ns
     return {
@@ -175,13 +175,13 @@ def requests_today(log: RequestLog) -> dict[str, int]:
 
 
 def outage_of(store: ObjectStore) -> Outage:
-    """Return the begin and the reason of the store's outage."""
+    """Return the start and the reason of the store's outage."""
     inner = store.inner if isinstance(store, CountingStore) else store
     return inner.outage if isinstance(inner, RetryingStore) else NO_OUTAGE
 
 
 def _outage(store: ObjectStore) -> dict[str, Any]:
-    """Return the outage of a store as figures; zeros if it answers."""
+    """Return the duration and the reason of a store's outage; zeros if it answers."""
     found = outage_of(store)
     return {
         "age_s": round(found.age_s, 3),

@@ -1,7 +1,7 @@
-"""The health of a mount for monitoring programs: its figures compared with the user's limits.
+"""The health of a mount for monitoring programs: its statistics compared with the user's limits.
 
-Owns: classifying a mount as OK, WARNING or CRITICAL by its figures, and the output line.
-Does not know: querying the figures.
+Owns: classifying a mount as OK, WARNING or CRITICAL by its statistics, and the output line.
+Does not know: querying the statistics.
 The levels are the exit statuses of monitoring plugins. The line ends with performance data.
 Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin Return Codes".
 """
@@ -37,7 +37,7 @@ class Limits(NamedTuple):
 
 
 class MountHealth(NamedTuple):
-    """The level of one mount, and the output line with its figures."""
+    """The level of one mount, and the output line with its statistics."""
 
     level: HealthLevel
     text: str
@@ -60,9 +60,9 @@ def away(figures: Mapping[str, Any]) -> str:
     """Return the duration and reason of an outage as text; empty if the bucket answers."""
     found = figures.get("outage", {})  # a daemon of an older version does not report outages
     if found.get("why"):
-        return f"bucket away since {found['age_s']:.0f} s: {found['why']}"
+        return f"bucket unavailable for {found['age_s']:.0f} s: {found['why']}"
     if found.get("silent_s", 0.0) >= SILENCE_SHOWN_S_MIN:
-        return f"no answer from the bucket since {found['silent_s']:.0f} s"
+        return f"no answer from the bucket for {found['silent_s']:.0f} s"
     return ""
 
 
@@ -70,7 +70,7 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
     """Return the health of a mount.
 
     Args:
-        figures: the figures of the mount, from ``request_status``.
+        figures: the statistics of the mount, from ``request_status``.
         free_percent: free part of the disk with the cache.
         limits: the limits that the user has chosen.
     """
@@ -92,7 +92,7 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
         if figures[part]["last_error"]
     ]
     if limits.age_s is not None and found.age_s > limits.age_s:
-        doubts.append(f"changes of {found.age_s:.0f} s are only on this host")
+        doubts.append(f"changes up to {found.age_s:.0f} s old are only on this host")
     if limits.pending_bytes is not None and found.content_bytes > limits.pending_bytes:
         doubts.append(f"{found.content_bytes} bytes are only on this host")
     if limits.free_percent is not None and free_percent < limits.free_percent:
@@ -106,7 +106,7 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
 
 
 def _data(found: Exposure, free_percent: float, limits: Limits) -> str:
-    """Return the performance data of a monitoring plugin: each figure with its limit."""
+    """Return the performance data of a monitoring plugin: each value with its limit."""
     return (
         f"age={found.age_s:.1f}s;{_limit(limits.age_s)}"
         f" pending={found.content_bytes}B;{_limit(limits.pending_bytes)}"

@@ -30,11 +30,11 @@ VERSIONS: Final = "versions"
 
 
 class PastPath(NamedTuple):
-    """A path in a mounted filesystem, which may name a removed file."""
+    """A path in a mounted filesystem; the file at the path may have been removed."""
 
     place: Target
     top: Ino  # inode of the directory at the mountpoint
-    names: list[bytes]  # components of the path, relative to the mountpoint
+    names: list[bytes]  # components of the path below the mountpoint
 
 
 def past_path(path: Path, cachedir: Path | None) -> PastPath:

@@ -47,10 +47,11 @@ Stream = Callable[[Send], Awaitable[None]]
 class Bounds(NamedTuple):
     """The limits that one server sets for its clients."""
 
-    connections: int  # maximum of connections that send a request, and of those that get a reply
+    # Maximum number of clients sending a request, and of clients receiving a reply.
+    connections: int
     request_bytes: int  # maximum size of the request line and all headers
-    request_s: float  # maximum time for sending a request
-    send_s: float  # maximum time for reading one piece of a reply
+    request_s: float  # maximum time for a client to send a request
+    send_s: float  # maximum time for a client to read one piece of a reply
 
 
 class HttpRequest(NamedTuple):
@@ -89,7 +90,7 @@ class HttpServer:
         self._bounds = bounds
         self._headers = headers
         self._listener: trio.SocketListener | None = None
-        # Connections that can be evicted, in the order of their arrival.
+        # Connections that the server may close for new ones, the oldest first.
         self._waiting: dict[object, trio.CancelScope] = {}
         self._answered = 0  # number of requests that are being answered
 
@@ -114,7 +115,7 @@ class HttpServer:
         self.address = Address(address.host, found.socket.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening. Schedule point: never."""
+        """Stop listening. Never yields to other tasks."""
         if self._listener is not None:
             self._listener.socket.close()
 
@@ -199,7 +200,7 @@ class _Exchange:
         return _SLOW if self._http.trailing_data[0] else None
 
     async def _request(self) -> HttpRequest | None:
-        while True:  # ends at the latest after request_bytes or request_s
+        while True:  # bounded by request_bytes and request_s
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._has_body = event.method != b"HEAD"

@@ -39,11 +39,11 @@ class KernelSide:
             await self._served.cache.before_turn(turned)
 
     def at_turn(self) -> None:
-        """Let the kernel cache replies again; see ``KernelCache``. Schedule point: never."""
+        """Let the kernel cache replies again; see ``KernelCache``. Never yields to other tasks."""
         if self._served is not None:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop file content and replies cached late; see ``KernelCache``."""
+        """Make the kernel drop file content and late replies; see ``KernelCache``."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

@@ -15,7 +15,7 @@ class Histogram:
     """The number of requests of one operation in each range of latencies."""
 
     bounds_s: tuple[float, ...]  # inclusive upper bounds of the buckets, ascending
-    counts: tuple[int, ...]  # requests in each bucket; the last count is above all bounds
+    counts: tuple[int, ...]  # requests per bucket; the last bucket has no upper bound
     total_s: float
 
     @property
@@ -37,7 +37,7 @@ class Histogram:
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
     def quantile_s(self, part: float) -> float | None:
-        """Return the quantile *part* of the latencies; None without requests.
+        """Return the quantile *part* of the latencies, or None if there were no requests.
 
         The result is interpolated within a bucket; above the last bound it is infinity.
         """
@@ -53,7 +53,7 @@ class Histogram:
 
 
 def histograms(figures: Mapping[str, Any]) -> dict[str, Histogram]:
-    """Return the histograms of all operations from the figures of a mount.
+    """Return the histograms of all operations from the statistics of a mount.
 
     A daemon of an older version reports no histograms.
     """

@@ -8,52 +8,58 @@ from s3fs_meta.limits import KIB, MIB
 # Timeout of requests that a working daemon answers at once.
 CONTROL_ANSWER_S_MAX: Final = 30.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in a list of unshipped files
-UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB  # size of unshipped changes in a version list
-HISTORY_SHOWN_MAX: Final = 2_000  # number of versions that fit into one control message
+# Maximum size of unshipped changes that versions reads.
+UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
+HISTORY_SHOWN_MAX: Final = 2_000  # number of file versions that fit into one control message
 PATTERN_NAMES_MAX: Final = 100  # number of matching names that s3fs-meta versions lists
-MISSING_PATHS_MAX: Final = 100  # number of incompletely cached files that warm reports
+MISSING_PATHS_MAX: Final = 100  # maximum number of incompletely cached files that warm lists
 # Maximum delay of a reply while the kernel drops removed names from its cache.
 TREE_FORGET_S_MAX: Final = 0.05
 KERNEL_FORGET_S_MAX: Final = 10.0  # maximum wait until programs see a created or removed name
 
 # --- waiting for uploads ------------------------------------------------------------------------
 # A command that waits for uploads polls the mount at this interval.
-UPLOAD_POLL_S: Final = 0.25  # shows the first line within a second, even on a busy machine
+# Short, so that the first line appears within a second even on a busy machine.
+UPLOAD_POLL_S: Final = 0.25
 # The pause between two lines of progress doubles up to a minute.
 UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
 UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
 UPLOAD_AWAY_S_MIN: Final = 1.0  # shorter outages are not reported, as a retry often succeeds
-UPLOAD_FORCE_S_MIN: Final = 5.0  # umount --force stops waiting if an outage is longer
-SILENCE_SHOWN_S_MIN: Final = 5.0  # minimum time without a reply that is reported to users
+UPLOAD_FORCE_S_MIN: Final = 5.0  # umount --force stops waiting if an outage lasts longer than this
+SILENCE_SHOWN_S_MIN: Final = 5.0  # a longer time without a reply is reported to users
 
 # --- processes and mounts of this host ----------------------------------------------------------
 # Limit of open file descriptors that a mount requests, if its user may raise the limit.
 OPEN_FILES_WANTED: Final = 8192
-HOLDERS_SHOWN_MAX: Final = 10  # processes in other mount namespaces that a message names
-# Number of threads, those with most requests, whose processes are looked up in /proc.
+# Maximum number of processes in other mount namespaces that a message lists.
+HOLDERS_SHOWN_MAX: Final = 10
+# Number of busiest threads whose processes are looked up in /proc.
 REQUESTER_THREADS_MAX: Final = 256
-REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted by process
-REQUESTERS_SHOWN_MAX: Final = 20  # length of the list of processes with most requests
-ENDED_NOTES_MAX: Final = 64  # notes of ended mounts; every search for a mountpoint reads all
-CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon's end after an interrupted mount
+REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted per process
+REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of the busiest processes
+# Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
+ENDED_NOTES_MAX: Final = 64
+CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount
 DEAD_MOUNT_S_MAX: Final = 5.0  # a slower statfs(2) shows that the daemon was not killed
 
 # --- prices -------------------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
-PRICE_MAX: Final = 1e6  # a larger price must be a mistake, in any currency
+PRICE_MAX: Final = 1e6  # a price above this limit must be a mistake in any currency
 
 # --- service manager ----------------------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # interval of updates of the status text for systemd
-# Extra time requested from systemd at the end: more than one upload attempt takes.
+# Extra time requested from systemd at a stop: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0
-# Extra time requested from systemd at the start: more than fetching an image piece takes.
+# Extra time requested from systemd at the start: longer than one download of an image piece.
 SUPERVISED_START_S: Final = 300.0
 SUPERVISED_CHARS_MAX: Final = 500  # maximum length of a status text, which may quote an error
 
 # --- metrics over HTTP --------------------------------------------------------------------------
-METRICS_CONNECTIONS_MAX: Final = 8  # maximum number of clients at a time
-METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB  # size of request headers; Prometheus sends 500 bytes
-METRICS_S_MAX: Final = 5.0  # timeout for receiving a request, creating and sending the page
+METRICS_CONNECTIONS_MAX: Final = 8  # maximum number of clients at the same time
+# Maximum size of request headers; Prometheus sends 500 bytes.
+METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB
+# Timeout for each step: receiving a request, creating the page, and sending the page.
+METRICS_S_MAX: Final = 5.0
 METRICS_PAGE_S: Final = 1.0  # time for which a page is reused; creating it takes 10 to 20 ms
 # Bytes that are read and ignored after a refused request, so that the client reads the reply.
 HTTP_DRAIN_BYTES_MAX: Final = 1 * MIB

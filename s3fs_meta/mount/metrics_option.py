@@ -1,4 +1,4 @@
-"""The mount option ``metrics=``: listening for clients that read the figures.
+"""The mount option ``metrics=``: listening for clients that read the statistics.
 
 Owns: the order of steps: a mount listens before it changes the bucket, because the port may be in
 use. Does not know: requests (``metrics_server``, which is imported only with the option).
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def listening(
     address: Address | None, mountpoint: str
 ) -> AsyncIterator["MetricsServer | None"]:
-    """Listen on an address for the duration of a context; yield None without an address.
+    """Listen on an address for the duration of a context; yield None if no address is given.
 
     Raises:
         SettingsError: the address cannot be used.

@@ -1,7 +1,7 @@
-"""The server that ``-o metrics=ADDR:PORT`` starts: the figures of a mount for Prometheus.
+"""The server that ``-o metrics=ADDR:PORT`` starts: the statistics of a mount for Prometheus.
 
 Owns: refusing requests, the choice of the format. Does not know: the names of metrics
-(``prometheus``), collecting figures, connections (``http_server``).
+(``prometheus``), collecting statistics, connections (``http_server``).
 Keeps: at most METRICS_CONNECTIONS_MAX requests at a time. A thread makes one page at a time, which
 is reused for METRICS_PAGE_S. No client and no bug in this module ends the mount.
 Clients can only read numbers (GET, HEAD), so there is no authentication.
@@ -29,7 +29,7 @@ from s3fs_meta.mount.limits import (
 from s3fs_meta.mount.prometheus import MountFigures
 
 _PATH: Final = b"/metrics"
-_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # RFC 9110, 7.2
+_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # RFC 9110, section 7.2
 _BOUNDS: Final = Bounds(
     METRICS_CONNECTIONS_MAX, METRICS_REQUEST_BYTES_MAX, METRICS_S_MAX, METRICS_S_MAX
 )
@@ -39,12 +39,12 @@ Collect = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 async def _nothing() -> Mapping[str, Any]:  # noqa: RUF029 - has the type of a waiting function
-    """Return no figures."""
+    """Return no statistics."""
     return {}
 
 
 class MetricsServer:
-    """Serves the figures of one mount."""
+    """Serves the statistics of one mount."""
 
     def __init__(self, mountpoint: str) -> None:
         """Create a server that does not listen yet; *mountpoint* is the label of all samples."""
@@ -54,7 +54,8 @@ class MetricsServer:
         self._server = HttpServer(_BOUNDS, {})
         self._is_loopback = True
         self._making = trio.Lock()
-        self._pages: dict[bool, tuple[float, bytes]] = {}  # creation time and text, by page format
+        # Time and text of the last page, by format.
+        self._pages: dict[bool, tuple[float, bytes]] = {}
 
     async def listen(self, address: Address) -> None:
         """Listen on an address; clients wait until ``serve`` runs.
@@ -67,14 +68,14 @@ class MetricsServer:
         self.address = str(self._server.address)
 
     def close(self) -> None:
-        """Stop listening. Schedule point: never."""
+        """Stop listening. Never yields to other tasks."""
         self._server.close()
 
     async def serve(self, collect: Collect) -> None:
         """Answer requests until cancelled. Call ``listen`` first.
 
         Args:
-            collect: returns the figures of the mount.
+            collect: returns the statistics of the mount.
         """
         self._collect = collect
         await self._server.serve(self._answer)
@@ -94,7 +95,7 @@ class MetricsServer:
         """Return the error reply to a refused request; None if the request is accepted.
 
         A web page of another host could make a browser on this host resolve the page's host name to
-        127.0.0.1 to read the figures. So on loopback only names of this host are accepted.
+        127.0.0.1 to read the statistics. So on loopback only names of this host are accepted.
         """
         if self._is_loopback and not _is_own_name(_header(request, b"host")):
             return Reply(http_server.MISDIRECTED, b"this is not the host of these figures\n")
@@ -105,7 +106,7 @@ class MetricsServer:
         return None
 
     async def _page(self, *, open_metrics: bool) -> bytes:
-        """Return the figures as text, at most METRICS_PAGE_S old."""
+        """Return the statistics as text, at most METRICS_PAGE_S old."""
         async with self._making:
             made_s, page = self._pages.get(open_metrics, (-METRICS_PAGE_S, b""))
             if trio.current_time() - made_s < METRICS_PAGE_S:
@@ -119,7 +120,7 @@ class MetricsServer:
 
 
 def _header(request: HttpRequest, wanted: bytes) -> str:
-    """Return the value of a header; "" if the request lacks the header."""
+    """Return the value of a header; "" if the request does not contain it."""
     return request.headers.get(wanted, b"").decode(errors="replace")
 
 

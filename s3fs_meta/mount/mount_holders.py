@@ -56,7 +56,7 @@ def find(wanted: Mounted) -> list[Holder]:
 
 
 def described(holders: list[Holder], open_files: int) -> str:
-    """Return a phrase that names the processes that use a filesystem, for a message."""
+    """Return a phrase that lists the processes that use a filesystem, for a message."""
     if holders:
         named = [f"{one.name} (pid {one.pid}) on {one.mountpoint}" for one in holders]
         more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""

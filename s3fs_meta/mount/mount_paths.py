@@ -159,7 +159,7 @@ def require_seen(
 
     Raises:
         ControlError: the change was made, but did not become visible within *within_s*.
-        OSError: lookups fail, because the mount has ended meanwhile.
+        OSError: lookups fail, because the mount has ended.
     """
     deadline_s, pause_s = time.monotonic() + within_s, 0.001
     for entry in wanted:

@@ -58,7 +58,7 @@ class Flags(NamedTuple):
 
 
 def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> Flags | None:
-    """Return the flags of a mount; None if the list lacks the mount.
+    """Return the flags of a mount; None if the list does not contain it.
 
     Args:
         wanted: the mount.
@@ -87,7 +87,7 @@ def owner(wanted: Mounted) -> int | None:
 
 
 def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
-    """Return the current flags of a mount; None if this mount namespace lacks the mount."""
+    """Return the current flags of a mount; None if it is not in this mount namespace."""
     return flags(wanted, _lines(), anywhere=anywhere)
 
 

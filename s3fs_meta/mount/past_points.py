@@ -1,6 +1,7 @@
 """The past states in a mount: the connection of ``fs.past`` with the session and local state.
 
-Owns: which mounts have past states, and the names of temporary state. Does not know: requests.
+Owns: the choice of mounts with past states, and the names of temporary state. Does not know:
+requests.
 """
 
 import os

@@ -49,9 +49,9 @@ class PastSources:
         Raises:
             UsageError: the source is malformed.
             SettingsError: its point in time is not available.
-            NoInodeError: no inode of the past has the number.
+            NoInodeError: no past inode has the number.
             StoreError, BrokenChainError: the bucket cannot be reached or read.
-            As ``Session.flush``.
+            The errors of ``Session.flush``.
         """
         ino = source.get("ino")
         if isinstance(ino, int):
@@ -78,7 +78,7 @@ class PastSources:
         return session.link.txg
 
     async def _retained(self, at: Message) -> Txg:
-        """Return the last txg at a point in time. Raises as ``find``."""
+        """Return the last txg at a point in time. Raises the same errors as ``find``."""
         try:
             wanted = PointInTime(**at)
         except TypeError as exc:

@@ -32,7 +32,7 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # maximum wait for the lock of an exiting process
+LOCK_WAIT_S: Final = 10.0  # maximum wait for the lock that an exiting process still holds
 
 # Mount options that are also options of the command.
 _FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")
@@ -54,7 +54,7 @@ class MountPlan:
     """The settings of one mount, separated by component."""
 
     place: Target
-    mountpoint: Path  # absolute
+    mountpoint: Path  # an absolute path
     options: MountOptions
     s3: S3Options
     open: OpenOptions
@@ -223,12 +223,12 @@ def _hidden_entries(path: str) -> tuple[str, ...]:
 
 
 def _open_metrics(options: MountOptions) -> tuple[str, ...]:
-    """Return a warning if other hosts can read the figures of the mount."""
+    """Return a warning if other hosts can read the statistics of the mount."""
     if options.metrics is None or options.metrics.is_loopback:
         return ()
     return (
-        f"metrics={options.metrics}: every host that reaches this port can read the figures, without"
-        " a password; restrict it with a firewall",
+        f"metrics={options.metrics}: every host that reaches this port can read the statistics,"
+        " without a password; restrict it with a firewall",
     )
 
 

@@ -1,4 +1,4 @@
-"""The figures of mounts in the text formats of Prometheus and OpenMetrics.
+"""The statistics of mounts in the text formats of Prometheus and OpenMetrics.
 
 Owns: names, units and labels of the metrics. Does not know: their readers (``metrics_server``, the
 command status). prometheus_client is imported late, because most commands do not need it.
@@ -31,17 +31,17 @@ _WORK: Final = ("copying", "locking", "removing")
 
 
 class MountFigures(NamedTuple):
-    """The figures of one mount; None if its daemon does not answer."""
+    """The statistics of one mount; None if its daemon does not answer."""
 
     mountpoint: str
     figures: Mapping[str, Any] | None
 
 
 class _Row(NamedTuple):
-    """The metric of one figure; a missing figure, or None, has no sample."""
+    """The metric of one statistic; a statistic without a value has no sample."""
 
     name: str  # name of the metric; a counter if it ends with "_total", else a gauge
-    path: str  # path of the figure as docs/reference/metrics.md lists it
+    path: str  # path of the statistic as docs/reference/metrics.md lists it
     help: str
     convert: Callable[[Any], float | None] = float
 
@@ -57,8 +57,8 @@ def _from_ns(value_ns: int) -> float | None:
 
 _ROWS: Final = (
     _Row("read_only", "read_only", "1 if the mount accepts no changes.", _flag),
-    _Row("offline", "offline", "1 if it shows local state because the bucket is away.", _flag),
-    _Row("epoch", "epoch", "Number that every mount for writing raises."),
+    _Row("offline", "offline", "1 if the bucket is unavailable, and local state is shown.", _flag),
+    _Row("epoch", "epoch", "Number that each mount for writing increments."),
     _Row("open_txg", "txg", "Number of the open transaction group."),
     _Row("inodes", "inodes", "Files of all kinds."),
     _Row("dentries", "dentries", "Names."),
@@ -69,19 +69,19 @@ _ROWS: Final = (
     _Row("cache_bytes", "cache.bytes", "Size of the cached blocks."),
     _Row("cache_limit_bytes", "cache.bytes_max", "Limit on the cached blocks."),
     _Row("cache_blocks", "cache.blocks", "Cached blocks."),
-    _Row("cache_dirty_bytes", "cache.dirty_bytes", "Written and not yet sealed for upload."),
+    _Row("cache_dirty_bytes", "cache.dirty_bytes", "Content not yet sealed for upload."),
     _Row("cache_pinned_bytes", "cache.pinned_bytes", "Content that pins keep in the cache."),
     _Row("cache_hits_total", "cache.hits", "Reads of cached blocks."),
     _Row("cache_misses_total", "cache.misses", "Reads of blocks that had to be fetched."),
     _Row("upload_pending_blocks", "upload.pending_blocks", "Blocks not yet in the bucket."),
     _Row("upload_pending_bytes", "upload.pending_bytes", "Content not yet in the bucket."),
-    _Row("upload_pending_packs", "upload.pending_packs", "Packs that this content fills."),
-    _Row("upload_left_seconds", "upload.left_s", "Time that the upload of this content takes."),
+    _Row("upload_pending_packs", "upload.pending_packs", "Packs that the content to upload fills."),
+    _Row("upload_left_seconds", "upload.left_s", "Estimated time until all content is uploaded."),
     _Row("upload_lost_blocks", "upload.lost_blocks", "Blocks whose only copy is lost."),
     _Row("upload_packs_total", "upload.packs_uploaded", "Uploaded packs."),
     _Row("upload_sent_bytes_total", "upload.sent_bytes", "Size of the uploaded packs."),
     _Row("bucket_txg", "chain.txg", "Last transaction group in the bucket."),
-    _Row("bucket_txg_timestamp_seconds", "chain.created_ns", "When it was cut.", _from_ns),
+    _Row("bucket_txg_timestamp_seconds", "chain.created_ns", "Time of the last cut.", _from_ns),
     _Row(
         "unshipped_age_seconds",
         "chain.unshipped_age_s",
@@ -92,31 +92,31 @@ _ROWS: Final = (
     _Row(
         "bucket_silence_seconds",
         "outage.silent_s",
-        "Time for which requests have been waiting without any answer of the bucket.",
+        "Time for which requests have been waiting without any answer from the bucket.",
     ),
     _Row("kernel_open_files", "kernel.open_files", "Open files."),
     _Row("kernel_writing_files", "kernel.open_for_writing", "Files that are open for writing."),
-    _Row("kernel_age_seconds", "kernel.age_s", "Age of the oldest bytes only the kernel has."),
+    _Row("kernel_age_seconds", "kernel.age_s", "Age of the oldest bytes in kernel memory only."),
     _Row(
         "kernel_collected_age_seconds",
         "kernel.asked_age_s",
-        "Time since the kernel was asked for these bytes.",
+        "Time since the last collection of dirty bytes from the kernel.",
     ),
     _Row("image_txg", "image.txg", "Transaction group of the last image."),
-    _Row("image_timestamp_seconds", "image.last_ns", "When the last image was made.", _from_ns),
-    _Row("follow_behind_seconds", "follow.behind_s", "Age of what a follower shows, at most."),
+    _Row("image_timestamp_seconds", "image.last_ns", "Time of the last image.", _from_ns),
+    _Row("follow_behind_seconds", "follow.behind_s", "Maximum age of the state of a follower."),
     _Row("read_bytes_total", "latency.read_bytes", "Content that the kernel read."),
     _Row("written_bytes_total", "latency.written_bytes", "Content that the kernel wrote."),
-    _Row("requests_waiting", "latency.waiting", "Requests of the kernel without an answer."),
-    _Row("oldest_request_age_seconds", "latency.oldest_s", "Age of the oldest of them."),
+    _Row("requests_waiting", "latency.waiting", "Unanswered requests from the kernel."),
+    _Row("oldest_request_age_seconds", "latency.oldest_s", "Age of the oldest unanswered request."),
 )
 
 
 def text(readings: Sequence[MountFigures], *, open_metrics: bool) -> bytes:
-    """Return the metrics of mounts as text; takes some ms, so call it in a thread.
+    """Return the metrics of mounts as text; takes a few ms, so call it in a thread.
 
     Args:
-        readings: the figures of the mounts.
+        readings: the statistics of the mounts.
         open_metrics: True for the format OPEN_METRICS, False for PLAIN.
     """
     from prometheus_client import exposition, registry
@@ -147,7 +147,7 @@ def families(readings: Sequence[MountFigures]) -> Iterator["Metric"]:
     for row in _ROWS:
         yield _family(row.name, row.help, _of_row(alive, row))
     left = _labelled(alive, "work", _names_left)
-    yield _family("tree_names_left", "Names left of work on trees, at least.", left)
+    yield _family("tree_names_left", "Minimum number of names left in work on trees.", left)
     yield from _store(alive)
     yield from _billed(alive)
     yield _durations(alive)
@@ -201,7 +201,7 @@ def _of_row(alive: _Alive, row: _Row) -> Iterator[_Sample]:
 
 
 def _at(figures: Mapping[str, Any], path: str) -> Any:
-    """Return a figure by its path; None if the mount does not report it."""
+    """Return a value by its path; None if the mount does not report it."""
     found: Any = figures
     for key in path.split("."):
         if not isinstance(found, Mapping):

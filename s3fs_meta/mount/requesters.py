@@ -1,4 +1,4 @@
-"""The processes that send most requests to a mount, and their groups.
+"""The processes that send the most requests to a mount, and their groups.
 
 Owns: finding the process of a thread, its name and its supplementary groups. Does not know:
 recording requests (``fuse.request_times``). Nothing is computed before a command asks for it.
@@ -29,12 +29,12 @@ class Process(NamedTuple):
 
 
 async def find(within_s: float) -> dict[str, Any]:
-    """Return the processes that have sent most requests within the last *within_s* seconds."""
+    """Return the processes that have sent the most requests within the last *within_s* seconds."""
     return await trio.to_thread.run_sync(ranked, request_times.recent(), within_s)
 
 
 def ranked(copy: Recent, within_s: float) -> dict[str, Any]:
-    """Return the processes with most requests in descending order. Call it in a thread."""
+    """Return the processes with the most requests in descending order. Call it in a thread."""
     span_s, counts = request_times.senders(copy, within_s)
     by_count = sorted(counts.items(), key=lambda one: -one[1])
     found: dict[Process, int] = {}

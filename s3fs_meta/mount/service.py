@@ -108,7 +108,7 @@ class Sides(NamedTuple):
     kernel: KernelSide
     watchers: Watchers
     throttles: Throttles
-    metrics: "MetricsServer | None"  # None without the metrics= mount option
+    metrics: "MetricsServer | None"  # None if the option metrics= is not set
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
@@ -175,10 +175,10 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
-    """Return the figures of the mount that uses the state directory; None without an answer.
+    """Return the statistics of the mount that uses the state directory; None if it does not answer.
 
     A killed daemon holds the lock until its process has exited. If its mount is still on the
-    mountpoint, wait for the end.
+    mountpoint, wait for its exit.
     """
     with LockWatch(plan.place.state) as watch:
         try:
@@ -191,7 +191,7 @@ async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
 
 
 async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Front) -> None:
-    """Wait until an ending mount has ended. Raises as ``_wait_for_earlier``."""
+    """Wait until an ending mount has ended. Raises the same errors as ``_wait_for_earlier``."""
     if present["state"] == control_api.DETACHED:
         used = control_api.used_by(present)
         raise HeldError(
@@ -282,7 +282,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
-        self._keeps = trio.Event()  # ends the last upload; its changes stay on this host
+        self._keeps = trio.Event()  # set to stop the last upload; its changes stay on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
@@ -368,7 +368,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Once the mount accepts changes, purge removed files, those of earlier mounts first."""
+        """Once the mount accepts changes, purge removed files, first those of earlier mounts."""
         await self._accepting.wait()
         await self._filesystem.run()
 
@@ -384,7 +384,7 @@ class Mount:
             await fuse.detach(mountpoint)
 
     def _ready(self) -> None:
-        """Start accepting changes; notify the parent process and systemd. Schedule point: never."""
+        """Start accepting changes; notify the parent process and systemd. Never yields."""
         self._session.start()
         self._accepting.set()
         capacity_bytes = self._plan.options.capacity_bytes
@@ -411,7 +411,7 @@ class Mount:
         plan = self._plan
         self._front.notice(f"{plan.place.url} is mounted on {plan.mountpoint}: {described(link)}")
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- stopping ------------------------------------------------------------------------------
 
     async def _end(self) -> None:
         """Upload dirty blocks and changes until a signal arrives; keep the local state."""
@@ -435,9 +435,9 @@ class Mount:
             await self._control.quiet()
 
     async def _cancel_when_kept(self, scope: trio.CancelScope) -> None:
-        """End the last upload when the client stops waiting; the changes stay on this host."""
+        """Stop the last upload when the client stops waiting; the changes stay on this host."""
         await self._keeps.wait()
-        self._outcome["why"] = health.away(self._figures()) or "umount --force did not wait for it"
+        self._outcome["why"] = health.away(self._figures()) or "umount --force stopped the upload"
         scope.cancel()
 
     async def _last_flush(self) -> dict[str, Any]:
@@ -484,7 +484,7 @@ class Mount:
             await self._points.save()
 
     def _figures(self) -> dict[str, Any]:
-        """Return the figures that are available without waiting. Schedule point: never."""
+        """Return the statistics that are available without waiting. Never yields to other tasks."""
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         if self._write_back is not None:
@@ -593,6 +593,6 @@ def quoting_libfuse(log: Path) -> Iterator[None]:
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
-            _log.warning("received %s: ending the upload", signal.Signals(number).name)
+            _log.warning("received %s: stopping the upload", signal.Signals(number).name)
             scope.cancel()
             return

@@ -27,7 +27,7 @@ from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
-# The database is temporary and has one reader, so it needs no WAL, which not every disk supports.
+# A temporary database with one reader needs no WAL, which some disks do not support.
 _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -42,7 +42,7 @@ class Reading:
 
     @property
     def options(self) -> S3Options:
-        """Return the S3 options of the user, completed by those of the mount."""
+        """Return the user's S3 options, supplemented by those of the mount."""
         mount = S3Options(*map(mount_flags(self.place).get, S3_FLAGS))
         return S3Options(*(one or two for one, two in zip(self.s3, mount, strict=True)))
 
@@ -52,7 +52,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     """Open a filesystem for reading, for the duration of a context.
 
     Raises:
-        As ``read_bucket``.
+        The errors of ``read_bucket``.
     """
     memory_allocator.bound_free_memory()
     secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
@@ -81,7 +81,7 @@ async def opened_snapshot(
         earlier: as for ``RestoreOptions``.
 
     Raises:
-        As ``open_snapshot``.
+        The errors of ``open_snapshot``.
     """
     own = locate_snapshot_state(reading.place.state, f"process {os.getpid()} {part}".rstrip())
     await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)
@@ -94,6 +94,6 @@ async def opened_snapshot(
             front.notice(with_options(notice, reading.place.url, reading.options))
         yield volume
     finally:
-        # Closing a past point in time is quick, because it has no lease to release.
+        # Closing a past point in time is quick, because there is no lease to release.
         with trio.CancelScope(shield=True):
             await close_filesystem(volume, release=False)

@@ -62,7 +62,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         NotAFilesystemError: the directory of a local store does not exist.
         UsageError: the URL is invalid.
 
-    Schedule point: always.  Locks: takes none.
+    Always yields to other tasks. Takes no locks.
     """
     store = urls.open_store(
         url,
@@ -85,7 +85,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
 
 @contextlib.contextmanager
 def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
-    """Prefix messages with the URL of the store, and complete the commands in them."""
+    """Prefix messages with the URL of the store, and add its options to the commands in them."""
     try:
         yield
     except BaseException as exc:

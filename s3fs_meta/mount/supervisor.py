@@ -3,7 +3,7 @@
 A service manager such as systemd passes a socket in NOTIFY_SOCKET. Without the variable, nothing
 is sent.
 
-Owns: the texts and the times of messages. Does not know: computing figures.
+Owns: the texts and the times of messages. Does not know: computing statistics.
 A mount requests more time while its start makes progress, and while the bucket accepts the last
 upload. An unreachable bucket delays a shutdown only for the TimeoutStopSec= of the unit.
 Sources: sd_notify(3); sd_watchdog_enabled(3); systemd.service(5), "TimeoutStopSec=".
@@ -30,7 +30,7 @@ _EVERYTHING: Final = "everything is in the bucket"
 
 
 def watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
-    """Return the interval at which the watchdog expects messages; None without a watchdog."""
+    """Return the interval at which the watchdog expects messages; None if there is no watchdog."""
     value = environment.get("WATCHDOG_USEC", "")
     if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return None
@@ -70,7 +70,7 @@ class Supervisor:
         """Prepare messages; send nothing.
 
         Args:
-            figures: returns the current figures of the mount, including its state.
+            figures: returns the current statistics of the mount, including its state.
         """
         self._figures = figures
         self._is_ending = False
@@ -91,11 +91,11 @@ class Supervisor:
             await trio.sleep(every_s)
 
     def ready(self) -> None:
-        """Report that the filesystem can be used. Schedule point: never."""
+        """Report that the filesystem can be used. Never yields to other tasks."""
         self.report("READY=1")
 
     def ending(self) -> None:
-        """Report that the mount is ending; from now on, request more time. Schedule point: never."""
+        """Report that the mount is ending; from now on, request more time. Never yields."""
         if not self._is_ending:
             self._is_ending = True
             self.report("STOPPING=1")

@@ -8,7 +8,7 @@ another ``cachedir``, and an unmounted filesystem that still uploads.
                                  and the command that mounts it again
 
 Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. In a container
-that shares /run, the PIDs in notes name other processes, so running mounts would look killed.
+that shares /run, the PIDs in notes refer to other processes, so running mounts would look killed.
 Source: pid_namespaces(7), namespaces(7).
 
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` command that
@@ -37,9 +37,10 @@ from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
-_ZOMBIE: Final = b"Z"  # state of a process that has exited and was not waited for
+# State letter in /proc of a zombie: a process that has exited but was not waited for.
+_ZOMBIE: Final = b"Z"
 _PID: Final = re.compile("[0-9]+")
-_NEW: Final = ".new"  # suffix of a note that is being written
+_NEW: Final = ".new"  # suffix of a note that is still being written
 _NAMESPACE: Final = "namespace-"
 _ENDED_S_MAX: Final = 3600.0  # maximum age of the note of an ended mount
 _SCHEMES: Final = frozenset({"s3", "local"})  # schemes of store URLs
@@ -141,7 +142,7 @@ def _is_mount_of(mounted: Mounted, url: str) -> bool:
 
 
 def of_killed(mounted: Mounted) -> Target | None:
-    """Return the target from the note of a killed daemon for its mount; None without a note."""
+    """Return the target from the note of a killed daemon for its mount; None if it has no note."""
     found = _best(_killed_notes(), mounted)
     return (
         None
@@ -218,7 +219,7 @@ def only_mounted(option: str) -> Target:
     """Return the only mount of this host, for a command without a target.
 
     Raises:
-        UsageError: this host has no mount or several mounts; the message names them.
+        UsageError: this host has no mount or several mounts; the message lists them.
     """
     found = all_mounted()
     if len(found) == 1:
@@ -239,7 +240,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         mounted: its mount.
         again: the command that mounts it with the same options.
     """
-    _notes()  # removes outdated notes
+    _notes()  # this also removes outdated notes
     path = notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
@@ -349,8 +350,8 @@ def _is_alive(note: Mapping[str, Any]) -> bool:
 def _notes() -> list[dict[str, Any]]:
     """Return the notes of running mounts, then the notes of ended mounts, newest first.
 
-    Remove the notes of killed processes whose mounts no longer exist, and the notes of ended mounts
-    that are older than _ENDED_S_MAX or not among the newest ENDED_NOTES_MAX.
+    Remove the notes of killed processes whose mounts no longer exist. Remove the notes of ended
+    mounts that are older than _ENDED_S_MAX, or not among the newest ENDED_NOTES_MAX.
     """
     living, ended = [], []
     mounts = [one for one in mount_table.read() if one.fs_type == mount_table.FS_TYPE]
@@ -391,7 +392,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    # Earlier versions do not write the fields again and mount_namespace.
+    # Earlier versions do not write the fields ``again`` and ``mount_namespace``.
     again, namespace = note.get("again"), note.get("mount_namespace")
     return {key: note[key] for key in _NOTE} | {
         "again": again if isinstance(again, str) else "",

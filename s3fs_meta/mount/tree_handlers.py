@@ -165,7 +165,7 @@ def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
 
 
 def _target(arguments: Message) -> CloneTarget:
-    """Return the target of a copy; raise UsageError if the request lacks it."""
+    """Return the target of a copy; raise UsageError if the request does not contain it."""
     return CloneTarget(*_entry(_part(arguments, "target"))[:2])
 
 

@@ -42,7 +42,7 @@ def _reason(place: Target) -> NotMountedError:
         return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
     if not _is_disconnected(mounted.mountpoint):
         return UnreachedDaemonError(mounted.mountpoint, str(place.state))
-    from s3fs_meta.mount import killed_state  # loads SQLite
+    from s3fs_meta.mount import killed_state  # imported late: loads SQLite
 
     killed = targets.of_killed(mounted) or place
     return KilledMountError(
@@ -51,7 +51,7 @@ def _reason(place: Target) -> NotMountedError:
 
 
 def _mounted(place: Target) -> Mounted | None:
-    """Return the mount of a filesystem on this host; None without one."""
+    """Return the mount of a filesystem on this host; None if it is not mounted."""
     if place.mountpoint is not None:
         return mount_table.find(place.mountpoint) if place.mounted else None
     for mounted in reversed(mount_table.read()):

@@ -35,16 +35,16 @@ class RemainingUpload(NamedTuple):
     where: str  # URL of the bucket, and its server
     content_bytes: int
     blocks: int
-    packs: int  # number of packs for the uncompressed content; 0 if unknown
+    packs: int  # number of packs that the content would fill uncompressed; 0 if unknown
     has_changes: bool  # True if metadata has changes that are not uploaded
     rate: tuple[str, ...]  # speed and remaining time of the upload, as text
     away_s: float  # time since the bucket began to fail; 0 if it does not fail
-    silent_s: float  # time since the bucket last answered, while requests wait
+    silent_s: float  # time since the bucket last answered, counted while requests wait
     why: str  # last error of the bucket or of an upload; "" after a successful upload
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
-        """Return the upload figures of a mount."""
+        """Return the upload statistics of a mount."""
         upload, chain = figures["upload"], figures["chain"]
         # A daemon of an older version reports no outage and no endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
@@ -62,7 +62,7 @@ class RemainingUpload(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Return a plural noun phrase that describes the changes."""
+        """Return a description of the changes as a plural noun phrase."""
         if self.blocks:
             blocks = counted(self.blocks, "block")
             packs = f" (about {counted(self.packs, 'pack')})"
@@ -163,7 +163,7 @@ class UploadWatch:
                 self.note(RemainingUpload.of(figures))
 
     def note(self, left: RemainingUpload) -> None:
-        """Process the result of a poll; print a line if one is due. Schedule point: never."""
+        """Process the result of a poll; print a line if one is due. Never yields to other tasks."""
         now_s = trio.current_time()
         self._left = left
         self._describe_remains()
@@ -194,19 +194,19 @@ class UploadWatch:
 
 
 def _wait_longer() -> None:
-    """Do nothing: the command waits for the bucket without a limit."""
+    """Do nothing, because the command waits for the bucket without a limit."""
 
 
 def _progress(left: RemainingUpload) -> str:
     parts = [f"{left.described} to upload", *left.rate]
     if left.is_silent:
-        parts.append(f"no answer from {left.where} since {left.silent_s:.0f} s")
+        parts.append(f"no answer from {left.where} for {left.silent_s:.0f} s")
     return ", ".join(parts)
 
 
 def _waiting(left: RemainingUpload) -> str:
     """Return the line about an outage; its reason contains the server and advice."""
-    since = f", no answer since {left.away_s:.0f} s" if left.away_s else ""
+    since = f", no answer for {left.away_s:.0f} s" if left.away_s else ""
     return (
         f"waiting for {left.where}{since}: {left.why}; {left.described} to upload, no change is"
         " lost, and the mount tries again"

@@ -38,12 +38,12 @@ class RequestClass(enum.Enum):
 
     PUT = "put"  # PUT, POST, COPY, and each part of a multipart upload
     LIST = "list"  # one request for each page of a listing
-    GET = "get"  # also HEAD
-    DELETE = "delete"  # DELETE, and the abortion of multipart uploads
+    GET = "get"  # GET and HEAD
+    DELETE = "delete"  # DELETE, and each abort of a multipart upload
 
 
 class Cause(enum.Enum):
-    """The purpose of a request, by which requests are counted."""
+    """The purpose of a request; requests are counted by purpose."""
 
     DATA = "data"
     CHANGELOGS = "changelogs"
@@ -59,10 +59,10 @@ class Cause(enum.Enum):
     MOUNT = "mount"  # opening, restoring, reading superblocks, testing conditional writes
 
 
-# Prefixes of keys and the purpose of writes to them; see format.md, "Keys".
+# The purpose of writes, by key prefix; see format.md, "Keys".
 _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
-    "changelog": Cause.CHANGELOGS,  # objects with changelogs or parts of them
+    "changelog": Cause.CHANGELOGS,  # changelogs and their parts
     "level/": Cause.LEVELS,
     "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,
@@ -77,7 +77,7 @@ _part: ContextVar[Cause | None] = ContextVar("part", default=None)
 def part(
     cause: Cause,
 ) -> Callable[[Callable[_P, Coroutine[Any, Any, _R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
-    """Return a decorator that assigns the reads, listings and deletions of a function to a cause."""
+    """Return a decorator that assigns a function's reads, listings and deletions to a cause."""
 
     def decorated(
         function: Callable[_P, Coroutine[Any, Any, _R]],
@@ -125,8 +125,8 @@ class Billed(NamedTuple):
 
 NOTHING: Final = Billed()
 
-# Counts by the day since 1970-01-01 UTC, and by cause and class.
-# Causes and classes are text, so that counts of a newer program are kept.
+# Counts by day (days since 1970-01-01 UTC), then by cause and price class.
+# Causes and classes are strings, so that counts from a newer program can be kept.
 Usage = dict[int, dict[tuple[str, str], Billed]]
 
 
@@ -165,7 +165,7 @@ class Meter:
 
     def now_ns(self) -> int:
         """Return the current time, in nanoseconds since 1970-01-01 UTC."""
-        # created at the first request, because most short commands need no clock
+        # Create the clock at the first use, because most short commands need no clock.
         if self._clock is None:
             self._clock = SystemClock()
         return self._clock.now_ns()
@@ -191,7 +191,7 @@ class Meter:
             return {day: dict(counts) for day, counts in self._usage.items()}
 
     def totals(self) -> dict[tuple[str, str], Billed]:
-        """Return a copy of this process's counts by cause and class; ``take`` does not reset them."""
+        """Return a copy of this process's counts by cause and class, not reset by ``take``."""
         with self._guard:
             return dict(self._totals)
 

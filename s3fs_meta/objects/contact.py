@@ -1,6 +1,6 @@
 """The reachability of one store: its answers, its outages, and messages to the user about delays.
 
-Owns: the beginning of an outage; one message to the user if the first answer is late.
+Owns: the start of an outage, and one message to the user if the first answer is late.
 Does not know: retries (``retry``), requests.
 """
 
@@ -22,11 +22,14 @@ _Result = TypeVar("_Result")
 
 
 class Outage(NamedTuple):
-    """An outage of a store: its duration and reason. All fields are 0 or "" if the store works."""
+    """An outage of a store: its duration and reason.
+
+    All fields are 0 or "" if the store is available.
+    """
 
     age_s: float  # seconds since the store began to fail; 0: the last request succeeded
     why: str  # the error of the last failed request
-    silent_s: float  # seconds for which requests have waited without any answer
+    silent_s: float  # seconds for which requests have been waiting without any answer
 
 
 NO_OUTAGE = Outage(0.0, "", 0.0)
@@ -46,7 +49,7 @@ class Contact:
     def __init__(
         self, store: ObjectStore, bounds: RetryBounds, notify: Callable[[str], None]
     ) -> None:
-        """Prepare to watch the store; send no request.
+        """Prepare to watch the requests to a store, without sending a request.
 
         Args:
             store: a store that makes one attempt per request.
@@ -75,7 +78,7 @@ class Contact:
         except TransientStoreError as exc:
             self._note_failure(exc)
             raise
-        except S3fsError:  # an error of the server is also an answer
+        except S3fsError:  # an error from the server is also an answer
             self._note_answer()
             raise
         finally:
@@ -84,7 +87,7 @@ class Contact:
         return result
 
     def outage(self) -> Outage:
-        """Return the current outage, computed from the last answers. Schedule point: never."""
+        """Return the current outage according to the last answers. Never yields to other tasks."""
         now_s = trio.current_time()
         return Outage(
             age_s=now_s - self._failing_since_s if self._failure else 0.0,
@@ -113,7 +116,7 @@ class Contact:
         self._silent_since_s = trio.current_time()
 
     def _report_silence(self) -> None:
-        # An attempt lasts for both timeouts if a server accepts connections but never answers.
+        # If a server accepts connections but never answers, an attempt takes both timeouts.
         bound_s = self._bounds.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(
             f"{described(self._store)} has not answered yet, trying for up to {bound_s:.0f} s"

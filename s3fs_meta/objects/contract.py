@@ -63,8 +63,9 @@ class ObjectStore(Protocol):
     async def now_ns(self) -> int | None:
         """Return the store's time in nanoseconds since 1970-01-01 UTC, None if unavailable.
 
-        ``ObjectInfo.modified_ns`` uses the same clock. The time may be truncated to a second. Needs
-        permission to write: a store of files takes the time from a file that it writes.
+        ``ObjectInfo.modified_ns`` uses the same clock. The time may be truncated to a second. The
+        call needs write permission, because a local store takes the time from a file that it
+        writes.
         """
         ...
 
@@ -82,23 +83,23 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectMissingError: no object has the key.
-            TransientStoreError: the answer was too short.
+            TransientStoreError: the response was too short.
             FormatError: the object ends before *stop*, or the range is invalid.
         """
         ...
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it. It is then durable and visible to every reader."""
+        """Store or replace an object, which is then durable and visible to every reader."""
         ...
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if no object has the key.
 
-        If several callers create the object at the same time, one succeeds; all others get
-        PreconditionError.
+        If several callers create the object at the same time, one call succeeds; all other calls
+        raise PreconditionError.
         After TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries
-        again; if the object then contains exactly these bytes, it counts as created by this call. So
-        *data* must contain bytes that no other caller sends.
+        again; if the object then contains exactly these bytes, the call succeeds. So *data* must
+        contain bytes that no other caller sends.
 
         Raises:
             PreconditionError: the key is taken by an object with other bytes; nothing was written.
@@ -124,7 +125,8 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield every object whose key starts with *prefix*, sorted, without duplicates.
 
-        Objects created or deleted concurrently may or may not appear; unfinished writes never appear.
+        Objects created or deleted concurrently may or may not appear; unfinished writes never
+        appear.
 
         Args:
             prefix: the beginning of keys; may end inside a component and may be empty.

@@ -70,7 +70,7 @@ _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
-# Errors of a disk that may return, or on which space may become free.
+# Disk errors that may be temporary: the disk may come back, or space may become free.
 _TRANSIENT: Final = frozenset(
     {
         errno.ENOSPC,
@@ -90,7 +90,7 @@ _TRANSIENT: Final = frozenset(
     }
 )
 _ADVICE: Final = {
-    errno.EACCES: "check owner and permissions of the directory",
+    errno.EACCES: "check the owner and the permissions of the directory",
     errno.EPERM: "the disk's filesystem must allow hard links, and the files must not be immutable",
     errno.EROFS: "the disk's filesystem is mounted read-only",
 }
@@ -107,15 +107,15 @@ class LocalStore:
         probe_only: bool = False,
         may_be_absent: bool = False,
     ) -> None:
-        """Open the directory *root*; wait for the disk.
+        """Open the directory *root*; this blocks until the disk answers.
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
             make_root: make the directory and its missing parents.
             probe_only: the caller reads a few objects from a directory that may not be a store;
                 take no lock and remove no leftovers.
-            may_be_absent: if the directory does not exist, every request fails until it exists, like
-                with a server that cannot be reached.
+            may_be_absent: if the directory does not exist, every request fails until it exists, as
+                if a server could not be reached.
 
         Raises:
             UsageError: *root* does not exist, is not a directory, or cannot be created.
@@ -147,7 +147,7 @@ class LocalStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return False, because local disks use this host's clock; network disks are undetected."""
+        """Return False, because local disks use this host's clock; network disks go undetected."""
         return False
 
     async def now_ns(self) -> int | None:
@@ -295,7 +295,7 @@ class LocalStore:
             if name.endswith("/"):
                 yield from self._find_in(key[:-1], prefix, after)
             elif key > after and key.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):  # deleted concurrently
+                with contextlib.suppress(FileNotFoundError):  # the object was deleted concurrently
                     status = os.lstat(self._tree.path(key))
                     if stat.S_ISREG(status.st_mode):
                         yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
@@ -303,9 +303,9 @@ class LocalStore:
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
         """Return the names of the files and subdirectories that a listing must visit.
 
-        The name of a subdirectory gets a final slash, so that names sort like keys. Other names are
-        dropped at once, because a directory may have 100,000 changelogs, of which most listings need
-        the last few.
+        Names of subdirectories end with a slash, so that they sort like keys. Other names are
+        dropped at once, because a directory may have 100,000 changelogs, and most listings need
+        only the last few.
         """
         above = f"{folder}/" if folder else ""
         begun = after[len(above) :] if after.startswith(above) else ""
@@ -374,7 +374,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
-        """Yield the path of a new synced file with *data*; remove the file unless it was moved."""
+        """Yield the path of a new synced file with *data*; at exit remove the file if not moved."""
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)

@@ -1,6 +1,6 @@
 """A wrapper of a store that counts its requests.
 
-Owns: counts per method, which ``status`` shows. Requests and results are unchanged.
+Owns: the counts per method, which ``status`` shows. Requests and results stay unchanged.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence

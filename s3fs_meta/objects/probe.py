@@ -14,7 +14,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-# all contents that a probe writes
+# every content that a probe writes
 CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})
 
 
@@ -30,7 +30,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
     Raises:
         StoreError: a request failed, so the answer is unknown.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     key = ObjectKey(f"{PREFIX}{nonce}")
     try:
@@ -46,7 +46,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Each write has other bytes, because a retry treats equal bytes as its own earlier write.
+    # Each write sends different bytes, because a retry mistakes equal bytes for its own write.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

@@ -1,8 +1,8 @@
 """A wrapper of a store that repeats requests after transient failures.
 
-Owns: the number, duration and pauses of retries; the detection of an own write whose answer was
-lost. This is the only retry loop; the inner stores make one attempt.
-Does not know: how a store works. A request is repeated only after TransientStoreError.
+Owns: the number, duration and pauses of retries; recognising its own write if the reply was lost.
+This is the only retry loop; the inner stores make one attempt. Does not know: how a store works. A
+request is repeated only after TransientStoreError.
 """
 
 import random
@@ -50,7 +50,7 @@ class RetryPolicy:
     total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
-    # Maximum of that time while no server at the address has ever accepted a connection.
+    # Maximum time between first and last attempt if no server ever accepted a connection.
     unconnected_s_max: float = STORE_UNCONNECTED_S_MAX
 
     def delay_s(self, attempts_made: int, jitter: float) -> float:
@@ -136,14 +136,15 @@ class RetryingStore(StoreWrapper):
             inner: a store that makes one attempt per request.
             policy: limits of retries, and pauses.
             jitter: random numbers for the pauses.
-            notify: called once with a message if the store is slow or fails before its first answer.
+            notify: called once with a message if the store is slow or fails before its first
+                answer.
             charge: called before each repeated attempt to send or receive an object or a range.
         """
         super().__init__(inner)
         self._charge = charge
         self.retries = 0  # number of retries of all requests so far
         self._policy = policy or RetryPolicy()
-        self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
+        self._jitter = jitter or random.Random()  # noqa: S311 - it only spreads load
         self._contact = Contact(inner, self._policy, notify)
 
     @property
@@ -223,10 +224,10 @@ class RetryingStore(StoreWrapper):
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
     ) -> ETag:
-        """Repeat a conditional write; recognise an earlier attempt that succeeded without an answer.
+        """Repeat a conditional write; recognise an earlier attempt whose response was lost.
 
         An attempt may be refused because an earlier attempt, whose outcome is unknown, succeeded.
-        If so, the object contains the bytes of this call, and the write counts as successful.
+        In this case the object contains the bytes of this call, and the write is successful.
         """
         unknown = False
 

@@ -1,11 +1,12 @@
 """Objects stored in a bucket, through boto3.
 
-Owns: the requests, and the checks that boto3 does not make: lengths of answers, the order of
-listings, errors inside successful answers.
+Owns: the requests, and the checks that boto3 does not make: lengths of responses, the order of
+listings, errors inside successful responses.
 Does not know: retries (``objects.retry``); every method makes one attempt.
 
-Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still completes
-its request, at the latest after a timeout. It may keep the bytes to send, which are immutable.
+Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still finishes
+its request, or runs into a timeout. The thread may keep the bytes that it sends, which are
+immutable.
 """
 
 import io
@@ -68,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# Price class of each S3 operation; an operation that is not listed counts as GET.
+# Price class of each S3 operation; an operation that is not listed is billed as GET.
 _CLASSES: Final = {
     "PutObject": RequestClass.PUT,
     "CreateMultipartUpload": RequestClass.PUT,
@@ -89,7 +90,7 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The key and the body size of a thread's current request, which is counted at its answer."""
+    """The key and body size of a thread's current request, counted when the response arrives."""
 
     def __init__(self) -> None:
         self.key = ""
@@ -152,7 +153,7 @@ class S3Store:
         return True
 
     async def now_ns(self) -> int | None:
-        """Return the Date header of an answer (RFC 9110, 6.6.1), None if the server sends none."""
+        """Return the Date header of a response (RFC 9110, 6.6.1), None if the server sends none."""
         return await self._request("the store's clock", self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -179,13 +180,13 @@ class S3Store:
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag*."""
         if not etag:  # a server may ignore an empty condition and replace any version
-            raise UnexpectedStoreError(key, "the store's answer to GET had no ETag")
+            raise UnexpectedStoreError(key, "the store's response to GET had no ETag")
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
         except (
             ObjectMissingError
-        ) as exc:  # S3 reports a missing object if a conditional write finds none
+        ) as exc:  # S3 reports a missing object if a conditional write finds no object
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -243,12 +244,12 @@ class S3Store:
                     raise TransientStoreError(key, code) from exc
                 raise
             except KeyError as exc:
-                raise UnexpectedStoreError(key, f"the store's answer has no {exc}") from exc
+                raise UnexpectedStoreError(key, f"the store's response has no {exc}") from exc
         except FOREIGN as exc:
             raise translate(exc, key, self._holder.endpoint_url) from exc
 
     def _count_answer(self, operation: str, body_bytes: int) -> None:
-        """Count a billed answer; the body of an object is counted when it is read."""
+        """Count a billed response; the body of an object is counted when it is read."""
         current, kind = self._current, _CLASSES.get(operation, RequestClass.GET)
         sent_bytes = current.sent_bytes if kind is RequestClass.PUT else 0
         self._meter.count(kind, current.key, sent_bytes=sent_bytes, received_bytes=body_bytes)
@@ -287,7 +288,7 @@ class S3Store:
         return self.read_body(key, body, stop - start)
 
     def read_body(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
-        """Read the body of an answer, exactly *size_bytes* bytes. Blocking.
+        """Read the body of a response, exactly *size_bytes* bytes. Blocking.
 
         Raises:
             TransientStoreError: the body was shorter or longer, or arrived below the minimum rate.
@@ -302,14 +303,14 @@ class S3Store:
                 buffer.write(piece)
                 if time.monotonic() > deadline_s:
                     raise TransientStoreError(
-                        key, "the transfer of the answer's body took too long"
+                        key, "the transfer of the response body took too long"
                     )
         finally:
             body.close()
             self._meter.count(RequestClass.GET, key, 0, received_bytes=buffer.tell())
         if buffer.tell() != size_bytes:
             raise TransientStoreError(
-                key, f"the answer's body has {buffer.tell()} bytes instead of {size_bytes}"
+                key, f"the response body has {buffer.tell()} bytes instead of {size_bytes}"
             )
         return buffer.getvalue()
 
@@ -322,8 +323,8 @@ class S3Store:
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object must fit into one PUT"
         self._current.carry(len(body))
-        # boto3 accepts any buffer.
-        # The types that its stubs allow would be copied or read in chunks.
+        # boto3 accepts any buffer, although its type stubs allow only a few types.
+        # A buffer of a type that the stubs allow would be copied or read in chunks.
         answer = client.put_object(
             **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
         )
@@ -359,7 +360,7 @@ class S3Store:
                 _in_ns(item["LastModified"]) if "LastModified" in item else None,
             )
             for item in answer.get("Contents", [])
-            # an empty object that a web console made to represent a folder
+            # skip the empty object by which a web console represents a folder
             if item["Key"] != self._prefix
         ]
         return _Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
@@ -425,11 +426,11 @@ def _immutable(data: bytes | memoryview) -> bytes | memoryview:
 
 
 def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
-    """Compare the range in an answer with the requested range.
+    """Compare the range in a response with the requested range.
 
     Raises:
         FormatError: the object ends before *stop*.
-        TransientStoreError: the answer has a different range.
+        TransientStoreError: the response has a different range.
     """
     span, _, total = content_range.removeprefix("bytes ").partition("/")
     if total.isdigit() and int(total) < stop:
@@ -437,5 +438,5 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
     if span != f"{start}-{stop - 1}":
         asked = f"bytes {start}-{stop - 1}"
         raise TransientStoreError(
-            key, f"the answer has the range {content_range!r} instead of {asked!r}"
+            key, f"the response has the range {content_range!r} instead of {asked!r}"
         )

@@ -53,7 +53,7 @@ OnAnswer = Callable[[str, int], None]
 
 
 def _ignore_answer(_operation: str, _body_bytes: int) -> None:
-    """Ignore a billed answer; the default of ``on_answer``."""
+    """Ignore a billed response; the default of ``on_answer``."""
 
 
 class S3ClientHolder:
@@ -64,7 +64,7 @@ class S3ClientHolder:
 
         Args:
             place: server, region, profile, timeouts.
-            on_answer: called in the thread of a request for each billed answer, with the operation
+            on_answer: called in a thread of a request for each billed response, with the operation
                 and the size of the body; 0 if the body is not read yet.
         """
         self._place = place
@@ -99,7 +99,7 @@ class S3ClientHolder:
             if renewed.credentials == self._made.credentials:
                 renewed.client.close()
                 return False
-            self._made = renewed  # requests that run in other threads continue with the old client
+            self._made = renewed  # requests in other threads continue with the old client
             return True
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def _config(place: S3Place) -> Config:
     return Config(
         signature_version="s3v4",
         # Only objects.retry repeats requests, because it knows which writes are conditional.
-        # The quota of botocore would end all retries after some 35 failures.
+        # botocore's retry quota would end all retries after about 35 failures.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=place.connect_timeout_s,
         read_timeout=place.read_timeout_s,
@@ -155,7 +155,7 @@ def _config(place: S3Place) -> Config:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            # TLS protects the payload of https requests, a signature that of http requests.
+            # TLS protects the payload of https requests, and a signature protects it over http.
             "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
             # Few self-hosted servers have a DNS name for each bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
@@ -173,7 +173,7 @@ def content_md5(data: bytes | memoryview) -> str:
 def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
     """Prevent botocore from following a redirection of its own HeadBucket request.
 
-    If an answer is a redirection, botocore sends HeadBucket to find the bucket's region. If
+    If a response is a redirection, botocore sends HeadBucket to find the bucket's region. If
     HeadBucket is redirected as well, for example by a web server from http to https, botocore would
     loop forever.
     """
@@ -184,9 +184,9 @@ def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
 def _report_billed(
     on_answer: OnAnswer, event_name: str, response_dict: Mapping[str, Any] | None, **_: object
 ) -> None:
-    """Report an answer that S3 bills: a success, or a client error (4xx).
+    """Report a response that S3 bills: a success, or a client error (4xx).
 
-    Redirections, server errors and requests without an answer are not billed.
+    Redirections, server errors and requests without a response are not billed.
     Source: Amazon S3 user guide, "Billing for Amazon S3 error responses".
     """
     if response_dict is None:

@@ -1,7 +1,7 @@
 """Translation of boto3's exceptions into errors of this program, with one-line messages.
 
 Owns: the tables of S3 error codes and botocore exceptions, and the advice for each.
-Does not know: how requests are made. An error that no table lists becomes UnexpectedStoreError.
+Does not know: how requests are sent. An error that no table lists becomes UnexpectedStoreError.
 Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
 """
 
@@ -69,7 +69,7 @@ _POLICY: Final = (
     "these credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload"
     " and s3:ListBucket there"
 )
-_KEYS: Final = "check the credentials, or name another --profile"
+_KEYS: Final = "check the credentials, or select another profile with --profile"
 _EXPIRED: Final = "the credentials have expired and the AWS configuration has no newer ones"
 _LOGIN: Final = "log in again, for example with: aws sso login"
 
@@ -82,22 +82,23 @@ _ADVICE: Final[Mapping[str, str]] = {
     "403": _POLICY,
     "AccountProblem": "the account is suspended or unpaid",
     "InvalidAccessKeyId": f"the store does not know the access key; {_KEYS}",
-    "XAdminUserNotFound": f"the store does not know the access key; {_KEYS}",  # versitygw
+    "XAdminUserNotFound": f"the store does not know the access key; {_KEYS}",  # code of versitygw
     "InvalidSecurity": _KEYS,
     "InvalidToken": f"the session token is not valid; {_KEYS}",
     "SignatureDoesNotMatch": f"the secret key is wrong, or a proxy changes requests; {_KEYS}",
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
 
-# Specific classes precede general ones. A connection error names an address but no secret.
+# The first match is used, so specific classes must precede general classes.
+# The text of a connection error may contain an address, but no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         boto.NoCredentialsError,
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials of the user "
-        "who mounts (root for fstab), or name a profile there with --profile",
+        "who mounts (root for fstab), or select a profile of that file with --profile",
     ),
     (boto.PartialCredentialsError, "the access key has no secret key"),
-    (boto.ProfileNotFound, "name a profile of the AWS configuration files with --profile"),
+    (boto.ProfileNotFound, "select a profile of the AWS configuration files with --profile"),
     (boto.ConfigParseError, "correct the AWS configuration file"),
     (boto.UnauthorizedSSOTokenError, _LOGIN),
     (boto.SSOTokenLoadError, _LOGIN),
@@ -113,11 +114,11 @@ _TRANSIENT_EXCEPTIONS: Final = (
     boto.FlexibleChecksumError,
     boto.CredentialRetrievalError,
     boto.MetadataRetrievalError,
-    ResponseParserError,  # the answer could not be parsed, so it probably came from a proxy
+    ResponseParserError,  # the response could not be parsed, so it probably came from a proxy
     OSError,
 )
 _SILENT: Final = "{0} accepts the connection, but does not answer"
-# Specific classes precede general ones. "{0}" is the address of the server.
+# The first match is used, with the address of the server in place of "{0}".
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
     (boto.ReadTimeoutError, _SILENT),
@@ -241,7 +242,7 @@ def _resolution_error(exc: Exception) -> socket.gaierror | None:
 
 
 def error_code(exc: Exception) -> str:
-    """Return the S3 error code of an error answer, or '' if it has none."""
+    """Return the S3 error code of an error response, or '' if it has none."""
     if isinstance(exc, boto.ClientError):
         return str(exc.response.get("Error", {}).get("Code", ""))
     return ""
@@ -281,14 +282,14 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
 
 
 def _skew(date: str | None) -> str:
-    """Return a message with the difference between this host's clock and the time in an answer."""
+    """Return a message with the difference between this host's clock and the time in a response."""
     try:
         theirs_s = parsedate_to_datetime(date or "").timestamp()
     except ValueError:
-        return "this host's clock differs from the store's; set it"
+        return "this host's clock differs from the store's; set the clock"
     ahead_s = round(time.time() - theirs_s)
     direction = "ahead of" if ahead_s > 0 else "behind"
-    return f"this host's clock is {abs(ahead_s)} s {direction} the store's; set it"
+    return f"this host's clock is {abs(ahead_s)} s {direction} the store's; set the clock"
 
 
 def one_line(value: object) -> str:

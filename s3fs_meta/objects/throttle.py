@@ -1,9 +1,9 @@
 """Limits of the rate of uploads and downloads: a token bucket for each direction.
 
 Owns: the order and the delay of transfers. Does not know: when a program waits for an upload
-(callers of ``lifted``); objects, except that only packs and images are limited. A transfer waits
-until the rate allows all of its bytes. Then it runs at full speed, because a store takes complete
-objects. The bytes of a repeated attempt delay later transfers.
+(the callers of ``lifted`` know). Only packs and images are limited. A transfer waits
+until the rate allows all of its bytes. The transfer then runs at full speed, because a store
+accepts only complete objects. The bytes of a repeated attempt delay later transfers.
 Keeps: trio's clock measures waiting, so changes of the wall clock have no effect. The wall clock
 only selects an entry of the timetable, so a jump never causes more than RATE_BURST_S of burst.
 Tasks: any number of tasks may wait. Threads: none.
@@ -79,13 +79,13 @@ class Throttle:
         return sum(one.size_bytes for one in self._waiting)
 
     def set(self, limit: RateLimit) -> None:
-        """Replace the limit at once, even for waiting transfers. Schedule point: never."""
+        """Replace the limit at once, even for waiting transfers. Never yields to other tasks."""
         self.limit = limit
         self._wake()
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Suspend the limit, unless it is strict, while a program waits. Schedule point: never."""
+        """Suspend a limit that is not strict while a program waits. Never yields to other tasks."""
         self._lifts += 1
         self._wake()
         try:
@@ -96,8 +96,8 @@ class Throttle:
     async def take(self, size_bytes: int, rank: Rank = Rank.BACKGROUND) -> None:
         """Wait until the rate allows a transfer of *size_bytes*.
 
-        Waiting transfers of one rank continue in the order of their calls. Schedule point: only if
-        a limit applies.
+        Waiting transfers of one rank continue in the order of their calls. Yields to other tasks only
+        if a limit applies.
         """
         if self._accrued() is None:
             return
@@ -118,16 +118,16 @@ class Throttle:
             self._wake()
 
     def give_back(self, size_bytes: int) -> None:
-        """Give back bytes that were taken but not transferred. Schedule point: never."""
+        """Add bytes that were taken but not transferred. Never yields to other tasks."""
         self._balance += size_bytes
 
     def charge(self, size_bytes: int) -> None:
-        """Charge bytes that were transferred without ``take``. Schedule point: never."""
+        """Subtract bytes that were transferred without ``take``. Never yields to other tasks."""
         if self._accrued() is not None:
             self._balance -= size_bytes
 
     def _accrued(self) -> int | None:
-        """Add the bytes that the rate allows since the last call; return the rate.
+        """Add the bytes that the rate has allowed since the last call; return the rate.
 
         Unused bytes accumulate up to RATE_BURST_S, or up to the largest waiting transfer.
         """
@@ -148,7 +148,7 @@ class Throttle:
         self._changed = trio.Event()
 
 
-# longer times count as this one, which avoids an infinite time at the start
+# maximum time that one call adds, because the time before the first call is infinite
 _LONG_S: Final = 7 * 86_400.0
 
 

@@ -1,8 +1,8 @@
 """Parsing of store URLs, and opening the store of a URL.
 
 Owns: the forms of URLs, and the wrappers of every store.
-Does not know: how stores work. boto3 is loaded only for a bucket, because loading takes a third of a
-second.
+Does not know: how stores carry out requests. boto3 is loaded only for a bucket, because loading
+takes a third of a second.
 """
 
 import re
@@ -65,7 +65,7 @@ def parse(url: str) -> StoreAddress:
     if url.startswith("/"):
         raise UsageError(
             f"{url!r} is a path, not a URL: s3fs-meta status shows the URL of a mounted filesystem; "
-            f"the URL of objects in a directory is local://{url}"
+            f"for objects in a local directory write local://{url}"
         )
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
@@ -113,7 +113,7 @@ def open_store(
     notify: Callable[[str], None] = ignore_notice,
     charge: Charge = ignore_charge,
 ) -> CountingStore:
-    """Open the store at *url* with retries and counts; may block on the disk, not on the network.
+    """Open the store at *url* with retries and counts; this may block only on a disk.
 
     Args:
         url: as for ``parse``.
@@ -146,7 +146,7 @@ def open_store(
 
 
 def _open_bucket(address: S3Address, options: S3Options, meter: Meter) -> ObjectStore:
-    from s3fs_meta.objects.s3 import S3Store  # loads boto3
+    from s3fs_meta.objects.s3 import S3Store  # this import loads boto3
     from s3fs_meta.objects.s3_access import S3Place
 
     return S3Store(address.bucket, address.prefix, S3Place(*options), meter=meter)

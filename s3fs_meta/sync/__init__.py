@@ -8,9 +8,9 @@ upload/         storing dirty blocks in packs
 changelog/      appending transaction groups to the chain
 chain/          reading the chain: listing, verifying and applying changelogs
 image/          complete copies of the metadata, and restoring from them
-lease/          ensuring at most one writer: lease, epoch, fence
+lease/          allowing at most one writer: lease, epoch, fence
 history/        points in time, retention, garbage collection
-keeping         keeping points in time by name, and dropping them
+keeping         creating and dropping kept points (named points in time)
 superblock/     selecting the superblock to use, and writing it
 follower/       a read-only mount that follows the changes of another host
 uncached_reads  reading blocks from packs without a cache, for restore and exports

@@ -2,9 +2,10 @@
 
 Owns: the order *block files, COMMIT, WAL*; the times at which groups of operations are committed;
 the ``commit=`` interval. Does not know: the store.
-Keeps: content is durable before its rows, so a sync of rows begins with the content of every file.
-The only exception is data written during the sync, whose rows may be durable first.
-Tasks: ``run_group_commit`` and ``run_background_sync`` are one task each per mount; any fsync
+Keeps: content is durable before the rows that refer to it, so a sync of rows first syncs the
+content of every file. The only exception is data written during the sync: its rows may become
+durable first.
+Tasks: ``run_group_commit`` and ``run_background_sync`` run as one task each per mount; any fsync
 handler may call ``sync_file``.
 Design: docs/design/durability.md, "From write to fsync".
 """
@@ -47,7 +48,7 @@ class Durability:
         last_record: Callable[[], int],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Prepare to commit and sync; the ``run`` methods do both.
+        """Store the parts of the mount; the ``run`` methods commit and sync.
 
         Args:
             db: the mount's database.
@@ -67,9 +68,9 @@ class Durability:
         self._last_record = last_record
         self.collect = collect
         self.synced_mark = 0  # number of the last change record that is on the disk
-        # Numbers of the last change on the disk, and of the last change of timestamps alone.
+        # The numbers of the last change and of the last timestamp change that are on the disk.
         self._synced = -1, -1
-        # Numbers of the last change and timestamp change in the last commit by ``sync``.
+        # The numbers of the last change and of the last timestamp change that ``sync`` committed.
         self._committed = -1, -1
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()
@@ -84,7 +85,7 @@ class Durability:
         self._give_up("the last operations were lost")
 
     def _give_up(self, why: str) -> None:
-        """Refuse later changes and syncs, because it is unknown which operations are durable."""
+        """Refuse all later changes and syncs, because some operations may not be durable."""
         self._broken = self._broken or why
         self._status.degrade(why)
 
@@ -99,7 +100,7 @@ class Durability:
             self._give_up(f"the local disk failed to sync: {self._db.wal.failure}")
 
     async def run_group_commit(self) -> None:
-        """Commit each group when it is idle or has its maximum age, until cancelled.
+        """Commit each group once it is idle or has reached its maximum age, until cancelled.
 
         A commit costs as much as ten operations, so many operations in a row share a group.
         """
@@ -128,7 +129,7 @@ class Durability:
     async def run_background_sync(self) -> None:
         """Sync all changes every ``commit=`` seconds, until cancelled.
 
-        A sync includes data that programs wrote to open files.
+        This includes data that programs have written to files that are still open.
         """
         while True:
             await trio.sleep(self._commit_interval_s)
@@ -157,8 +158,8 @@ class Durability:
     async def run_log_room(self) -> None:
         """Keep space allocated for both logs while programs call fsync, until cancelled.
 
-        Both are the write-ahead log and the intent log. Without this space, each sync of a log also
-        waits for the journal of the disk's filesystem.
+        The logs are the write-ahead log and the intent log. Without allocated space, each sync of a
+        log also waits for the journal of the disk's filesystem.
         """
         while True:
             await self._room_wanted.wait()
@@ -169,9 +170,9 @@ class Durability:
                 self._give_up(f"the local disk failed to sync: {exc}")
 
     async def make_log_room(self) -> None:
-        """Allocate space for both logs, as far as the disk has it beyond the reserve of SQLite."""
+        """Allocate space for both logs if the disk has room beyond the reserve for SQLite."""
         wal, block_sync = self._db.wal, self._cache.block_sync
-        assert wal is not None, "only a write-ahead log has room"
+        assert wal is not None, "the database must use a write-ahead log"
         if wal.lacks_room and self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
             wal.forgo_room()
         elif wal.lacks_room:
@@ -182,8 +183,9 @@ class Durability:
     async def _make_room(self, wal: Wal) -> None:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
-        The group commits before each piece, so that no open group has made block files before it:
-        after a kill the next mount would not recognise them as undone.
+        The group commits before each piece. Otherwise block files of the open group could be older
+        than the WAL. After a kill, the next mount would not recognise that these files belong to a
+        group that was never committed.
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()
@@ -193,7 +195,10 @@ class Durability:
         await trio.to_thread.run_sync(self._db.sync_wal)
 
     async def sync_all(self) -> None:
-        """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
+        """Make every acknowledged operation durable.
+
+        Afterwards uploaded blocks become clean, and doomed blocks are removed.
+        """
         async with self._sync_lock:
             confirmed = self._cache.blocks_in(BlockState.UPLOADED)
             doomed = self._cache.blocks_in(BlockState.DOOMED)
@@ -208,12 +213,12 @@ class Durability:
     async def sync(self, *, data_only: bool = False, may_log: bool = False) -> None:
         """Make every operation before this call durable: first the content of files, then rows.
 
-        Rows that an earlier sync made durable are not synced again, and calls that wait at the same
-        time share the next sync of the log.
+        Rows that are durable already are not synced again. Calls that wait at the same time share
+        one sync of the log.
 
         Args:
-            data_only: operations that change only timestamps need not be durable.
-            may_log: content may be in the intent log instead of its block files.
+            data_only: operations that change only timestamps need not become durable.
+            may_log: content may be written to the intent log instead of the block files.
 
         Raises:
             OSError, DatabaseError: operations are not durable. The mount is read-only from now on,
@@ -239,10 +244,10 @@ class Durability:
         self.synced_mark = max(self.synced_mark, mark)
 
     async def _sync_content(self, *, may_log: bool) -> None:
-        """Make the content of all blocks durable, and under WAL commit the group at the same time.
+        """Make the content of all blocks durable; in WAL mode, also commit the group.
 
-        With a WAL, the commit need not wait for the sync of the content. A commit takes as long as
-        syncing a small file.
+        In WAL mode, the commit runs during the sync of the content, because a commit takes as long
+        as syncing a small file.
         """
         block_sync = self._cache.block_sync
         if not self._db.pragmas.is_wal:
@@ -251,7 +256,7 @@ class Durability:
             await block_sync.sync_files(meanwhile=self._db.commit)
 
     async def _sync_log(self, begun: tuple[int, int]) -> None:
-        """Sync the WAL, unless another call did so after these operations were committed."""
+        """Sync the WAL if no other call has synced it since these operations were committed."""
         async with self._log_lock:
             self._require_sound()
             if self._synced < begun:

@@ -1,6 +1,6 @@
 """Names of the steps between writes; tests stop or crash the program at these steps.
 
-Owns: the list of names. A test checks that docs/design/durability.md has a table row for each name.
+Owns: the list of names. A test checks that docs/design/durability.md describes each step.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ TAKEOVER_STEPS: Final = (
     "totals settled",
 )
 
-# Steps of a rollback; the steps of a txg of kind IMAGE follow the first step.
+# Steps of a rollback. Between the first two, an image is uploaded with its own steps.
 ROLLBACK_STEPS: Final = (
     "past restored",
     "past published",
@@ -57,15 +57,15 @@ ROLLBACK_STEPS: Final = (
     "past in place",
 )
 
-# Steps of a change of the superblock. mkfs has the first two steps.
-# A mount that stores a missing copy again has the same two steps.
+# Steps of a superblock change; mkfs runs only the first two.
+# A mount that stores a missing superblock copy again also runs only the first two.
 SUPERBLOCK_STEPS: Final = (
     "superblock put",
     "superblock copy put",
     "superblock remembered",
 )
 
-# Steps of the command destroy.
+# Steps of the command "destroy".
 REMOVAL_STEPS: Final = (
     "removal prepared",
     "removal noted",
@@ -76,4 +76,4 @@ REMOVAL_STEPS: Final = (
 
 
 def no_hook(step: str) -> None:
-    """Ignore the name of a step; the hook of a real mount."""
+    """Do nothing at a step; only tests use another hook."""

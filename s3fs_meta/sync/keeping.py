@@ -1,10 +1,11 @@
-"""Keeping points in time by name, and dropping them; only the writer may do this.
+"""Creating and dropping kept points (named points in time); only the writer may do this.
 
-Owns: the order *feature, object, lease*, and the check which points may be kept.
+Owns: the order *feature, object, lease*, and the check of which points may be kept.
 Does not know: the objects that a kept point needs (``history.pins``), its callers.
 Keeps: a point is confirmed only if the metadata that it needs is in the bucket, and if no garbage
-collection can have missed its object: this host's collection is paused, and another host that took
-over would have changed the lease before. No older program can open the filesystem afterwards.
+collection can miss its object. This host's collection is paused, and a collection on another host
+would need a takeover, which the final check of the lease detects. Once a point exists, no older
+program can open the filesystem.
 Tasks: any task.
 Design: docs/design/durability.md, "Kept points".
 """
@@ -66,8 +67,8 @@ class PointKeeper:
 
         Args:
             name: a name that no kept point has.
-            wanted: a retained or kept point in time; None: the present state, whose changes are
-                shipped.
+            wanted: a retained or kept point in time; None: the present state, after its
+                changes are shipped.
             progress: called with the state of the upload.
             auto: ``keep --expire`` may drop the point.
 
@@ -77,7 +78,7 @@ class PointKeeper:
             SettingsError: the point in time is not retained, or too many points are kept.
             FencedError: another host has taken over the filesystem; the point may not be kept.
             FormatError: an object that the point needs is damaged or missing.
-            StoreError: if the last request failed, the point may be kept.
+            StoreError: the store is unavailable; if the last request failed, the point may exist.
         """
         self._require_writer()
         require_name(name)
@@ -92,7 +93,7 @@ class PointKeeper:
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
-            # A later takeover lists the new object; an earlier takeover is detected by this call.
+            # This call detects an earlier takeover; a later writer lists the new object.
             await self._session.shipper.require_hold()
         _log.info("kept txg %d as %r", point.txg, name)
         return point
@@ -107,7 +108,7 @@ class PointKeeper:
             ReadOnlyStateError: the mount is read-only.
             SettingsError: a kept point does not exist; nothing was deleted.
             FencedError: another host has taken over the filesystem; nothing was deleted.
-            StoreError: some of the points may be dropped.
+            StoreError: the store is unavailable; some of the points may already be dropped.
         """
         self._require_writer()
         keys: list[ObjectKey] = []
@@ -134,7 +135,7 @@ class PointKeeper:
     async def _described(
         self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool
     ) -> KeptPoint:
-        """Return the new kept point; check that all objects of metadata that it needs exist."""
+        """Return the new kept point; check that all metadata objects that it needs exist."""
         volume = self._volume
         if wanted is not None and wanted.kept is not None:
             others = kept.named(wanted.kept)
@@ -165,7 +166,7 @@ class PointKeeper:
         )
 
     async def _require_complete(self, point: KeptPoint, images: Sequence[Image]) -> None:
-        """Raise FormatError if an object of metadata that a kept point needs is lost."""
+        """Raise FormatError if a metadata object that a kept point needs is lost."""
         image = next((one for one in images if one.key == point.image.key), None)
         if image is None:
             raise FormatError(
@@ -186,7 +187,7 @@ class PointKeeper:
         return fetched
 
     def _renamed(self, point: KeptPoint, name: str, *, auto: bool) -> KeptPoint:
-        """Return a copy, with another name, of a point that is kept already."""
+        """Return a copy of an existing kept point, with another name."""
         key, now_ns = self._new_key(point.txg, name), self._volume.clock.now_ns()
         return replace(point, key=key, name=name, kept_ns=now_ns, auto=auto)
 
@@ -195,7 +196,7 @@ class PointKeeper:
         return kept_codec.new_key(txg, name, self._volume.keyring, random_bytes)
 
     async def _link(self, wanted: PointInTime | None) -> Link:
-        """Return the link of a txg that stays retained while garbage collection is paused."""
+        """Return the link of a txg, which stays retained while garbage collection is paused."""
         volume = self._volume
         present = volume.position.link
         if wanted is None:
@@ -217,7 +218,7 @@ class PointKeeper:
         return ManifestRef(image.key, await trio.to_thread.run_sync(content_hash, data))
 
     async def _require_changelogs(self, image: Image, txg: Txg) -> None:
-        """Raise BrokenChainError if the bucket lacks a changelog between an image and a txg."""
+        """Raise BrokenChainError if a changelog between an image and a txg is missing."""
         count = txg - image.txg
         listed = await chain.listed_from(self._store, Txg(image.txg + 1), count) if count else []
         for number, found in zip(range(image.txg + 1, txg + 1), [*listed, None], strict=False):
@@ -228,15 +229,15 @@ class PointKeeper:
 
 
 def require_name(name: str) -> None:
-    """Raise UsageError for a text that cannot be the name of a kept point.
+    """Raise UsageError if a text is not a valid name of a kept point.
 
     Raises:
         UsageError: the text is not allowed as a name.
     """
     if not is_kept_name(name):
         raise UsageError(
-            f"{name!r} cannot name a kept point: a name begins with a letter, has at most"
-            f" {KEPT_NAME_CHARS_MAX} letters, digits and characters of _.-+:@, and is neither"
+            f"{name!r} is not a valid name of a kept point: a name begins with a letter, has at"
+            f" most {KEPT_NAME_CHARS_MAX} letters, digits and characters of _.-+:@, and is neither"
             " newest nor now"
         )
 
@@ -246,17 +247,17 @@ def _require_free(name: str, kept: KeptPoints) -> None:
     if taken:
         raise UsageError(
             f"{name!r} is kept already: txg {taken[0].txg} of {format_time(taken[0].created_ns)};"
-            f" choose another name, or drop it first: keep --drop {name}"
+            f" choose another name, or drop that point first: keep --drop {name}"
         )
     if len(kept.points) + len(kept.unreadable) >= KEPT_POINTS_MAX:
         raise SettingsError(
-            f"{KEPT_POINTS_MAX} points in time are kept, the maximum; drop a point first"
+            f"the maximum of {KEPT_POINTS_MAX} kept points is reached; drop a point first"
         )
 
 
 def _advice(kept: KeptPoints) -> str:
     if not kept.unreadable:
-        return "; s3fs-meta keep --list shows all"
+        return "; s3fs-meta keep --list lists all kept points"
     return (
         f"; {len(kept.unreadable)} objects of kept points cannot be read, for example"
         f" {kept.unreadable[0].key}: such an object can be dropped by its key"

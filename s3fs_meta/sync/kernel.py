@@ -1,4 +1,4 @@
-"""The interface of a session to the kernel: writing back dirty pages, dropping cached answers.
+"""The interface of a session to the kernel: writing back dirty pages, dropping cached replies.
 
 Owns: the interface, and a null implementation for sessions without a mountpoint.
 Does not know: FUSE.
@@ -25,11 +25,11 @@ class Kernel(Protocol):
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Drop cached replies that the next txg changes (None: all); cache none until ``at_turn``."""
+        """Drop the cached replies that a txg changes (None: all); cache none until ``at_turn``."""
         ...
 
     def at_turn(self) -> None:
-        """Resume the caching of replies, because the new txg is visible. Schedule point: never."""
+        """Resume caching replies, because the new txg is visible. Never yields to other tasks."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:

@@ -1,4 +1,4 @@
-"""Points in time and names of kept points that this host has seen, for the shell's completion.
+"""Points in time and names of kept points that this host has seen, for shell completion.
 
 Owns: the file ``points.json`` in the state directory, its format and bounds, the choice of points
 in it, and when a mount saves it. Does not know: which points the bucket still has.
@@ -36,7 +36,7 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NUMBER_MAX: Final = 1 << 63
 _HOUR_NS: Final = 3600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
-# Pairs of maximum age and time span: up to that age, one point per span is kept.
+# Pairs of maximum age and time span: up to each age, one point per time span is kept.
 _SPANS: Final = ((2 * _DAY_NS, _HOUR_NS), (60 * _DAY_NS, _DAY_NS))
 _LONGEST_SPAN_NS: Final = 30 * _DAY_NS
 
@@ -53,7 +53,7 @@ class Known(NamedTuple):
 
     uuid: str
     points: tuple[Point, ...]
-    kept: tuple[str, ...] = ()  # names of kept points, the point with the earliest txg first
+    kept: tuple[str, ...] = ()  # names of kept points, ordered by txg
 
 
 class NewerPointsError(Exception):
@@ -76,7 +76,7 @@ def read(state: Path) -> Known | None:
         return _decode(data)
     except (ValueError, TypeError, KeyError, RecursionError) as exc:
         _log.info(
-            "the list of known points in time in %s is damaged, and a new list is begun: %s",
+            "the list of known points in time in %s is damaged; starting a new list: %s",
             state,
             exc,
         )
@@ -102,24 +102,24 @@ def _number(value: Any) -> int:
 
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not is_kept_name(value):
-        raise ValueError(f"a value is not a name of a kept point: {value!r}")
+        raise ValueError(f"a value is not a valid name of a kept point: {value!r}")
     return value
 
 
 def with_link(known: Known, link: Link) -> Known:
-    """Return the points with the point of a link added, without points that the link rules out.
+    """Return the known points after adding a link and removing points that are no longer valid.
 
-    Later txgs belong to another history; txgs before the floor are not retained.
+    Points after the link are from another history; points before its floor are not retained.
     """
     older = [one for one in known.points if link.floor <= one.txg < link.txg]
     return known._replace(points=_thinned([*older, Point(link.txg, link.created_ns)]))
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the latest points, and the first older point of each hour, day, or 30 days.
+    """Return the latest points, and of older points only the first in each hour, day or 30 days.
 
-    Each span is a multiple of the previous span, so a point that is kept for its day was also
-    the first of its hour.
+    Each span is a multiple of the previous span, so the first point of a day is also the first
+    point of an hour.
     """
     older, latest = points[:-KNOWN_POINTS_LATEST], points[-KNOWN_POINTS_LATEST:]
     kept: list[Point] = []
@@ -156,12 +156,12 @@ class KnownPoints:
         link: Callable[[], Link],
         kept: Callable[[], Iterable[str] | None] = lambda: None,
     ) -> None:
-        """Begin without points; read the file later.
+        """Start without points; the file is read later.
 
         Args:
             state: the state directory of the filesystem.
             uuid: the UUID of the filesystem.
-            link: returns the last link that the bucket has.
+            link: returns the last link in the bucket.
             kept: returns the names of the kept points, the earliest txg first; None: unknown.
         """
         self._state = state

@@ -2,11 +2,11 @@
 
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are quarantined.
-Keeps: a cached block is dropped only if no record reports its content as lost in the bucket, or if
-the files with this content were removed or changed. Two records report lost content. A mark of
-damage exists until the pack's row is removed after the retention. The attribute of a file whose
-lost part fsck replaced with a hole stays with the file. All functions block, so they must run in a
-thread.
+Keeps: a cached block is dropped only if no record says that the bucket lost its content, or if the
+files with this content were since removed or changed. Two kinds of records report lost content. A
+mark of damage exists until the pack's row is removed after the retention. When fsck replaces a lost
+part of a file with a hole, an attribute of the file records that part.
+All functions block, so they must run in a thread.
 Design: docs/design/durability.md, "At mount".
 """
 

@@ -1,8 +1,8 @@
 """mkfs: creating the objects of a filesystem, and recognising the keys of its objects.
 
-Owns: the order in which the objects are created: superblock (claims the URL) and its copy, first
-image, lease (the filesystem exists). Mount refuses the objects of an interrupted mkfs; destroy
-(``removal``) deletes them.
+Owns: the order in which the objects are created: the superblock, which claims the URL, its copy,
+the first image, and the lease, which makes the filesystem exist. ``mount`` refuses the objects of
+an interrupted mkfs; ``destroy`` (``removal``) deletes them.
 """
 
 import os
@@ -44,7 +44,7 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 
-# One of these objects is enough to prove that a filesystem exists.
+# Any one of these objects proves that a filesystem exists.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
@@ -72,8 +72,8 @@ async def make_filesystem(
 
     Raises:
         NotEmptyError: the URL contains a filesystem or other objects; nothing was changed.
-        UnconditionalStoreError: the store ignores conditional writes, which the user did not
-            accept.
+        UnconditionalStoreError: the store ignores conditional writes, and the user did not
+            allow that.
     """
     await _require_empty(store)
     keeper = LeaseKeeper(store, clock)
@@ -114,7 +114,7 @@ async def _require_empty(store: ObjectStore) -> None:
         raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
     if any(map(is_own, keys)) and await find_trace(store) is not None:
         raise NotEmptyError(
-            f"{store.url} holds a filesystem whose superblock is lost (it has {keys[0]!r}); "
+            f"{store.url} holds a filesystem without a superblock: it contains {keys[0]!r}; "
             "s3fs-meta fsck -y on a host that has mounted it restores the superblock, s3fs-meta "
             "destroy removes the filesystem"
         )
@@ -187,7 +187,7 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
-    """Return the superblock fields that are repeated in the table ``properties``."""
+    """Return the superblock fields that are also stored in the table ``properties``."""
     return {
         "uuid": superblock.uuid.encode(),
         "block_bytes": str(superblock.block_bytes).encode(),
@@ -208,7 +208,7 @@ def _new_database(path: Path, superblock: Superblock) -> None:
 
 
 def is_own(key: str) -> bool:
-    """Return whether a key has the form of an object that a filesystem writes."""
+    """Return whether a key has the form of the keys that a filesystem uses."""
     return (
         key in {*SUPERBLOCK_KEYS, lease_codec.KEY}
         or _PROBE_KEY.fullmatch(key) is not None

@@ -29,7 +29,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 
-# keys of the objects that are deleted after all other objects
+# keys of the objects that are deleted last
 LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})
 
 
@@ -41,7 +41,7 @@ class Contents(NamedTuple):
 
     @property
     def keys(self) -> list[ObjectKey]:
-        """Return the keys that have a form that a filesystem uses."""
+        """Return the keys whose form s3fs-meta uses."""
         return [info.key for info in self.named]
 
 
@@ -61,8 +61,8 @@ async def keys_of_removed(
 ) -> tuple[Keyring, bytes] | None:
     """Return the keys and the superblock of a filesystem whose removal was interrupted.
 
-    The second superblock object is deleted after all other objects. If it is missing, no other
-    object remains, and the result is None.
+    The second superblock object is deleted after all other objects. If that object is missing, no
+    other object remains, and the result is None.
 
     Raises:
         LostSuperblockError: the superblock is damaged, and this host has no copy.
@@ -110,7 +110,7 @@ async def remove(
     *,
     superblock: bytes | None = None,
 ) -> None:
-    """Delete the objects of a filesystem, its superblock last.
+    """Delete all objects of a filesystem, with its superblock as the last one.
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
     or opens the remaining objects. The second superblock object is kept until all other objects are
@@ -120,7 +120,8 @@ async def remove(
     Args:
         store: the bucket.
         own: the object keys of the filesystem.
-        label: the label of the filesystem, which the next run needs if this run is interrupted.
+        label: the label of the filesystem; if this run is interrupted, the next run needs the
+            label.
         progress: called with the number of deleted objects, and the total.
         hook: called after each step.
         superblock: new content of the second superblock object; None: leave it unchanged.

@@ -1,8 +1,8 @@
 """Replication lag: the files with changes that are not yet in the bucket.
 
 Owns: reading the unshipped records of changes, for inodes and for paths.
-Does not know: how records are shipped, its callers. No record is read before the first call;
-afterwards each record is read once.
+Does not know: how records are shipped, its callers.
+No record is read before the first call, and later calls read only new records.
 Tasks: any task; one call runs at a time.
 """
 
@@ -33,7 +33,7 @@ class UnshippedPaths(NamedTuple):
     """The sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
-    complete: bool  # False if *paths* lists only a part of these files
+    complete: bool  # False if *paths* lists only some of the files
 
 
 class ReplicationLag:
@@ -47,7 +47,7 @@ class ReplicationLag:
         *,
         inodes_max: int = UNSHIPPED_INODES_MAX,
     ) -> None:
-        """Begin without reading any record.
+        """Create the report without reading any record.
 
         Args:
             db: the database of the mount, which has the records of changes.
@@ -61,12 +61,12 @@ class ReplicationLag:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # number of the last change record of each inode
         self._read_seq = 0
-        # Any inode may have changed up to this record, because there were too many to list.
+        # Up to this record any inode may have changed, because there were too many to list.
         self._floor_seq = 0
         self._lock = trio.Lock()
 
     async def state_of(self, ino: Ino) -> FileState:
-        """Return the durability of a file's changes. Schedule point: always."""
+        """Return the durability of a file's changes. Always yields to other tasks."""
         async with self._lock:
             await self._refresh()
             seq = max(self._last.get(ino, 0), self._floor_seq)
@@ -75,7 +75,7 @@ class ReplicationLag:
         return FileState.LOCAL if seq <= self._synced_seq() else FileState.DIRTY
 
     async def paths(self, limit: int) -> UnshippedPaths:
-        """Return at most *limit* paths with unshipped changes. Schedule point: always."""
+        """Return at most *limit* paths with unshipped changes. Always yields to other tasks."""
         async with self._lock:
             self._db.commit()
             found = await self._read(tree_paths.unshipped, self._confirmed_seq(), limit + 1)

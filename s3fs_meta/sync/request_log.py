@@ -1,10 +1,10 @@
-"""The counted requests of one filesystem on this host, stored by day in a small file.
+"""The request counts of one filesystem on this host, stored by day in a small file.
 
 Owns: the file ``requests.json`` in the state directory, its format and bounds, and when a mount
 saves it. Does not know: prices, the causes of requests.
-Keeps: the file is replaced atomically. Each process adds the counts since its last save, under a
-flock(2) on the directory, so several processes may count. If the file is damaged, only its counts
-are lost. A file of a newer version is not changed, and no counts are saved.
+Keeps: the file is replaced atomically. Several processes may count requests: under a flock(2) on
+the directory, each process adds its counts since its last save. If the file is damaged, only its
+counts are lost. A file of a newer version is not changed, and no counts are saved.
 Tasks: ``RequestLog.run`` is one background task of a mount.
 Design: docs/design/format.md, "Counted requests".
 """
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "requests.json"
-# entries that exist only in a directory that has been used
+# files that exist only in a state directory that was used
 _STATE: Final = ("meta.db", "superblock", _NAME)
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
@@ -74,7 +74,7 @@ def read(state: Path) -> Ledger | None:
         return _decode(data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         _log.warning(
-            "the counts of requests in %s are damaged, so counting begins at zero: %s", state, exc
+            "the request counts in %s are damaged; counting starts again from zero: %s", state, exc
         )
         return None
 
@@ -87,7 +87,7 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
     """
     with _locked(state):
         ledger = read(state) or Ledger(now_ns, {}, {})
-        # If the clock was wrong when counting began, the stored time is in the future.
+        # If the clock was wrong when counting began, the stored time may be in the future.
         ledger = ledger._replace(since_ns=min(ledger.since_ns, now_ns))
         billing.merge(ledger.usage, usage)
         ledger.stored_bytes.update(stored_bytes)
@@ -122,8 +122,8 @@ def _can_lock(fd: int, *, is_last: bool) -> bool:
 def _forget_oldest(ledger: Ledger) -> None:
     """Delete the counts of the oldest days beyond REQUEST_DAYS_MAX.
 
-    The age of a day does not matter: a clock that is wrong at one boot, for example without a
-    battery, must not remove the counts of all other days.
+    The age of a day does not matter. A clock that is wrong at one boot, for example because it has
+    no battery, must not remove the counts of all other days.
     """
     days: dict[int, Any]
     for days in (ledger.usage, ledger.stored_bytes):
@@ -160,7 +160,7 @@ def _decode(data: bytes) -> Ledger:
         raise NewerLogError(f"version {fields['version']}")
     ledger = Ledger(_number(fields["since_ns"]), {}, {})
     if len(fields["days"]) > 2 * REQUEST_DAYS_MAX:
-        raise ValueError(f"{len(fields['days'])} days")
+        raise ValueError(f"the file has counts for too many days: {len(fields['days'])}")
     for text, content in fields["days"].items():
         day = date.fromisoformat(text).toordinal() - _EPOCH
         if content["stored_bytes"] is not None:
@@ -190,13 +190,13 @@ def _number(value: Any) -> int:
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
     """Add the counts of a meter to the counts in a state directory; return the totals.
 
-    A failure is logged, and the meter keeps its counts. A directory without a filesystem's state
-    is not changed, because a mistyped URL must not create state.
+    A failure is logged, and the meter keeps its counts. A directory that
+    contains no filesystem state stays unchanged, because a mistyped URL must not create state.
     """
     try:
         return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)
     except (OSError, NewerLogError) as exc:
-        _log.warning("cannot save the counts of requests in %s: %s", state, exc)
+        _log.warning("cannot save the request counts in %s: %s", state, exc)
         return None
 
 
@@ -218,10 +218,10 @@ def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
 
 
 class RequestLog:
-    """The counts of requests by one mount and by earlier processes."""
+    """The request counts of one mount and of earlier processes."""
 
     def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
-        """Begin with the counts of *meter*; read the file later.
+        """Start with the counts of *meter*; the file is read later.
 
         Args:
             state: the state directory of the filesystem.
@@ -245,7 +245,7 @@ class RequestLog:
         self._saved = saved or self._saved
 
     def today(self) -> dict[str, Billed]:
-        """Return the requests of the current day (UTC) by class. Schedule point: never."""
+        """Return the requests of the current day (UTC) by class. Never yields to other tasks."""
         day = self._meter.today()
         usage: Usage = {}
         if self._saved is not None:

@@ -3,9 +3,9 @@
 Owns: the order *ship changes, restore the past txg next to the current database, publish the past
 txg, exchange the databases*.
 Does not know: which point in time the user wants, its callers.
-Keeps: creating one object, the changelog of the new txg, makes the rollback effective on this and all
-other hosts. After a crash this host has the database from before the rollback; the next
-mount applies the new txg to it as if another host had written the txg.
+Keeps: creating one object, the changelog of the new txg, makes the rollback effective on all hosts.
+After a crash this host still has the database from before the rollback. The next mount applies the
+new txg to that database as if another host had written the txg.
 Design: docs/design/durability.md, "Rollback".
 """
 
@@ -45,7 +45,7 @@ from s3fs_meta.sync.volume import Position, Volume
 class RolledBack(NamedTuple):
     """The result of a rollback: the links before and after it, and notices."""
 
-    before: Link  # last position before the rollback; a rollback to it undoes this rollback
+    before: Link  # position before the rollback; rolling back to it undoes this rollback
     now: Link
     notices: list[str]  # notices to show to the user, one line each
 
@@ -62,7 +62,7 @@ async def roll_back(
     Args:
         volume: a volume opened for writing that no other task uses.
         past: the link of the past txg.
-        clock: gives the time of the new txg.
+        clock: the clock for the time of the new txg.
         progress: called with the progress of each step.
         hook: called with the name of each finished step.
 
@@ -142,22 +142,22 @@ async def _restore_beside(
     if restored.hash != past.hash:
         raise FormatError(
             changelog_codec.key_of(past.txg),
-            "the restored state has a different hash than this changelog",
+            "the hash of the restored state differs from the hash of this changelog",
         )
     strays = await _strays(volume, beside)
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before, strays)
     if lost:
         restorer.notices.append(
-            f"damaged in the bucket, without a copy: {counted(lost, 'block')} of that point in time;"
-            " reading them fails, and fsck --deep lists their files"
+            f"the point in time has {counted(lost, 'block')} damaged in the bucket, without a copy:"
+            " reads of this content fail; fsck --deep lists the files"
         )
     return restorer.notices
 
 
 async def _strays(volume: Volume, beside: StateDir) -> set[ObjectKey]:
-    """Return the packs of the past txg that are in the bucket and have no row in the present.
+    """Return the packs of the past txg that are in the bucket but have no row in the current state.
 
-    They belong to a history that the chain did not continue.
+    These packs belong to a history that another state has replaced.
     """
     found: set[ObjectKey] = set()
     for key, object_bytes in await trio.to_thread.run_sync(_unlisted, beside, volume):
@@ -179,7 +179,7 @@ def _unlisted(beside: StateDir, volume: Volume) -> list[tuple[ObjectKey, int]]:
 def _take_over(
     beside: StateDir, volume: Volume, before: Link, strays: Collection[ObjectKey]
 ) -> int:
-    """Copy rows that are never rolled back to the restored database; count damaged blocks."""
+    """Copy the rows that a rollback keeps to the restored database; count damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db, strays)
@@ -197,7 +197,7 @@ def _take_over(
 async def _open_beside(
     volume: Volume, before: Link, beside: StateDir, clock: Clock, hook: Hook
 ) -> Session:
-    """Return a session on the restored database that uses the lease of *volume*."""
+    """Return a session with the restored database and the lease of *volume*."""
     db = await trio.to_thread.run_sync(Database.open, beside.database, volume.db.pragmas)
     db.counters.begin_txg(before.next_txg)
     past = replace(
@@ -221,9 +221,10 @@ def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> 
     After a crash during the exchange, the next mount restores the database from the bucket.
 
     Args:
-        stamp: names the quarantine of the current database; "": the bucket has all of its data.
+        stamp: part of the name of the quarantine directory for the current database; "": drop the
+            database, because the bucket has all of its data.
     """
-    if stamp:  # the bucket lacks some data of the current state
+    if stamp:  # some data of the current state is not in the bucket
         state_dir.quarantine_as(stamp)
     else:
         state_dir.drop_contents()

@@ -204,8 +204,8 @@ class Session:
     def recover(self) -> None:
         """Repair the rows after an unclean shutdown of an earlier run.
 
-        The caller must call this before any task starts. After a clean unmount nothing is changed.
-        No block file is removed, because the rows may not be on the disk yet; the first sync
+        This method must be called before any task starts. After a clean unmount it changes nothing.
+        It removes no block file, because the rows may not be on the disk yet; the first sync
         removes obsolete files.
         """
         self.db.begin_local()
@@ -227,7 +227,7 @@ class Session:
             self.db.follow()
 
     def start(self) -> None:
-        """Begin to serve requests; accept changes from now on unless mounted read-only."""
+        """Start to serve requests; from now on changes are accepted, unless mounted read-only."""
         if self.status.state is not MountState.STARTING:
             return  # a background task failed before the start
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
@@ -235,7 +235,7 @@ class Session:
         self.damage.wake()  # cached copies may heal damage that fsck marked
 
     async def run(self) -> None:
-        """Run the background tasks until cancelled; a failed task does not end other tasks."""
+        """Run the background tasks until cancelled; if one fails, the others continue."""
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "group commit": self.durability.run_group_commit,
             "background sync": self.durability.run_background_sync,
@@ -253,7 +253,7 @@ class Session:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
-        """Run a writer's tasks: uploads until cancelled, upkeep tasks until the last txg is due."""
+        """Run a writer's tasks: uploads until cancelled, upkeep tasks until ``flush_at_end``."""
         upkeep: dict[str, Callable[[], Awaitable[None]]] = {
             "changelog": self.shipper.run,
             "condensing": self.condenser.run,
@@ -270,7 +270,7 @@ class Session:
             nursery.start_soon(self.run_upkeep, upkeep)
 
     async def run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-        """Run the tasks that must end before the last upload, which ships their changes."""
+        """Run tasks that must end before the last upload, which ships their changes."""
         with self._upkeep:
             await self._run_all(tasks)
 
@@ -289,7 +289,7 @@ class Session:
             await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
-        """Make a follower the writer; return the last link. Raises as ``promotion.take_over``.
+        """Make a follower the writer; return the last link. Same errors as ``promotion.take_over``.
 
         Raises:
             UsageError: this mount is not a follower, or no longer a follower.
@@ -300,7 +300,7 @@ class Session:
         async with follower.paused():
             if self.status.state is not MountState.FOLLOWING:
                 raise UsageError(
-                    f"the mount no longer follows: its state is {self.status.state.value}"
+                    f"the mount is no longer a follower: its state is {self.status.state.value}"
                 )
             link = await promotion.take_over(
                 self.volume, follower, self._hook, force=force, unsafe=unsafe
@@ -310,7 +310,7 @@ class Session:
         return link
 
     def _lead(self, link: Link) -> None:
-        """Turn a follower's session into a writer's session. Schedule point: never."""
+        """Turn a follower's session into a writer's session. Never yields to other tasks."""
         self.db.lead()
         self.db.counters.begin_txg(link.next_txg)
         self.volume.position.advance(link)
@@ -329,7 +329,7 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """Compare every cached block with its hash after a power cut, and record the comparison."""
+        """After a power cut, compare every cached block with its hash, and record the end."""
         await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
@@ -368,8 +368,8 @@ class Session:
     async def image_is_due(self) -> bool:
         """Return whether a new image would shorten a restore enough to be made now.
 
-        Changes of block locations alone do not make an image due. Dead packs that cannot be deleted
-        without a new image make an image due.
+        An image is not due if only block locations changed. It is due if dead packs can be deleted
+        only after a new image.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image
@@ -379,7 +379,7 @@ class Session:
         """Ship all changes, make an image of them, and delete garbage.
 
         Raises:
-            As ``Imager.make``.
+            The same errors as ``Imager.make``.
         """
         if self.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
@@ -430,11 +430,11 @@ class Session:
                 await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
-        """Return the replication state of a file, in the form of its extended attribute's value."""
+        """Return the replication state of a file, as the value of an extended attribute."""
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
-        """Ship all changes as ``flush`` does, and also changes of block locations alone.
+        """Ship all changes as ``flush`` does, even if only block locations changed.
 
         Upkeep tasks such as images and garbage collection end first, so that the lease can be
         released afterwards.
@@ -449,9 +449,7 @@ class Session:
             try:
                 await self.make_image(progress)
             except (S3fsError, OSError) as exc:  # the next mount creates the image
-                _log.warning(
-                    "cannot create an image now; the next mount creates the image: %s", exc
-                )
+                _log.warning("cannot create an image now; the next mount will create one: %s", exc)
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)
 

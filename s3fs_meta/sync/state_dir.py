@@ -4,8 +4,8 @@ Owns: the layout, the lock that excludes a second process, and the check that no
 can write to the directory. Does not know: how the path is chosen (``state_paths``).
 
 The directory contains names, content and the database of the mount. Another user with write
-permission could make the daemon write to any file that the daemon may write, so the check follows
-no symbolic link. The check opens no entry, because closing a descriptor of the database would drop
+permission could make the daemon write to any file to which the daemon may write. The check follows
+no symbolic link, and opens no entry, because closing a descriptor of the database would drop
 SQLite's locks.
 
     <cachedir>/<label>-<hash of the URL>/
@@ -75,7 +75,8 @@ class StateDir:
             require_private(self.path)
         except OSError as exc:
             raise SettingsError(
-                f"cannot make the state directory {str(self.path)!r}: {exc.strerror}; choose another with --cachedir"
+                f"cannot make the state directory {str(self.path)!r}: {exc.strerror};"
+                " choose another directory with --cachedir"
             ) from exc
 
     @property
@@ -111,7 +112,7 @@ class StateDir:
     def keep_holder(self, words: Sequence[str]) -> None:
         """Store this host's holder name and nonces durably in the file ``holder``. Blocking."""
         data = "\n".join(words).encode("ascii")
-        assert len(data) <= HOLDER_BYTES_MAX, "the file must be readable with one read"
+        assert len(data) <= HOLDER_BYTES_MAX, "the file must fit into one read"
         if self.holder == list(words):
             return
         replace_durably(self.path / "holder", data)
@@ -145,8 +146,8 @@ class StateDir:
         """Take the lock if it is free; return whether it was free.
 
         If the lock was free, ``since_change_ns`` becomes the time range from the last database
-        change until now. If another process has removed the directory meanwhile, the directory is
-        created again.
+        change until now. If another process has removed the directory in the meantime, the
+        directory is created again.
         """
         fd = self._open_lock()
         if not _can_lock(fd) or not _is_entry(fd, self.path / "lock"):
@@ -178,20 +179,20 @@ class StateDir:
 
     def drop_contents(self) -> None:
         """Remove the database and the block files; the bucket must have all of their data."""
-        # The blocks are removed first.
-        # After a crash the rows still name all remaining files.
+        # Remove the block files before the database.
+        # After a crash every remaining block file then still has a row.
         shutil.rmtree(self.blocks, ignore_errors=True)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the complete directory, whose lock this process must hold."""
+        """Remove the complete directory; this process must hold its lock."""
         assert self._lock_fd >= 0, "the caller must hold the lock of the directory"
         shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def has_remains(self) -> bool:
-        """Return whether database logs or block files exist, which a lost database leaves."""
+        """Return whether database logs or block files exist, which remain if a database is lost."""
         logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
@@ -275,7 +276,7 @@ def _can_lock(fd: int) -> bool:
 def _is_entry(fd: int, path: Path) -> bool:
     """Return whether an open file still has a path, so that its directory was not removed.
 
-    A lock of a removed file excludes no process that creates the directory again.
+    Locking a removed file does not exclude a process that creates the directory again.
     """
     try:
         found = os.lstat(path)
@@ -286,7 +287,7 @@ def _is_entry(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
-    """After an error in the context, remove the state directory if it is new and unused."""
+    """Remove the state directory if it is new and unused after an error in the context."""
     is_new = not path.exists()
     try:
         yield
@@ -299,7 +300,7 @@ def without_new_remains(path: Path) -> Iterator[None]:
 def remove_unused(path: Path) -> None:
     """Remove a state directory that contains only empty directories and a log. Blocking.
 
-    A failure is only logged, because the caller handles the failure of a command.
+    A failure is only logged, because the caller is already reporting why a command failed.
     """
     try:
         if not is_unused(path):
@@ -367,7 +368,7 @@ def require_private(path: Path) -> None:
     except NotADirectoryError as exc:  # open(2) reports this error for a symbolic link, too
         raise SettingsError(
             f"the state directory {str(path)!r} is a symbolic link or a file; remove it or "
-            "choose another with --cachedir"
+            "choose another directory with --cachedir"
         ) from exc
     try:
         directory = os.fstat(directory_fd)

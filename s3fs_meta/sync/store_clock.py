@@ -2,9 +2,9 @@
 
 Owns: the comparison of the clocks, and the time for changelogs: this host's time, or the store's
 time if the clocks differ much. Does not know: garbage collection, its callers.
-Keeps: no txg gets its time from a wrong clock of this host. The difference is measured before a host
-writes, and again when this host's clock jumps. The times of earlier txgs prove nothing, because a
-filesystem may have been idle for years.
+Keeps: the time of a txg never comes from a wrong clock of this host. The difference is measured
+before a host writes, and again when this host's clock jumps. The times of earlier txgs prove
+nothing, because a filesystem may have been idle for years.
 Tasks: any task; a measurement is one request.
 Design: docs/design/durability.md, "Clocks".
 """
@@ -24,7 +24,7 @@ _S: int = 1_000_000_000
 
 
 class StoreClock:
-    """A clock for times that other hosts read, which differs little from the store's clock."""
+    """A clock that stays close to the store's clock, for times that other hosts read."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         """Use this host's clock until the first measurement."""
@@ -62,7 +62,7 @@ class StoreClock:
             _log.warning("%s", self.disagreement)
 
     async def measure(self) -> None:
-        """Compare the clocks without a log line. Raises as ``compare``."""
+        """Compare the clocks without logging. Same errors as ``compare``."""
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
@@ -80,12 +80,15 @@ class StoreClock:
             f"the clock of this host is {_describe(abs(off_ns))} {way} that of {self._store.url}"
         )
         self.disagreement = (
-            f"{self.difference}: new txgs get the store's time, and no garbage is deleted until "
+            f"{self.difference}: new txgs use the store's time, and no garbage is deleted until "
             "the clocks agree; set the clock"
         )
 
     async def compare_after_a_jump(self) -> None:
-        """Compare the clocks if this host's clock jumped or the host slept. Raises as ``compare``."""
+        """Compare the clocks if this host's clock jumped or the host slept.
+
+        Same errors as ``compare``.
+        """
         passed_ns = self._clock.now_ns() - self._looked_ns
         elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
         if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:

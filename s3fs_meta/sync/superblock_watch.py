@@ -1,9 +1,8 @@
-"""Maintaining the superblock during a mount: updating this host's copy, storing lost objects again.
+"""Maintaining the superblock during a mount: updating this host's copy, restoring lost objects.
 
-Owns: the occasions for updates and repairs. Does not know: which copy is used, how a copy is
+Owns: when the superblock is updated and repaired. Does not know: which copy is used, how a copy is
 written.
-Keeps: only the lease holder restores a missing copy, so a removed filesystem never
-reappears.
+Keeps: only the lease holder restores a missing copy, so a removed filesystem never reappears.
 Tasks: the background garbage collection, a flush by the user, the last flush of a mount.
 """
 
@@ -31,7 +30,7 @@ async def retained_s(volume: Volume) -> int:
     and not older than this host's copy.
 
     Raises:
-        As ``open_keys``.
+        The same errors as ``open_keys``.
     """
     keys = await _newest(volume)
     sure = not any(keys.faults) and not _was_exchanged(volume.superblock, keys.superblock)
@@ -43,7 +42,7 @@ async def tend(volume: Volume) -> None:
 
     Raises:
         FencedError: another host has taken over the filesystem; the bucket is unchanged.
-        As ``open_keys``; the bucket is unchanged.
+        The same errors as ``open_keys``; the bucket is unchanged.
     """
     remembered = Remembered(volume.state_dir.path)
     present = superblock_codec.encode(volume.superblock)
@@ -80,8 +79,8 @@ async def protect_kept_points(volume: Volume) -> None:
     """Shut out older programs, because they would delete objects that kept points need.
 
     Raises:
-        PreconditionError: another process changed the superblock meanwhile; nothing was changed.
-        As ``open_keys``; nothing was changed.
+        PreconditionError: another process changed the superblock concurrently; nothing was changed.
+        The same errors as ``open_keys``; nothing was changed.
     """
     if superblock_codec.KEPT_POINTS in volume.superblock.features:
         return

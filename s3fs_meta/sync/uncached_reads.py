@@ -1,7 +1,7 @@
 """Uncached reads: block content read from packs, for callers that read each block once.
 
-Owns: combining requests: one request for adjacent blocks, or for all small blocks in one window of
-a pack.
+Owns: how requests are combined: one request reads adjacent blocks, or all small blocks in one
+window of a pack.
 Does not know: files, cached blocks (which ``cache.fetcher`` downloads).
 Keeps: the content of a missing or damaged block is returned as b"", never as zeros.
 Tasks: any number of tasks may read at once.
@@ -76,7 +76,7 @@ class UncachedReader:
 
         Args:
             find_elsewhere: finds another location for a block whose recorded location is damaged.
-            windows_max: the maximum number of ranges around small blocks that stay in memory.
+            windows_max: the maximum number of windows (ranges around small blocks) in memory.
         """
         self._db = db
         self._store = store
@@ -199,7 +199,7 @@ def _runs(wanted: Sequence[Located]) -> Iterator[list[_Record | None]]:
 
 def _follows(run: list[_Record | None], last: _Record, record: _Record) -> bool:
     first = run[0]
-    assert first is not None, "a block without a location ends no run"
+    assert first is not None, "a block without a location must be alone in its run"
     beside = record.pack == last.pack and record.start == last.stop
     return beside and record.stop - first.start <= CONTENT_RUN_BYTES
 

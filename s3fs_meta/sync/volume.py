@@ -34,7 +34,7 @@ class OpenOptions:
     read_only: bool = False
     follow: bool = False  # True: read-only, and always equal to the state of one txg
     repairing: bool = False  # True for fsck: open state that a mount would refuse
-    mend: Mend | None = None  # which unreadable txgs may be abandoned; None: no txg
+    mend: Mend | None = None  # unreadable txgs that may be abandoned; None: none
     # True for fsck: quarantine local state that has another master key
     accept_superblock: bool = False
     force_takeover: bool = False
@@ -47,15 +47,15 @@ class OpenOptions:
 
 
 class Position:
-    """The position of the database in the chain, which the mount's writer or follower advances."""
+    """The database's position in the chain, which the mount's writer or follower advances."""
 
     def __init__(self, first: Link) -> None:
-        """Begin at the link of the opened database."""
+        """Start at the position of the opened database in the chain."""
         self.first = first
         self.link = first  # last position that a follower shows or a writer has shipped
 
     def advance(self, link: Link) -> None:
-        """Record that the database has advanced to another link. Schedule point: never."""
+        """Record that the database has advanced to another link. Never yields to other tasks."""
         self.link = link
 
 
@@ -71,7 +71,7 @@ class KnownSuperblock:
         return self._present
 
     def accept(self, newer: Superblock) -> None:
-        """Use a newer superblock of the same filesystem from this call on."""
+        """From now on, use a newer superblock of the same filesystem."""
         assert newer.uuid == self._present.uuid, "the superblock must belong to the same filesystem"
         self._present = newer
 
@@ -93,10 +93,10 @@ class Volume:
     crashed: bool  # True after an unclean shutdown of the last mount on this host
     power_lost: bool  # True if the machine was rebooted after the unclean shutdown
     notices: tuple[str, ...]  # notices to show to the user, one line each
-    # Faults of the superblock copies in the bucket, when the volume was opened.
+    # Faults of the superblock copies in the bucket, found when the volume was opened.
     superblock_faults: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()  # faults of the chain and abandoned txgs, one line each
-    offline: str = ""  # why the volume was opened without the bucket; "": it is reachable
+    offline: str = ""  # why the volume was opened without the bucket; "": with it
     # True for a snapshot, whose state directory is removed when the snapshot is closed.
     throwaway: bool = False
 

@@ -4,8 +4,8 @@ Owns: the correct behaviour of operations. A filesystem is a set of nodes, and t
 directories are the only links between nodes. Fields of stat(2) such as nlink are computed on
 request.
 Does not know: blocks, rows, groups, caches, stores, times.
-Nodes are immutable values, so a copy of the model costs one dictionary. Operations raise the error
-classes of the program, so that a test can compare them.
+Nodes are immutable values, so a copy of the model copies only one dictionary. Operations raise the
+error classes of the program, so that a test can compare them.
 """
 
 import stat
@@ -40,9 +40,9 @@ class ModelInode:
     mode: int
     uid: int = 0
     gid: int = 0
-    content: bytes = b""  # regular files
-    target: bytes = b""  # symbolic links
-    entries: Mapping[bytes, Ino] = field(default_factory=dict)  # directories
+    content: bytes = b""  # content of a regular file
+    target: bytes = b""  # target of a symbolic link
+    entries: Mapping[bytes, Ino] = field(default_factory=dict)  # entries of a directory, by name
     xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
@@ -94,7 +94,7 @@ class ModelFilesystem:
             left.purge(ino)
         return left
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- lookups -------------------------------------------------------------------------------
 
     def tree(self) -> dict[bytes, Seen]:
         """Return the visible state of each inode by path; the root is ``/``."""
@@ -234,7 +234,7 @@ class ModelFilesystem:
     ) -> None:
         """Copy a name and the tree below it; hard links within the tree are hard links in the copy.
 
-        If *past* is given, an earlier state of the filesystem, the source is in this state.
+        If *past*, an earlier state of the filesystem, is given, the source is copied from it.
 
         The inode numbers of the copy are unspecified, so ``renumber`` changes them later.
         """

@@ -10,7 +10,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie, Ino
 from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
 
 _ROOT = Caller(0, 0, 0, 1)
-_PAGE = 3  # entries per page: small, so that a directory needs several pages
+_PAGE = 3  # number of entries per page; small, so that one directory needs several pages
 
 
 async def tree_of(fs: Filesystem, *, content: bool = True) -> dict[bytes, Seen]:

@@ -28,7 +28,7 @@ BLOCK_BYTES: Final = 64 * KIB
 ROOT: Final = Caller(0, 0, 0, 1)
 USER: Final = Caller(1000, 100, 0, 1)
 
-Outcome = type[FsError] | None  # class of the error with which an operation ended
+Outcome = type[FsError] | None  # class of the error that an operation raised
 
 
 class Act(enum.Enum):
@@ -139,14 +139,14 @@ _OFFSETS: Final = (
 _STARTS: Final = (0, 0, 0, 50, BLOCK_BYTES)  # offsets of copied ranges; most copies begin at 0
 _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
-_XATTR_CREATE: Final = 1  # sys/xattr.h
+_XATTR_CREATE: Final = 1  # from sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one of 8 chosen names may be absent
-_PATTERN_BYTES: Final = 61  # prime, so that each block begins at another byte of the pattern
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one in eight chosen names may be absent
+_PATTERN_BYTES: Final = 61  # prime, so that each block begins at a different byte of the pattern
 
 
 def pattern(number: int, length: int) -> bytes:
-    """Return *length* bytes that depend on *number*; the number 0 gives zeros.
+    """Return *length* bytes that depend on *number*; for the number 0, all bytes are zero.
 
     For other numbers no byte is zero, so that a test notices lost content.
     """
@@ -188,7 +188,7 @@ def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
 
 
 def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
-    """Choose an existing name, or for one wish in _WISHES_FOR_WHAT_IS_NOT any name."""
+    """Choose an existing name; one wish in _WISHES_FOR_WHAT_IS_NOT may choose a missing name."""
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
@@ -225,7 +225,7 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation | 
 
 
 def _choose_range(model: ModelFilesystem, wish: Wish, target: Ino) -> Operation | None:
-    """Choose a range within one block of another file, as a longer copy may end after any block.
+    """Choose a range within one block of another file: a longer copy may stop after any block.
 
     Holes are not copied, because lost zeros would look like the earlier zeros.
     """
@@ -242,7 +242,7 @@ def _choose_range(model: ModelFilesystem, wish: Wish, target: Ino) -> Operation 
     return Operation(act, target, number=number, source=source, start=start, length=length)
 
 
-# --- doing it ----------------------------------------------------------------------------------
+# --- applying operations -----------------------------------------------------------------------
 
 
 def apply(model: ModelFilesystem, operation: Operation) -> Outcome:
@@ -367,7 +367,7 @@ async def _copy_range(fs: Filesystem, operation: Operation) -> None:
     _, target, _, _, _, at, _, source, start, length = operation
     if (
         fs.ranges.try_copy(source, start, target, at, length) is None
-    ):  # None means that the copy must wait
+    ):  # None means that the copy has to wait
         await fs.ranges.copy(source, start, target, at, length)
 
 
@@ -379,7 +379,7 @@ async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
     act, ino, name, _, _, number, data, *_ = operation
     match act:
         case Act.WRITE | Act.APPEND:
-            # The kernel sets the times of its cached writes, so every second write sets none.
+            # Every second write sets no times, because the kernel sets the times of cached writes.
             from_cache = data[0] % 2 == 1
             assert await fs.write(ino, number, data, sets_times=not from_cache) == len(data)
         case Act.TRUNCATE:

@@ -50,7 +50,7 @@ PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 _HALF: Final = 0.5
 _CHANGES_MAX: Final = 10_000  # maximum number of unsynced changes before a cut
-_TORN: Final = 0.3  # fraction of torn writes in a state with torn writes
+_TORN: Final = 0.3  # probability that a write is torn, in a state with torn writes
 
 _Data = Wrote | Resized
 
@@ -227,7 +227,7 @@ class PowerCut:
             self.choose(dice)
         return max(dice.asked for dice in counts)
 
-    # --- choosing --------------------------------------------------------------------------------
+    # --- choosing a state ------------------------------------------------------------------------
 
     def choose(self, dice: "Dice") -> State:
         """Return the state that *dice* chooses."""

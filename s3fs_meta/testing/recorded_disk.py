@@ -46,7 +46,7 @@ class Entered(NamedTuple):
     """An event: a name for a file or a directory was created."""
 
     path: str
-    file: FileId | None  # the file; None for a directory
+    file: FileId | None  # identifier of the file; None for a directory
 
 
 class Left(NamedTuple):
@@ -94,7 +94,7 @@ class Lost(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """An event without a change of the disk, such as the end of an fsync or a stored object."""
+    """An event that does not change the disk, such as the end of an fsync or an upload."""
 
     what: Any
 
@@ -112,7 +112,7 @@ Event = (
     | Noted
 )
 
-# Not recorded: SQLite's shared memory, which a crash invalidates, and sockets without content.
+# Names that are not recorded: SQLite's shared memory, which a crash discards, and a socket.
 IGNORED: Final = ("-shm", "control.sock")
 
 
@@ -128,7 +128,7 @@ class DiskRecorder:
         self.failing = ""  # the next sync of a file whose path contains this text fails
 
     def note(self, what: object) -> int:
-        """Add an event without a change of the disk; return the number of the event."""
+        """Add an event that does not change the disk; return the number of the event."""
         with self._lock:
             self.events.append(Noted(what))
             return len(self.events) - 1
@@ -140,7 +140,7 @@ class DiskRecorder:
             return None
         return text[len(self.root) + 1 :]
 
-    # --- what happened ---------------------------------------------------------------------------
+    # --- recording events ------------------------------------------------------------------------
 
     def created(self, path: str, inode: int) -> None:
         """Record a new, empty file."""

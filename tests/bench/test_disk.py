@@ -1,4 +1,4 @@
-"""The disk image of a benchmark."""
+"""The disk image that a benchmark uses as its disk."""
 
 import os
 import subprocess
@@ -9,12 +9,13 @@ import pytest
 from contrib.bench import disk
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs loop devices"
+    os.geteuid() != 0 or not Path("/dev/loop-control").exists(),
+    reason="the test needs root privileges and loop devices",
 )
 
 
-def test_space_of_the_disk_is_free_when_a_late_program_ends() -> None:
-    """The next benchmark finds as much room, although a program still used the disk at the end."""
+def test_disk_image_is_freed_when_its_last_user_exits() -> None:
+    """The context ends only after the last program that uses the disk has exited."""
     with disk.new(bytes_min=1 << 20, bytes_max=64 << 20) as place:
         device = subprocess.check_output(
             ["findmnt", "-no", "SOURCE", "--target", place], text=True

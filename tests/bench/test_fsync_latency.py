@@ -1,4 +1,4 @@
-"""The benchmark ``fsync_latency``."""
+"""The benchmark ``fsync_latency``, which measures how long fsync takes."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ from contrib.bench.subjects import PlainDirectory
 pytestmark = pytest.mark.thorough
 
 
-def test_fsyncs_are_timed_without_load_and_during_copies(tmp_path: Path) -> None:
-    """The samples of all rounds are combined, and only s3fs-meta has a latency target."""
+def test_fsync_latency_is_measured_without_load_and_during_copies(tmp_path: Path) -> None:
+    """The results combine the samples of all rounds; only s3fs-meta has a latency target."""
     source = tmp_path / "large"
     source.write_bytes(os.urandom(1 << 20))
     subjects = [PlainDirectory(name, tmp_path / name) for name in (DISK, OURS)]
@@ -35,4 +35,4 @@ def test_failed_copy_during_a_benchmark_is_an_error(tmp_path: Path) -> None:
     disk = PlainDirectory(DISK, tmp_path / "disk")
 
     with pytest.raises(AssertionError, match="the copy failed"):
-        fsync_latency.measured([disk], tmp_path, 1, 1)  # A directory cannot be copied.
+        fsync_latency.measured([disk], tmp_path, 1, 1)  # A directory cannot be copied as a file.

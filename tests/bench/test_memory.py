@@ -24,7 +24,7 @@ sys.stdin.readline()
 """
 
 
-def test_memory_peak_includes_children_and_restarts_after_each_call() -> None:
+def test_peak_memory_includes_child_processes_and_is_reset_after_each_call() -> None:
     """The memory peak includes a child that allocates memory and frees it."""
     words = [sys.executable, "-c", PROGRAM]
     with (
@@ -43,7 +43,7 @@ def test_memory_peak_includes_children_and_restarts_after_each_call() -> None:
         large = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.stdout.readline()
-        sampler.peak_bytes(process.pid)  # This value may be from before the child freed memory.
+        sampler.peak_bytes(process.pid)  # The child may not have freed its memory yet.
         freed = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.wait()
@@ -55,8 +55,8 @@ def test_memory_peak_includes_children_and_restarts_after_each_call() -> None:
     assert memory.sampler() is None
 
 
-def test_memory_peaks_of_processes_with_one_name_are_combined() -> None:
-    """The largest memory peak counts; a mount with another cache size has no target."""
+def test_peak_memory_is_the_largest_of_all_processes_with_one_name() -> None:
+    """The largest memory peak is reported; a mount with a changed cache size has no target."""
     with memory.sampled() as sampler, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         sampler.peaks["one"] = Peak(LARGE, counts=True)
         for counts in (True, False):

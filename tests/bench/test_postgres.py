@@ -1,4 +1,4 @@
-"""The benchmark ``postgres``."""
+"""The benchmark ``postgres``, which runs pgbench on a mount."""
 
 import os
 import tempfile
@@ -23,14 +23,14 @@ tps = 409.966789 (without initial connection time)
 """
 
 
-def test_transaction_rate_excludes_the_time_of_connecting() -> None:
+def test_pgbench_transaction_rate_excludes_the_connection_time() -> None:
     assert postgres.parsed_tps(BEFORE_14) == 102.5
     assert postgres.parsed_tps(SINCE_14) == 409.966789
     with pytest.raises(SubjectError, match="no rate"):
         postgres.parsed_tps("starting vacuum...end.\n")
 
 
-def test_newest_complete_postgres_version_is_used(
+def test_newest_complete_postgres_installation_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A PostgreSQL version without its server program is skipped, even if it is the newest."""
@@ -48,7 +48,7 @@ def test_newest_complete_postgres_version_is_used(
         postgres.find_programs([f"{tmp_path}/16/*"])
 
 
-def test_postgres_benchmark_is_skipped_with_one_line_without_postgres(
+def test_postgres_benchmark_is_skipped_if_postgres_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(postgres, "PROGRAMS", ("no-such-program",))
@@ -59,8 +59,8 @@ def test_postgres_benchmark_is_skipped_with_one_line_without_postgres(
     assert "skipped: postgres: no directory has all of no-such-program" in capsys.readouterr().err
 
 
-def test_pgbench_runs_on_a_directory() -> None:
-    """A run of pgbench in a directory ends its database server."""
+def test_pgbench_run_stops_its_database_server() -> None:
+    """When a pgbench run in a directory ends, it stops its database server."""
     try:
         programs = postgres.find_programs()
     except postgres.NotInstalledError as exc:

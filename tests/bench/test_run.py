@@ -19,7 +19,7 @@ def _arguments(scratch: Path) -> list[str]:
 
 
 def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> bench.Figures:
-    """Measure a benchmark whose module has only the function *run*."""
+    """Measure a benchmark whose module contains only the function *run*."""
     module = types.ModuleType("contrib.bench.cut")
     vars(module)["run"] = run
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -27,10 +27,10 @@ def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> ben
         return bench.measured("cut", bench.parse(_arguments(scratch)), processors)
 
 
-def test_environment_variables_of_a_benchmark_are_unset_after_it(
+def test_environment_variables_of_a_benchmark_are_unset_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A passphrase set for one benchmark would make the next benchmark on a plain bucket fail."""
+    """A passphrase that stays set would make the next benchmark on a plain bucket fail."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -52,7 +52,7 @@ def test_failed_benchmark_is_recorded_and_the_next_one_runs(
 
 
 @pytest.mark.parametrize("signalled", [SystemExit(143), KeyboardInterrupt()])
-def test_failed_cleanup_after_a_signal_starts_no_further_benchmark(
+def test_signal_stops_all_benchmarks_even_if_their_cleanup_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: BaseException
 ) -> None:
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -65,8 +65,8 @@ def test_failed_cleanup_after_a_signal_starts_no_further_benchmark(
         _measure(monkeypatch, tmp_path, run)
 
 
-def test_memory_is_measured_until_the_end_despite_a_signal() -> None:
-    """The clean-up of a benchmark reads memory even after a signal to the process group."""
+def test_benchmark_memory_is_measured_even_after_a_signal() -> None:
+    """A benchmark's cleanup can measure memory even after a signal to the process group."""
     program = """
 import os, signal
 from contrib.bench import memory
@@ -84,7 +84,7 @@ print(sampler.peaks["one"].pss_bytes > 0)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_option_replaces_one_size_of_the_plan() -> None:
+def test_size_option_overrides_one_size_of_the_benchmark_plan() -> None:
     for plan in plans.PLANS:
         arguments = bench.parse(["follow", f"--plan={plan}", "--rounds=7"])
         entries = plans.BENCHMARKS["follow"]["entries"].of(plan)
@@ -92,7 +92,7 @@ def test_option_replaces_one_size_of_the_plan() -> None:
     assert bench.parse(["--quick"]).plan == plans.QUICK
 
 
-def test_complete_plan_has_the_largest_sizes() -> None:
+def test_complete_benchmark_plan_has_the_largest_sizes() -> None:
     for sizes in plans.BENCHMARKS.values():
         for size in sizes.values():
             assert size.complete >= size.hour >= size.quick

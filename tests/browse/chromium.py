@@ -1,6 +1,7 @@
 """A headless Chromium, driven over a pipe by its DevTools protocol.
 
-Source: https://chromedevtools.github.io/devtools-protocol; messages are JSON, each ended by NUL.
+The messages are JSON, and each ends with a NUL byte.
+Source: https://chromedevtools.github.io/devtools-protocol
 """
 
 import base64
@@ -34,9 +35,9 @@ class Browser:
         self._requests = requests
         self._numbers = itertools.count(1)
         self._session: str | None = None
-        self.messages: list[str] = []  # messages of the console, such as violations of the policy
-        self.loads = 0  # number of complete page loads, without pages that wait for another page
-        self._waits = False  # The page waits for another page.
+        self.messages: list[str] = []  # Console messages, such as security policy violations.
+        self.loads = 0  # The number of loaded pages, except "please wait" pages.
+        self._waits = False  # True while a "please wait" page is shown.
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -80,11 +81,11 @@ class Browser:
         """Load a page and wait until it is complete."""
         self.call("Page.navigate", url=url)
         self.wait_for_load()
-        while self.run("location.href") == "about:blank":  # load of the first, empty page
+        while self.run("location.href") == "about:blank":  # The empty first page is still loading.
             self.wait_for_load()
 
     def wait_for_load(self, after: int | None = None) -> None:
-        """Wait until the next page is complete, or the page after this number of loads."""
+        """Wait until the next page is loaded, or until more than *after* pages are loaded."""
         after = self.loads if after is None else after
         while self.loads <= after:
             self._receive()
@@ -95,7 +96,7 @@ class Browser:
         return str(self.call("Page.getFrameTree")["frameTree"]["frame"]["url"])
 
     def run(self, script: str) -> Any:
-        """Run a script, to which the page's policy does not apply, and return its value."""
+        """Run a script outside the page's security policy, and return its value."""
         found = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -103,7 +104,7 @@ class Browser:
         return found["result"].get("value")
 
     def wait_for_text(self, text: str) -> None:
-        """Wait until the page, or a page that replaces it, contains a text."""
+        """Wait until the current page, or a page that replaces it, contains *text*."""
         script = "document.body === null ? '' : document.body.textContent"
         found = ""
         while text not in found:
@@ -118,7 +119,7 @@ class Browser:
         self.call("Network.setCookie", name=name, value=value, url=url, path=served.root)
 
     def look(self, width: int, height: int, scheme: str) -> None:
-        """Set the size of the window, and the light or dark scheme."""
+        """Set the size of the window and the light or dark colour scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -135,14 +136,14 @@ class Browser:
 
 
 def _end_group(group: int) -> None:
-    """Kill the remaining processes of a browser, which still write into its profile."""
+    """Kill the remaining processes of a browser, which still write into the profile."""
     deadline_s = time.monotonic() + 20
     while True:
         try:
             os.killpg(group, signal.SIGKILL)
         except ProcessLookupError:
             return
-        assert time.monotonic() < deadline_s, "processes of the browser do not end"
+        assert time.monotonic() < deadline_s, "the processes of the browser did not exit in time"
         time.sleep(0.01)
 
 

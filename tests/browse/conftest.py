@@ -55,7 +55,7 @@ def picture() -> bytes:
 
 
 def _fill_strange(folder: Path) -> None:
-    """Create entries of special types and with special names, which archives must handle."""
+    """Create special files and files with unusual names, to test archives of them."""
     folder.mkdir()
     (folder / LONG).write_bytes(b"long")
     (folder / "setuid").write_bytes(b"#!/bin/sh\n")
@@ -104,7 +104,7 @@ def _fill(program: Program, mnt: Path) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raise the timeouts of the page tests, because the first of them starts all servers."""
+    """Raise the timeouts of the page tests, because the first test starts all servers."""
     for item in items:
         if "served" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(SETUP_S_MAX))
@@ -132,7 +132,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def browser(served: Served) -> Iterator[Browser]:
-    """Return a browser with the cookie, for all tests of a module that expect no messages."""
+    """Return a logged-in browser, shared by tests that expect no console messages."""
     require_chromium()
     with chromium.started() as found:
         found.log_in(served)

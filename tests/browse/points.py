@@ -1,4 +1,4 @@
-"""Points in time that tests make: databases with names, but without content."""
+"""Points in time for tests: databases with names of files, without the files' content."""
 
 import io
 from pathlib import Path
@@ -45,7 +45,7 @@ def link(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
 
 
 def point_of(db: Database) -> OpenPoint:
-    """Return the committed state of a database as an open point in time whose files are holes."""
+    """Return a database as an open point in time, in which all files consist of holes."""
 
     async def read(_located: list[Any]) -> list[Any]:
         await trio.lowlevel.checkpoint()
@@ -58,7 +58,7 @@ def point_of(db: Database) -> OpenPoint:
 
 
 def into(file: io.BytesIO) -> Send:
-    """Return a function that appends to a file."""
+    """Return an async function that appends data to a file."""
 
     async def put(data: bytes) -> None:
         await trio.lowlevel.checkpoint()

@@ -1,9 +1,9 @@
-"""Screenshots of the pages for the guide, of a small filesystem that is made for them.
+"""Take the screenshots of the browse guide, of a small filesystem made for this purpose.
 
     python -m tests.browse.screenshots docs/guide/browse
 
-Needs Chromium and /dev/fuse. The pictures differ in times only, so they are renewed when a page
-changes.
+The program needs Chromium and /dev/fuse. Pictures of two runs differ only in the times that they
+show, so run the program again only after a change of a page.
 """
 
 import os
@@ -23,10 +23,10 @@ from tests.browse.serving import Served, serving
 from tests.private_mounts import make_private
 from tests.programs import Program
 
-PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # file name that the pictures show
+PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # The screenshots show this path.
 WIDE: Final = (1000, 700)
 PHONE: Final = (390, 780)
-_SAMPLES: Final = 8  # number of readings that the page of the mount shows
+_SAMPLES: Final = 8  # The mount page shows this number of readings.
 
 
 class Picture(NamedTuple):
@@ -36,7 +36,7 @@ class Picture(NamedTuple):
     path: str
     size: tuple[int, int]
     scheme: str
-    script: str = ""  # script that runs before the picture is taken
+    script: str = ""  # This script runs before the screenshot is taken.
 
 
 PICTURES: Final = (
@@ -61,7 +61,7 @@ def _text(month: str, sum_: int) -> str:
 
 
 def _fill(program: Program, home: Path) -> None:
-    """Create points in time that look like those of a user."""
+    """Create files and points in time that look like those of a user."""
     for name in ("reports", "photos/2025", "photos/2026", "music", "code/site", "letters"):
         (home / name).mkdir(parents=True)
     (home / "reports" / "figures.txt").write_text(_text("September", 1580))
@@ -85,7 +85,7 @@ def _fill(program: Program, home: Path) -> None:
 
 @contextmanager
 def demo(place: Path) -> Iterator[Served]:
-    """Serve the filesystem from its mount in a new directory, for the duration of a context."""
+    """Mount a new filesystem with demo files, and serve its pages for the duration of a context."""
     place.mkdir(0o700)
     program, home = Program(place / "state"), place / "home"
     url = f"local://{place}/bucket"
@@ -128,5 +128,5 @@ def main(folder: Path, place: Path = PLACE) -> None:
 
 
 if __name__ == "__main__":
-    make_private()  # Other processes do not inherit the mount.
+    make_private()  # Programs outside this process must not inherit the mount.
     main(Path(sys.argv[1]))

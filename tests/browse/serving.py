@@ -30,17 +30,17 @@ class Served(NamedTuple):
 
     port: int
     token: str
-    root: str  # secret path of the pages
+    root: str  # The URLs of all pages begin with this secret path.
     cookie: str
-    tree: Path  # copy of the newest tree
-    txg: int  # the newest txg
+    tree: Path  # A local copy of the files in the newest txg.
+    txg: int  # The newest txg of the filesystem.
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
-        """Request a page, with the cookie unless the headers contain one."""
+        """Request a page; send the login cookie unless the headers contain a cookie."""
         return self.raw(self.root + path, method, **headers)
 
     def raw(self, path: str, method: str = "GET", **headers: str) -> Reply:
-        """Send one request, with the cookie unless the headers contain one."""
+        """Send one request, with the login cookie unless the headers contain a cookie."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROCESS_S_MAX)
         try:
             connection.request(method, path, headers={"Cookie": self.cookie, **headers})
@@ -62,7 +62,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def printed_url(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Run the browse command in a context, yield its URL, and end the command with Ctrl-C."""
+    """Run the browse command in a context, yield its URL, and stop the command with Ctrl-C."""
     command = [sys.executable, "-m", "s3fs_meta", "browse", *words]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:

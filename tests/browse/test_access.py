@@ -1,4 +1,4 @@
-"""Access to the pages: the token, and the cookie and the secret path that replace it."""
+"""Access to the pages: a login token, which a cookie and a secret path replace."""
 
 import re
 
@@ -28,7 +28,7 @@ def cookie_of(access: Access) -> tuple[bytes, str]:
     return cookie.encode(), flags
 
 
-def test_token_works_once_and_is_replaced_by_a_strict_cookie() -> None:
+def test_login_token_is_valid_once_and_sets_a_strict_cookie() -> None:
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
     assert status_of(access.refusal(HttpRequest("HEAD", target, HOST))) == 403
@@ -40,7 +40,7 @@ def test_token_works_once_and_is_replaced_by_a_strict_cookie() -> None:
     assert status_of(access.refusal(HttpRequest("GET", inside, HOST))) == 403
 
 
-def test_login_page_opens_the_pages_without_a_redirect() -> None:
+def test_login_page_opens_the_browse_pages_without_a_redirect() -> None:
     """After a redirect that another program or page began, browsers omit a strict cookie."""
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
@@ -51,8 +51,8 @@ def test_login_page_opens_the_pages_without_a_redirect() -> None:
     assert '"x&quot;&gt;y"' in leading_to('x">y')
 
 
-def test_cookie_is_sent_only_below_the_secret_path() -> None:
-    """A cookie with the path / would be sent to another user's server on another port."""
+def test_browser_sends_the_cookie_only_below_the_secret_path() -> None:
+    """A cookie for the path / would also be sent to another user's server on another port."""
     access, other = made(), made()
     cookie, _ = cookie_of(access)
     assert access.root != other.root
@@ -62,7 +62,7 @@ def test_cookie_is_sent_only_below_the_secret_path() -> None:
         assert status_of(access.refusal(request)) == 403
 
 
-def test_request_from_a_page_of_another_site_is_refused() -> None:
+def test_request_sent_by_a_page_of_another_site_is_refused() -> None:
     access = made()
     cookie, _ = cookie_of(access)
     for site, status in (
@@ -77,7 +77,7 @@ def test_request_from_a_page_of_another_site_is_refused() -> None:
         assert status_of(access.refusal(request)) == status
 
 
-def test_token_of_another_server_is_refused() -> None:
+def test_login_token_of_another_browse_server_is_refused() -> None:
     access, other = made(), made()
     target = b"/?" + other.url.partition("?")[2].encode()
     assert status_of(access.refusal(HttpRequest("GET", target, HOST))) == 403
@@ -90,7 +90,7 @@ def test_host_header_without_a_port_is_allowed_only_on_port_80() -> None:
         assert status_of(reply) == status
 
 
-def test_wrong_cookie_is_refused() -> None:
+def test_request_with_a_wrong_cookie_is_refused() -> None:
     access = made()
     cookie, _ = cookie_of(access)
     for wrong in (b"", b"x", cookie + b"x", b"a=b, c", b"\xff=\xff", cookie.replace(b"=", b"x=")):

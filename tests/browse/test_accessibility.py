@@ -43,7 +43,7 @@ def findings(browser: Browser) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
-def test_axe_finds_no_serious_violation(
+def test_pages_have_no_serious_accessibility_violation(
     served: Served, browser: Browser, path: str, width: int, scheme: str
 ) -> None:
     browser.look(width, 800, scheme)
@@ -51,7 +51,7 @@ def test_axe_finds_no_serious_violation(
     assert findings(browser) == []
 
 
-def test_axe_finds_a_missing_label(served: Served, browser: Browser) -> None:
+def test_accessibility_check_finds_a_missing_label(served: Served, browser: Browser) -> None:
     browser.go(served.url("/"))
     browser.run("document.querySelector('label').remove()")
     assert "label" in [one.partition(":")[0] for one in findings(browser)]

@@ -1,4 +1,4 @@
-"""The style sheet, the icon and the script of the pages."""
+"""The style sheet, the icon and the script of the browse pages."""
 
 import re
 
@@ -8,7 +8,7 @@ from s3fs_meta.browse.assets import ASSETS, SCRIPT
 from tests.browse.serving import Served
 
 
-def test_script_sets_no_style_and_parses_no_text_as_html() -> None:
+def test_page_script_sets_no_style_and_parses_no_text_as_html() -> None:
     """The script reads file names from attributes, so it must not parse them as HTML."""
     text = SCRIPT.content.decode()
     assert not re.search(
@@ -18,7 +18,7 @@ def test_script_sets_no_style_and_parses_no_text_as_html() -> None:
 
 
 @pytest.mark.mount
-def test_assets_are_served_with_their_content_types(served: Served) -> None:
+def test_style_sheet_icon_and_script_have_their_content_types(served: Served) -> None:
     for name, asset in ASSETS.items():
         reply = served.ask(f"/{name.decode()}")
         assert (reply.content, reply.headers["Content-Type"]) == (

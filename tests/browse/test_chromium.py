@@ -1,4 +1,4 @@
-"""The pages in a real browser: what the browser loads, runs and shows."""
+"""The browse pages in a real browser: what the browser loads, runs and shows."""
 
 import os
 import re
@@ -32,7 +32,7 @@ PAGES = (
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("width", [360, 1200, 2400])
-def test_page_is_styled_and_fits_the_window_width(
+def test_browse_page_is_styled_and_fits_the_window_width(
     served: Served, browser: Browser, path: str, width: int
 ) -> None:
     browser.messages.clear()
@@ -41,10 +41,12 @@ def test_page_is_styled_and_fits_the_window_width(
     assert browser.run("document.querySelector('h1') !== null")
     assert browser.run("getComputedStyle(document.body).maxWidth") == "1216px"
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
-    assert browser.messages == []  # no violation of the policy, no script, no missing resource
+    assert browser.messages == []  # Violations and missing resources would add messages.
 
 
-def test_dark_and_light_schemes_have_different_colours(served: Served, browser: Browser) -> None:
+def test_dark_and_light_colour_schemes_use_different_colours(
+    served: Served, browser: Browser
+) -> None:
     colours = set()
     for scheme in ("light", "dark"):
         browser.look(1200, 800, scheme)
@@ -53,13 +55,13 @@ def test_dark_and_light_schemes_have_different_colours(served: Served, browser: 
     assert len(colours) == 2
 
 
-def test_picture_of_a_preview_is_loaded(served: Served, browser: Browser) -> None:
+def test_browser_loads_the_preview_picture_of_a_file(served: Served, browser: Browser) -> None:
     browser.go(served.url(f"/at/{served.txg}/reports/picture.png"))
     assert browser.run("document.querySelector('img').naturalWidth") == 160
 
 
-def test_injected_scripts_in_a_page_are_refused(served: Served) -> None:
-    """A script that a faulty template would insert is not run, nor is a file as a script."""
+def test_browser_does_not_run_scripts_injected_into_a_page(served: Served) -> None:
+    """The browser runs no script inserted by a faulty template, and runs no file as a script."""
     require_chromium()
     file = f"{served.root}/content/{served.txg}/reports/report.txt"
     with chromium.started() as browser:
@@ -80,7 +82,7 @@ def test_injected_scripts_in_a_page_are_refused(served: Served) -> None:
         assert "Content Security Policy" in "".join(browser.messages)
 
 
-def test_form_and_links_work_without_scripts(served: Served, browser: Browser) -> None:
+def test_pages_can_be_used_without_scripts(served: Served, browser: Browser) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.go(served.url("/versions/reports/report.txt"))
@@ -91,7 +93,7 @@ def test_form_and_links_work_without_scripts(served: Served, browser: Browser) -
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-def test_links_with_hostile_names_open_their_files(served: Served, browser: Browser) -> None:
+def test_links_to_files_with_hostile_names_work(served: Served, browser: Browser) -> None:
     browser.go(served.url(f"/at/{served.txg}/hostile"))
     links = browser.run("[...document.querySelectorAll('tbody a')].map(a => [a.href, a.text])")
     assert len(links) > 5
@@ -124,7 +126,7 @@ def _press(browser: Browser, key: str, text: str = "") -> None:
         browser.call("Input.dispatchKeyEvent", type=kind, key=key, text=text * (kind == "keyDown"))
 
 
-def test_dragging_over_the_time_line_shows_the_selected_part(
+def test_dragging_over_the_time_line_zooms_into_the_selected_range(
     served: Served, browser: Browser
 ) -> None:
     browser.look(1200, 800, "light")
@@ -143,7 +145,7 @@ def test_dragging_over_the_time_line_shows_the_selected_part(
     assert "show everything" in browser.run("document.body.textContent")
 
 
-def test_click_on_a_bar_of_the_plot_selects_its_txg(served: Served, browser: Browser) -> None:
+def test_click_on_a_bar_of_the_time_line_selects_its_txg(served: Served, browser: Browser) -> None:
     browser.look(1200, 800, "light")
     browser.go(served.url("/"))
     bar = _bar(browser, -1)
@@ -154,7 +156,7 @@ def test_click_on_a_bar_of_the_plot_selects_its_txg(served: Served, browser: Bro
     assert link == served.url(f"/at/{served.txg}/")
 
 
-def test_plot_can_be_used_with_the_keyboard(served: Served, browser: Browser) -> None:
+def test_time_line_can_be_used_with_the_keyboard(served: Served, browser: Browser) -> None:
     browser.go(served.url("/"))
     browser.run("document.getElementById('plot').focus()")
     said = "document.getElementById('plot-now').textContent"
@@ -178,7 +180,9 @@ def test_plot_can_be_used_with_the_keyboard(served: Served, browser: Browser) ->
     assert browser.run("location.href").endswith(f"?first={served.txg}&last={served.txg}")
 
 
-def test_kept_point_is_shown_in_the_plot_and_in_the_list(served: Served, browser: Browser) -> None:
+def test_kept_point_is_shown_in_the_time_line_plot_and_in_the_list(
+    served: Served, browser: Browser
+) -> None:
     """A keyboard user can select a kept point in the plot and in the list."""
     browser.look(1200, 800, "light")
     browser.go(served.url("/"))
@@ -204,7 +208,7 @@ def test_kept_point_is_shown_in_the_plot_and_in_the_list(served: Served, browser
     assert browser.run("location.href") == served.url("/at/2/")
 
 
-def test_time_line_without_scripts_has_links_to_other_parts(
+def test_time_line_without_scripts_has_links_to_other_time_ranges(
     served: Served, browser: Browser
 ) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
@@ -220,7 +224,9 @@ def test_time_line_without_scripts_has_links_to_other_parts(
 # --- opening the pages ----------------------------------------------------------------------------
 
 
-def test_token_is_passed_to_the_browser_in_a_private_file(served: Served, tmp_path: Path) -> None:
+def test_login_token_is_passed_to_the_browser_in_a_private_file(
+    served: Served, tmp_path: Path
+) -> None:
     """Any user can read a browser's arguments, so they do not contain the token."""
     require_chromium()
     given = tmp_path / "arguments"
@@ -233,7 +239,7 @@ def test_token_is_passed_to_the_browser_in_a_private_file(served: Served, tmp_pa
     with printed_url(words, environment) as url:
         deadline_s = time.monotonic() + 20
         while not given.exists():
-            assert time.monotonic() < deadline_s, "no browser is opened"
+            assert time.monotonic() < deadline_s, "the browser was not opened in time"
             time.sleep(0.01)
         address = given.read_text()
         assert address.startswith("file:///")

@@ -1,4 +1,4 @@
-"""The browse command."""
+"""The browse command, which serves the files of a bucket as web pages."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_browse_serves_the_bucket_without_local_state(served: Served) -> None:
-    """The fixture ends the command with SIGINT, and checks its status and that no state remains."""
+    """The fixture stops the command with SIGINT, and checks the status and the absence of state."""
     assert served.port > 0
     assert served.ask("/").status == 200
     assert "/mount" not in served.page("/")
@@ -32,7 +32,7 @@ def test_ctrl_c_ends_browse_during_a_download(served: Served, tmp_path: Path) ->
         assert list(state.glob("*/meta.db")) == []
 
 
-def test_pages_stay_available_after_the_unmount(tmp_path: Path) -> None:
+def test_browse_pages_stay_available_after_the_unmount(tmp_path: Path) -> None:
     """Pages are made from the bucket, so they stay available after the unmount."""
     program, mnt, url = Program(tmp_path / "state"), tmp_path / "mnt", f"local://{tmp_path}/bucket"
     mnt.mkdir()

@@ -1,4 +1,4 @@
-"""Comparison of two texts side by side."""
+"""The page that compares two versions of a text side by side."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.browse import points
 
 
-async def test_compared_lines_are_placed_side_by_side() -> None:
+async def test_text_comparison_places_lines_side_by_side() -> None:
     rows = await comparison.side_by_side("a\nb\nc\nd", "a\nB\nd\ne")
     assert rows == [
         Row("equal", 1, "a", 1, "a"),
@@ -23,20 +23,20 @@ async def test_compared_lines_are_placed_side_by_side() -> None:
     ]
 
 
-async def test_equal_lines_between_changes_are_omitted() -> None:
+async def test_text_comparison_omits_equal_lines_far_from_changes() -> None:
     old = [str(number) for number in range(100)]
     rows = await comparison.side_by_side("\n".join(old), "\n".join(["x", *old[1:-1], "y"]))
     assert [row.kind for row in rows].count("skipped") == 1
     assert len(rows) < 12
 
 
-async def test_only_the_first_lines_of_a_text_are_compared() -> None:
+async def test_text_comparison_is_limited_to_the_first_lines() -> None:
     old = "\n".join(map(str, range(BROWSE_LINES_MAX)))
     assert await comparison.side_by_side(old, old + "\nmore") == []
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_names_in_parent_directories_count_towards_the_limit(
+async def test_limit_of_a_tree_comparison_includes_names_in_parent_directories(
     tmp_path: Path, most: int
 ) -> None:
     """Finding a path reads all names of each parent directory into memory."""

@@ -1,4 +1,4 @@
-"""Downloads, and previews of files."""
+"""Downloads of files, and previews of their content."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_download_equals_the_file(served: Served) -> None:
+def test_downloaded_content_equals_the_file(served: Served) -> None:
     for name in ("report.txt", "picture.png", "sparse", "page.html"):
         reply = served.ask(f"/content/{served.txg}/reports/{name}")
         assert reply.content == (served.tree / "reports" / name).read_bytes()
@@ -18,7 +18,7 @@ def test_download_equals_the_file(served: Served) -> None:
     assert served.ask(f"/content/{served.txg}/reports/report.txt").content == SECOND
 
 
-def test_only_raster_pictures_are_previewed(served: Served) -> None:
+def test_preview_shows_only_raster_images(served: Served) -> None:
     shown = served.ask(f"/picture/{served.txg}/reports/picture.png")
     assert shown.content == picture()
     assert shown.headers["Content-Type"] == "image/png"

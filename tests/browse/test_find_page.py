@@ -1,4 +1,4 @@
-"""The page with the results of a search by name."""
+"""The page that shows the results of a search by name."""
 
 import html
 import re
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mount
 
 
 def found(served: Served, path: str) -> tuple[list[str], list[str]]:
-    """Return the paths that the result page links: present entries and former names."""
+    """Return the paths that the result page links to: present entries and former names."""
     now, _, former = served.page(path).partition('id="former"')
     entries = re.findall(rf'row"><a href="{served.root}/at/\d+/([^"]*)"', now)
     names = re.findall(rf'<li><a href="{served.root}/versions/([^"]*)"', former)
@@ -38,23 +38,24 @@ def test_search_finds_removed_and_renamed_files_of_a_folder(served: Served) -> N
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_name_is_found_and_shown_as_text(served: Served, name: bytes) -> None:
+def test_search_finds_hostile_names_and_shows_them_as_text(served: Served, name: bytes) -> None:
     part = name.replace(b"\xff\xfe", b"*")
     page = served.page(f"/find/{served.txg}/hostile?name={quote(part)}")
     assert f'href="{served.root}/at/{served.txg}/hostile/{quote(name)}"' in page
     assert "<script" not in page
-    assert "\u202e" not in page.replace('value="\u202e', "")  # the search text of the user
+    # Only the search field contains the text as the user typed it.
+    assert "\u202e" not in page.replace('value="\u202e', "")
 
 
 @pytest.mark.parametrize("typed", ["%25", "_", "[", "\\\\", LONG])
-def test_search_pattern_has_only_the_wildcards_star_and_question_mark(
+def test_search_supports_only_the_wildcards_star_and_question_mark(
     served: Served, typed: str
 ) -> None:
     paths, _ = found(served, f"/find/{served.txg}/strange?name={typed}")
     assert paths == ([f"strange/{LONG}"] if typed == LONG else [])
 
 
-def test_search_with_many_results_reports_that_more_exist(served: Served) -> None:
+def test_search_reports_that_more_results_exist(served: Served) -> None:
     page = served.page(f"/find/{served.txg}/many?name=0")
     assert "200 found; there are more" in page
 
@@ -64,6 +65,6 @@ def test_empty_or_too_long_search_is_refused(served: Served, rest: str) -> None:
     assert served.ask(f"/find/{served.txg}/{rest}").status == 404
 
 
-def test_page_of_a_folder_has_the_search_form(served: Served) -> None:
+def test_folder_page_has_a_search_form(served: Served) -> None:
     page = served.page(f"/at/{served.txg}/reports")
     assert f'action="{served.root}/find/{served.txg}/reports"' in page

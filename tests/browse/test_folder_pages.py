@@ -1,4 +1,4 @@
-"""The pages of folders."""
+"""The browse pages that list the entries of folders."""
 
 import html
 import re
@@ -22,7 +22,9 @@ def test_folder_page_lists_the_tree_at_each_point_in_time(served: Served) -> Non
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_name_is_shown_as_text_and_its_links_work(served: Served, name: bytes) -> None:
+def test_folder_page_shows_hostile_names_as_text_with_working_links(
+    served: Served, name: bytes
+) -> None:
     page = served.page(f"/at/{served.txg}/hostile")
     link = f"/at/{served.txg}/hostile/{quote(name)}"
     assert f'href="{served.root}{link}"' in page
@@ -30,7 +32,7 @@ def test_hostile_name_is_shown_as_text_and_its_links_work(served: Served, name: 
     assert "\u202e" not in page
     path = f"hostile/{quote(name)}"
     assert served.ask(f"/content/{served.txg}/{path}").content == name
-    shown = served.page(link)  # The content of the file is its name.
+    shown = served.page(link)  # Each file contains its own name.
     assert "<script" not in shown
     assert "\u202e" not in shown
     assert "created" in served.page(f"/versions/{path}")

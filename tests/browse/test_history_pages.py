@@ -1,4 +1,4 @@
-"""The pages about versions of files and changes."""
+"""The browse pages that list versions of files, and changes between points in time."""
 
 import html
 import re
@@ -11,11 +11,11 @@ pytestmark = pytest.mark.mount
 
 
 def _versions(page: str) -> list[str]:
-    """Return the versions that can be compared, the newest first."""
+    """Return the versions that a page offers for a comparison, newest first."""
     return re.findall(r'name="old" value="(\d+-\d+)"', page)
 
 
-def test_versions_of_a_file_can_be_compared(served: Served) -> None:
+def test_two_versions_of_a_file_can_be_compared(served: Served) -> None:
     listed = served.page("/versions/reports/report.txt")
     new, old = _versions(listed)
     page = served.page(f"/compare/reports/report.txt?old={old}&new={new}")
@@ -26,7 +26,7 @@ def test_versions_of_a_file_can_be_compared(served: Served) -> None:
     assert re.findall(r'value="(\d+-\d+)"[^>]* checked', listed) == [new, old]
 
 
-def test_removed_version_is_listed_and_cannot_be_compared(served: Served) -> None:
+def test_removal_of_a_file_is_listed_as_a_version_without_a_comparison(served: Served) -> None:
     page = served.page("/versions/reports/old%20name")
     assert "removed" in page
     assert len(_versions(page)) == 1
@@ -52,7 +52,7 @@ def test_versions_from_before_a_rename_are_shown_at_their_old_path(served: Serve
     assert served.ask(link[1]).content == b"before the rename\n"
 
 
-def test_changes_since_a_point_in_time_are_listed(served: Served) -> None:
+def test_changes_page_lists_all_changes_since_a_point_in_time(served: Served) -> None:
     page = served.page("/changes/2/reports")
     rows = dict(re.findall(r'<th scope="row"><a [^>]*>([^<]*)</a></th>\n<td>(\w+)', page))
     assert rows["reports/old name"] == "removed"

@@ -1,4 +1,4 @@
-"""Kept points below the retention floor on the pages."""
+"""Kept points older than the retention, as the browse pages show them."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_kept_point_below_the_retention_floor_is_listed(tmp_path: Path) -> None:
+def test_time_line_lists_kept_points_older_than_the_retention(tmp_path: Path) -> None:
     """The time line begins at the retention floor, and older kept points are listed."""
     program, url, mnt = Program(tmp_path / "state"), f"local://{tmp_path}/bucket", tmp_path / "mnt"
     mnt.mkdir()
@@ -39,9 +39,8 @@ def test_kept_point_below_the_retention_floor_is_listed(tmp_path: Path) -> None:
             assert f'<a href="{served.root}/at/{txg}/">{name}</a>' in page
         assert "the first figures" in served.page(f"/at/{txg}/report")
         assert served.ask(f"/content/{txg}/report").content == b"the first figures\n"
-        assert "s3fs-meta diff" in served.page(
-            f"/changes/{txg}/"
-        )  # The page of changes needs all txgs.
+        # The page of changes needs all txgs, so it shows the diff command instead.
+        assert "s3fs-meta diff" in served.page(f"/changes/{txg}/")
 
         for path in sorted((tmp_path / "bucket" / "kept").iterdir())[:1]:
             path.write_bytes(b"damaged")

@@ -1,4 +1,4 @@
-"""The figures of a mount over time."""
+"""The page that plots the statistics of a mount over time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.programs import Program
 
 
 def figures(factor: int, pid: int = 1) -> dict[str, Any]:
-    """Return the figures of a mount, multiplied by a factor."""
+    """Return statistics of a mount, multiplied by a factor."""
     return {
         "pid": pid,
         "upload": {"sent_bytes": 1000 * factor},
@@ -33,7 +33,7 @@ def figures(factor: int, pid: int = 1) -> dict[str, Any]:
     }
 
 
-def test_rates_are_differences_between_two_readings() -> None:
+def test_mount_page_computes_rates_from_two_readings() -> None:
     table = prices.default()
     found = rates(figures(1), figures(3), 10.0, table)
     assert found["sent"] == 200.0
@@ -45,12 +45,12 @@ def test_rates_are_differences_between_two_readings() -> None:
     assert found["cost"] == pytest.approx(2000 * table.requests["put"] * 8640)
 
 
-def test_rates_are_empty_after_a_restart_of_the_mount() -> None:
+def test_mount_page_shows_no_rates_after_a_restart_of_the_mount() -> None:
     assert rates(figures(3), figures(1, pid=2), 10.0, prices.default()) == {}
     assert "hits" not in rates(figures(1), figures(1), 10.0, prices.default())
 
 
-async def test_page_reports_that_the_mount_has_ended(tmp_path: Path) -> None:
+async def test_mount_page_reports_that_the_filesystem_was_unmounted(tmp_path: Path) -> None:
     watch = MountWatch(Target("local:///nowhere", tmp_path, "/mnt"))
     for _ in range(3):
         await watch.read()
@@ -64,7 +64,7 @@ async def test_page_reports_that_the_mount_has_ended(tmp_path: Path) -> None:
     assert "<polyline" not in page
 
 
-def test_plotted_line_is_interrupted_where_a_figure_is_unknown() -> None:
+def test_mount_page_plots_a_gap_where_a_value_is_unknown() -> None:
     values: list[dict[str, float]] = [{"cache": 5}, {"cache": 10}, {}, {"cache": 0}]
     samples = [Sample(number * 10**9, "serving", one) for number, one in enumerate(values)]
     cache = next(one for one in SERIES if one.name == "cache")
@@ -90,7 +90,7 @@ def place(tmp_path: Path) -> Iterator[Target]:
 
 
 @pytest.mark.mount
-async def test_figures_of_a_mount_are_read_from_its_daemon(place: Target) -> None:
+async def test_statistics_of_a_mount_are_read_from_its_daemon(place: Target) -> None:
     watch = MountWatch(place)
     for _ in range(2):
         await watch.read()

@@ -1,4 +1,4 @@
-"""Names of files in URLs, on pages and in commands."""
+"""File names in URLs, on pages and in suggested commands."""
 
 import subprocess
 
@@ -19,7 +19,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_file_name_survives_a_url_and_a_shell(name: bytes) -> None:
+def test_file_name_survives_url_and_shell_quoting_unchanged(name: bytes) -> None:
     assert names.from_url(names.to_url(b"d/" + name).encode()) == [b"d", name]
     printed = subprocess.run(
         ["bash", "-c", f"printf %s {names.shell_word(name)}"], capture_output=True, check=True
@@ -28,7 +28,7 @@ def test_file_name_survives_a_url_and_a_shell(name: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", [b"a/../b", b"%2e%2e", b".", b"a%2fb", b"a%00"])
-def test_url_with_an_invalid_path_is_refused(path: bytes) -> None:
+def test_browse_url_with_an_invalid_path_is_refused(path: bytes) -> None:
     assert names.from_url(path) is None
 
 
@@ -36,7 +36,7 @@ def test_url_with_an_invalid_path_is_refused(path: bytes) -> None:
     ("name", "text"),
     [(b"\xff", "\\xff"), (b"a\nb", "a\\nb"), ("\u202ex".encode(), "\\u202ex"), (b"ok", "ok")],
 )
-def test_invisible_characters_of_a_name_are_escaped(name: bytes, text: str) -> None:
+def test_invisible_characters_in_file_names_are_escaped(name: bytes, text: str) -> None:
     assert names.shown(name) == text
 
 
@@ -53,11 +53,11 @@ def test_invisible_characters_of_a_name_are_escaped(name: bytes, text: str) -> N
         (b"a%2fb*'", "a_2fb__", "a%252fb%2A%27"),
     ],
 )
-def test_file_name_of_a_download_is_quoted(name: bytes, plain: str, full: str) -> None:
+def test_file_name_in_a_download_header_is_quoted(name: bytes, plain: str, full: str) -> None:
     expected = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{full}"
     assert names.attachment(name) == expected
 
 
-def test_deceptive_characters_in_texts_are_escaped() -> None:
+def test_deceptive_unicode_characters_in_texts_are_escaped() -> None:
     text = "a\tb\r\nc\u202ed\x1b[1m\u2066e\rf ä\u200d"
     assert names.without_controls(text) == "a\tb\r\nc\\u202ed\\x1b[1m\\u2066e\\rf ä\u200d"

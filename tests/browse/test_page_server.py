@@ -1,4 +1,4 @@
-"""The server of the pages, which listens on loopback only."""
+"""The web server of the browse command, which listens on loopback only."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from s3fs_meta.model import Address
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
-async def test_page_server_refuses_an_address_other_than_loopback(host: str) -> None:
+async def test_page_server_listens_only_on_loopback_addresses(host: str) -> None:
     with pytest.raises(SettingsError, match="for this host only"):
         await page_server.listening(Address(host, 0))
 
 
-def test_content_security_policy_allows_only_the_script_of_the_pages() -> None:
+def test_content_security_policy_allows_only_the_script_of_the_program() -> None:
     """The content security policy allows one script by its hash, and no other source."""
     policy = dict(
         part.strip().split(" ", 1)

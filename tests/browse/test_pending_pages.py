@@ -1,4 +1,4 @@
-"""Pages that are made while the browser waits."""
+"""Pages that take so long to make that the browser has to wait for them."""
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ from s3fs_meta.mount.http_server import OK, Reply
 
 
 class Slow:
-    """Makes a page that takes some time, and counts the pages."""
+    """A function that makes pages slowly and counts them."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -30,7 +30,7 @@ class Slow:
         return Reply(OK, b"%d" % self.made)
 
 
-async def test_fast_page_is_returned_and_not_kept(
+async def test_quickly_made_page_is_returned_at_once_and_not_cached(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     pages, make = PendingPages(nursery), Slow(BROWSE_ANSWER_S / 2)
@@ -39,10 +39,10 @@ async def test_fast_page_is_returned_and_not_kept(
     assert await pages.get(b"/a", make) == Reply(OK, b"2")
 
 
-async def test_slow_page_is_made_once_while_the_browser_asks_again(
+async def test_slow_page_is_made_once_while_the_browser_polls(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """The first request gets its answer at once, the second when the page is made."""
+    """The first request is answered before the page is made; the second returns the page."""
     pages, make = PendingPages(nursery), Slow(BROWSE_PENDING_S / 2)
     began_s = trio.current_time()
 
@@ -53,7 +53,7 @@ async def test_slow_page_is_made_once_while_the_browser_asks_again(
     assert make.begun == 1
 
 
-async def test_page_for_which_no_request_waits_is_cancelled(
+async def test_slow_page_is_cancelled_if_no_browser_waits_for_it(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     pages, make = PendingPages(nursery), Slow(1e6)
@@ -61,10 +61,10 @@ async def test_page_for_which_no_request_waits_is_cancelled(
     await trio.sleep(2 * BROWSE_ABANDONED_S)
     assert make.made == 0
     assert await pages.get(b"/a", make) is None
-    assert make.begun == 2  # the first one was dropped
+    assert make.begun == 2  # The first page was dropped, so it is made again.
 
 
-async def test_long_page_is_not_cancelled_while_a_browser_waits(
+async def test_slow_page_is_not_cancelled_while_a_browser_waits(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     pages, make = PendingPages(nursery), Slow(10 * (BROWSE_PENDING_S + BROWSE_ABANDONED_S))
@@ -73,7 +73,7 @@ async def test_long_page_is_not_cancelled_while_a_browser_waits(
     assert reply == Reply(OK, b"1")
 
 
-async def test_one_page_too_many_is_refused(
+async def test_request_above_the_limit_of_pending_pages_is_refused(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     pages, make = PendingPages(nursery), Slow(1e6)

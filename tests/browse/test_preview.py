@@ -1,4 +1,4 @@
-"""Texts and pictures, recognised by their first bytes."""
+"""The recognition of texts and pictures by their first bytes."""
 
 import pytest
 
@@ -18,11 +18,11 @@ from s3fs_meta.browse import preview
         (b"", None),
     ],
 )
-def test_only_raster_pictures_are_recognised_as_pictures(begin: bytes, kind: str | None) -> None:
+def test_only_raster_images_are_recognised_as_images(begin: bytes, kind: str | None) -> None:
     assert preview.picture_type(begin) == kind
 
 
-def test_preview_of_a_text_may_end_within_a_character() -> None:
+def test_text_preview_may_end_within_a_character() -> None:
     assert preview.text_of("aä".encode()[:-1]) == "a"
     assert preview.text_of(b"a\0") is None
     assert preview.text_of(b"\xff\xfe") is None

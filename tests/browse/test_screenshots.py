@@ -14,7 +14,7 @@ GUIDE = ROOT / "docs" / "guide"
 BYTES_MAX = 150_000
 
 
-def test_guide_shows_every_screenshot() -> None:
+def test_browse_guide_shows_every_screenshot() -> None:
     page = (GUIDE / "browse.md").read_text()
     assert {path.stem for path in (GUIDE / "browse").iterdir()} == {one.name for one in PICTURES}
     for one in PICTURES:
@@ -26,7 +26,7 @@ def test_guide_shows_every_screenshot() -> None:
 
 @pytest.mark.slow
 @pytest.mark.mount
-def test_screenshots_can_be_made(tmp_path: Path) -> None:
+def test_screenshots_of_the_browse_guide_can_be_made(tmp_path: Path) -> None:
     require_chromium()
     with screenshots.demo(tmp_path / "demo") as served, chromium.started() as browser:
         browser.log_in(served)

@@ -1,4 +1,4 @@
-"""The URLs of the site, and access to them."""
+"""The URLs of the browse pages, and access to them."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +24,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_form_redirects_to_the_chosen_point_in_time(served: Served) -> None:
+def test_browse_form_redirects_to_the_chosen_point_in_time(served: Served) -> None:
     found = served.ask("/go?at=newest&path=reports/report.txt")
     path = f"/at/{served.txg}/reports/report.txt"
     assert (found.status, found.headers["Location"]) == (303, served.root + path)
@@ -45,32 +45,33 @@ def test_form_redirects_to_the_chosen_point_in_time(served: Served) -> None:
         *(f"/compare/reports?old=1&new={10**18}", "/compare/reports?old=2&new=2-999999"),
     ],
 )
-def test_unknown_page_has_status_404(served: Served, path: str) -> None:
+def test_unknown_browse_page_returns_status_404(served: Served, path: str) -> None:
     reply = served.ask(path)
     assert reply.status == 404, reply.text
     assert "<h1>Not " in reply.text
 
 
 @pytest.mark.mount
-def test_requests_without_cookie_or_secret_path_are_refused(served: Served) -> None:
+def test_browse_requests_without_cookie_or_secret_path_are_refused(served: Served) -> None:
     for path in ("/", "/style.css", "/at/2/", "/content/2/reports/report.txt", "/nothing"):
         for cookie in ("", "x=y", f"{served.cookie}x", served.cookie.replace("=", "=x")):
             assert served.ask(path, Cookie=cookie).status == 403
         assert served.raw(path).status == 403
-    assert served.raw(f"/?token={served.token}", Cookie="").status == 403  # It has worked once.
+    # The login token can be used only once.
+    assert served.raw(f"/?token={served.token}", Cookie="").status == 403
     assert served.ask("/", **{"Sec-Fetch-Site": "same-site"}).status == 403
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1:1", "127.0.0.1"])
-def test_request_with_another_host_name_is_refused(served: Served, host: str) -> None:
+def test_browse_request_with_a_wrong_host_header_is_refused(served: Served, host: str) -> None:
     assert served.ask("/", Host=host.format(served.port)).status == 421
     assert served.ask("/", Host=f"localhost:{served.port}").status == 200
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_only_get_and_head_are_answered(served: Served, method: str) -> None:
+def test_browse_server_answers_only_get_and_head_requests(served: Served, method: str) -> None:
     assert served.ask("/", method).status == 405
     head = served.ask(f"/content/{served.txg}/reports/report.txt", "HEAD")
     assert (head.status, head.content) == (200, b"")
@@ -79,7 +80,7 @@ def test_only_get_and_head_are_answered(served: Served, method: str) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("path", ["/", "/at/2/reports", "/nothing", "/style.css"])
-def test_every_reply_has_the_security_headers(served: Served, path: str) -> None:
+def test_every_browse_page_has_the_security_headers(served: Served, path: str) -> None:
     headers = served.ask(path).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -95,7 +96,7 @@ def test_every_reply_has_the_security_headers(served: Served, path: str) -> None
 
 
 @pytest.mark.mount
-def test_page_refers_only_to_its_own_resources(served: Served) -> None:
+def test_pages_load_nothing_from_other_hosts(served: Served) -> None:
     """No page has a URL of another host, an inline style or an inline script."""
     for path in ("/", f"/at/{served.txg}/reports/page.html", f"/space/{served.txg}/"):
         page = served.page(path)
@@ -115,17 +116,17 @@ class _Away:
 
     @property
     def outage(self) -> Outage:
-        """Return an outage of the bucket that begins after some time."""
+        """Return an outage of the bucket that begins after *age_s* seconds."""
         age_s = trio.current_time() - self._began_s - self._age_s
         return Outage(max(age_s, 0.0), "refused", 0.0)
 
     async def bounds(self) -> Any:
-        """Wait for the bucket forever."""
+        """Wait forever for an answer of the bucket."""
         await trio.sleep_forever()
 
 
 async def _made(site: Site, request: HttpRequest) -> Reply:
-    """Return a page as a browser gets it, which asks again while the page is made."""
+    """Request a page like a browser, which repeats the request until the page is made."""
     while (reply := await site.answer(request)).status == http_server.ACCEPTED:
         assert b'<meta http-equiv="refresh" content="0">' in reply.content
     return reply
@@ -144,7 +145,7 @@ async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("fails_after_s", [0.0, 20.0])
-async def test_page_does_not_wait_for_an_unreachable_bucket(
+async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, fails_after_s: float
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
@@ -164,7 +165,7 @@ async def test_page_does_not_wait_for_an_unreachable_bucket(
     assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
 
 
-async def test_program_that_is_no_browser_waits_for_the_page(
+async def test_client_other_than_a_browser_waits_until_a_slow_page_is_made(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
@@ -176,7 +177,7 @@ async def test_program_that_is_no_browser_waits_for_the_page(
 
 
 class _Failing(_Away):
-    """A source with several requests to the bucket that fail at the same time."""
+    """A source in which several requests to the bucket fail at the same time."""
 
     @override
     async def bounds(self) -> Any:
@@ -191,7 +192,7 @@ class _Failing(_Away):
             nursery.start_soon(fail)
 
 
-async def test_several_failed_requests_are_reported_as_one_error(
+async def test_page_reports_several_failed_requests_as_one_error(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())

@@ -1,4 +1,4 @@
-"""The sizes of folders at the most recently viewed points in time."""
+"""The cached folder sizes of the most recently viewed points in time."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def at(db: Database, txg: int) -> OpenPoint:
     return cast("OpenPoint", SimpleNamespace(db=db, volume=volume))
 
 
-async def test_folder_sizes_are_computed_once_and_cached_for_few_points(tmp_path: Path) -> None:
+async def test_folder_sizes_are_cached_for_the_most_recently_viewed_points(tmp_path: Path) -> None:
     db = points.made(tmp_path)
     points.add(db, ROOT_INO, b"one", points.FOLDER)
     db.commit()

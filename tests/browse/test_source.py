@@ -1,4 +1,4 @@
-"""Content of the past, and content that the bucket has lost."""
+"""Pages and downloads of content that the bucket has lost."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_lost_content_aborts_a_download_instead_of_sending_zeros(served: Served) -> None:
-    """A download of lost content ends early, which its client sees; other pages still work."""
+def test_download_of_lost_content_fails_and_never_contains_zeros(served: Served) -> None:
+    """A request for lost content fails with an error; other pages can still be read."""
     packs = [path for path in (served.tree.parent / "bucket" / "pack").rglob("*") if path.is_file()]
     hidden = [(path, path.rename(path.with_name(f"{path.name}.hidden"))) for path in packs]
     try:

@@ -1,4 +1,4 @@
-"""The page about the space that folders and files use."""
+"""The browse page that shows how much space folders and files use."""
 
 import re
 
@@ -21,11 +21,11 @@ def test_space_page_lists_the_largest_folders_and_files(served: Served) -> None:
     assert sizes["latter"] == "17 B"
     below = served.page(f"/space/{served.txg}/reports")
     assert ">large</a>" in below
-    assert "other files" in below  # report.txt has two names.
+    assert "other files" in below  # The file report.txt has two hard links.
     assert f"{NAMES} files" in served.page(f"/space/{served.txg}/many").replace(",", "")
 
 
-def test_hostile_names_are_shown_as_text_on_the_map(served: Served) -> None:
+def test_hostile_names_are_shown_as_text_on_the_space_page(served: Served) -> None:
     page = served.page(f"/space/{served.txg}/hostile")
     assert "<script" not in page
     assert "\u202e" not in page
@@ -53,4 +53,4 @@ def test_space_page_compares_the_bucket_with_the_files(served: Served) -> None:
         "Stored",
         "Only for the past",
     }
-    assert shown["Only for the past"] != "0 B"  # the first version of the report
+    assert shown["Only for the past"] != "0 B"  # This is the first version of the report.

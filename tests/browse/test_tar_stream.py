@@ -1,4 +1,4 @@
-"""Folders as tar archives."""
+"""Downloads of folders as tar archives."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_tar_archive_equals_the_tree(served: Served, tmp_path: Path) -> None:
+def test_tar_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path) -> None:
     archive = served.ask(f"/tar/{served.txg}/").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
     compared = ["diff", "--recursive", "--no-dereference", "--exclude=strange"]
@@ -58,7 +58,9 @@ def test_special_entries_keep_their_type_in_a_tar_archive(served: Served) -> Non
 
 
 @pytest.mark.mount
-def test_hostile_names_in_a_tar_archive_keep_their_bytes(served: Served, tmp_path: Path) -> None:
+def test_hostile_names_are_stored_unchanged_in_a_tar_archive(
+    served: Served, tmp_path: Path
+) -> None:
     archive = served.ask(f"/tar/{served.txg}/hostile").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
     wanted = os.fsencode(served.tree / "hostile")
@@ -66,7 +68,7 @@ def test_hostile_names_in_a_tar_archive_keep_their_bytes(served: Served, tmp_pat
 
 
 @pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
-async def test_tar_archive_repeats_content_of_hard_links_only_above_the_limit(
+async def test_tar_archive_copies_hard_linked_content_again_only_above_the_limit(
     tmp_path: Path, most: int, contents: int
 ) -> None:
     db = points.made(tmp_path)

@@ -1,4 +1,4 @@
-"""Templates: a missing library, and escaped values."""
+"""The HTML templates: the error for a missing library, and escaped values."""
 
 import sys
 from unittest import mock
@@ -15,7 +15,7 @@ def test_missing_template_library_is_reported_in_one_line() -> None:
     assert "pip install 's3fs-meta[browse]'" in str(raised.value)
 
 
-def test_values_in_templates_are_escaped() -> None:
+def test_values_in_html_templates_are_escaped() -> None:
     page = templates.load(root="/r", place='"', target="x", has_mount=False)(
         "error.html", title="<b>", why="<script>"
     ).decode()

@@ -1,4 +1,4 @@
-"""The time line of a filesystem."""
+"""The browse page that lists the txgs of a filesystem as a time line."""
 
 import re
 
@@ -14,19 +14,19 @@ def test_time_line_shows_the_number_of_changed_files_of_each_txg(served: Served)
     rows = re.findall(r'<td>(\d+)</td>\n<td class="number">([\d,]+)</td>', page)
     numbers = {int(txg): int(count.replace(",", "")) for txg, count in rows}
     assert sorted(numbers) == list(range(served.txg + 1))
-    assert numbers[2] == 6  # four files, their directory and the root
+    assert numbers[2] == 6  # Four files, their directory and the root directory were created.
     # On a loaded machine the files may be created in several txgs.
     assert sum(count for txg, count in numbers.items() if txg > 2) > 1200
     assert "photos" in page
 
 
-def test_part_of_the_time_line_can_be_shown(served: Served) -> None:
+def test_time_line_can_show_a_chosen_range_of_txgs(served: Served) -> None:
     page = served.page("/?first=2&last=2")
     assert page.count("changes since") == 1
     assert "show everything" in page
 
 
-def test_plot_of_the_time_line_has_a_bar_for_each_run_of_txgs(served: Served) -> None:
+def test_time_line_plot_has_a_bar_for_each_run_of_txgs(served: Served) -> None:
     page = served.page("/")
     bars = re.findall(
         r'class="bar[^>]* data-first="(\d+)" data-last="(\d+)" data-label="([^"]*)"', page
@@ -40,7 +40,7 @@ def test_plot_of_the_time_line_has_a_bar_for_each_run_of_txgs(served: Served) ->
     assert set(re.findall(r'data-move="(\w+)"', part)) == {"Earlier", "Later", "Wider"}
 
 
-def test_kept_points_are_marked_in_the_plot_and_listed(served: Served) -> None:
+def test_kept_points_are_marked_in_the_time_line_plot_and_listed(served: Served) -> None:
     page = served.page("/")
     assert re.findall(r'class="kept"[^>]* data-txg="(\d+)"', page) == ["2"]
     listed = re.search(r'<a href="([^"]*)">before-the-change</a>', page)
@@ -52,8 +52,8 @@ def test_kept_points_are_marked_in_the_plot_and_listed(served: Served) -> None:
     assert served.ask("/go?at=before-the-change&path=").headers["Location"].endswith("/at/2/")
 
 
-def test_time_line_is_unchanged_when_it_is_shown_again(served: Served) -> None:
-    """The changes of a run of txgs are counted only once."""
+def test_second_view_of_the_time_line_equals_the_first(served: Served) -> None:
+    """The changes in a run of txgs are counted only for the first view."""
     path = f"/?first=1&last={served.txg}"
     assert served.page(path) == served.page(path)
     assert served.page("/").count("changes since") == served.txg + 1

@@ -1,4 +1,4 @@
-"""The time line as a plot."""
+"""The plot of the time line, with one bar for each run of txgs."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ RUNS = [
 ]
 
 
-def test_bars_are_placed_by_time_and_their_height_shows_changes() -> None:
+def test_bar_of_the_time_line_shows_time_by_position_and_changes_by_height() -> None:
     plot = Plot(RUNS)
     assert [bar.run.first for bar in plot.bars] == [0, 2, 5, 6]
     lefts = [bar.x for bar in plot.bars]
@@ -35,12 +35,13 @@ def test_bars_are_placed_by_time_and_their_height_shows_changes() -> None:
     assert (plot.begin_ns, plot.end_ns) == (0, 1000 * S)
     assert all(0 <= bar.x and bar.x + bar.width <= WIDTH + 1e-6 for bar in plot.bars)
     heights = {bar.run.first: bar.height for bar in plot.bars}
-    assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT  # the unknown and the highest number
+    # The number of changes is unknown in txg 6, and largest in txg 2.
+    assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT
     assert 0 < heights[Txg(0)] < heights[Txg(5)] < HEIGHT
 
 
-def test_long_times_without_changes_are_shortened_to_gaps() -> None:
-    """A txg with an unknown time does not lengthen the gap in which it may lie."""
+def test_time_line_shows_long_periods_without_changes_as_short_gaps() -> None:
+    """A txg with an unknown time, which may be inside a gap, does not lengthen the gap."""
     assert gaps(RUNS) == {Txg(5): 800.0}
     plot = Plot(RUNS)
     assert [gap.length_s for gap in plot.gaps] == [800.0]
@@ -54,8 +55,8 @@ def kept(name: str, txg: int, time_s: int) -> KeptPoint:
     return replace(point, created_ns=time_s * S)
 
 
-def test_kept_points_are_marked_within_the_bar_of_their_run() -> None:
-    """Each name of a kept txg has a mark; points outside the shown runs have none."""
+def test_kept_points_are_marked_in_the_time_line_bar_that_contains_their_txg() -> None:
+    """Each kept point has a mark with its name, unless it is outside the shown runs."""
     points = [kept(*one) for one in (("a", 2, 10), ("b", 3, 100), ("c", 3, 100), ("d", 8, 1000))]
     found = kept_in(RUNS, points)
     assert {first: [one.name for one in some] for first, some in found.items()} == {
@@ -73,14 +74,14 @@ def test_kept_points_are_marked_within_the_bar_of_their_run() -> None:
     assert kept_in(RUNS[:1], points[:3]) == kept_in([], points) == {}
 
 
-def test_plot_of_one_txg_or_none_can_be_drawn() -> None:
+def test_time_line_of_zero_or_one_txgs_can_be_drawn() -> None:
     assert Plot([]).bars == []
     [bar] = Plot([run(7, 7, 5, 5, 3)]).bars
     assert (bar.x, bar.height) == (0.0, HEIGHT)
     assert gaps([run(7, 7, 5, 5, 3)]) == gaps([]) == {}
 
 
-def test_links_to_other_time_ranges_stay_within_the_retention() -> None:
+def test_time_line_links_stay_within_the_retention() -> None:
     found = moves(Txg(40), Txg(59), Txg(0), Txg(100))
     assert found == [
         Move("Earlier", Txg(30), Txg(49)),

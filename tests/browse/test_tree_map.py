@@ -16,7 +16,7 @@ def overlap(one: Tile, other: Tile) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rectangles_fill_the_area_in_proportion_to_the_sizes(seed: int) -> None:
+def test_tree_map_rectangles_have_areas_proportional_to_sizes(seed: int) -> None:
     chosen = random.Random(seed)
     sizes = sorted((chosen.expovariate(1) ** 3 + 1e-9 for _ in range(50)), reverse=True)
     found = tiles(sizes, 1000, 440)
@@ -28,11 +28,11 @@ def test_rectangles_fill_the_area_in_proportion_to_the_sizes(seed: int) -> None:
     assert all(overlap(*pair) < 1e-3 for pair in itertools.combinations(found, 2))
 
 
-def test_rectangles_of_equal_sizes_are_nearly_square() -> None:
+def test_tree_map_rectangles_of_equal_sizes_are_nearly_square() -> None:
     found = tiles([1.0] * 8, 1000, 500)
     assert max(max(one.width / one.height, one.height / one.width) for one in found) < 2.1
 
 
-def test_tree_map_of_one_size_or_none_can_be_drawn() -> None:
+def test_tree_map_of_zero_or_one_sizes_can_be_drawn() -> None:
     assert tiles([5.0], 10, 20) == [Tile(0.0, 0.0, 10.0, 20.0)]
     assert tiles([], 10, 20) == []

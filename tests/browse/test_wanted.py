@@ -1,4 +1,4 @@
-"""The commands that restore a file, as the pages show them."""
+"""The commands that the pages suggest for restoring a file."""
 
 import html
 import subprocess
@@ -29,7 +29,7 @@ def _source(place: Target, s3: S3Options = _AWS) -> Source:
 
 
 def test_clone_command_copies_a_past_file_to_a_new_name_in_the_mount() -> None:
-    """The original directory may no longer exist, so the copy is at the top of the mount."""
+    """The original directory may no longer exist, so the copy is in the root of the mount."""
     restore = "s3fs-meta restore --at txg=42 --to restored s3://bucket/home"
     assert _commands(PLACE, b"reports/old") == [
         "s3fs-meta clone --at=txg=42 '/mnt/my home/reports/old' '/mnt/my home/old.txg-42'",
@@ -46,7 +46,7 @@ def test_page_of_a_removed_file_shows_the_restore_command(served: Served) -> Non
     assert "'reports/old name'" in page
 
 
-def test_path_in_a_command_is_quoted_and_cannot_be_an_option() -> None:
+def test_path_in_a_suggested_command_is_quoted_and_cannot_be_an_option() -> None:
     source = _source(Target("local:///a b", Path("/state")))
     _, line = commands(source, Txg(2), b"-rf $(x)")[-1]
     assert line == "s3fs-meta restore --at txg=2 --to restored 'local:///a b' './-rf $(x)'"
@@ -55,16 +55,16 @@ def test_path_in_a_command_is_quoted_and_cannot_be_an_option() -> None:
 @pytest.mark.parametrize(
     ("name", "length"), [(b"x" * 248, 255), (b"x" * 249, 255), (b"\xff" * 255, 255)]
 )
-def test_name_of_the_copy_has_at_most_255_bytes(name: bytes, length: int) -> None:
+def test_suggested_name_of_a_restored_copy_has_at_most_255_bytes(name: bytes, length: int) -> None:
     assert len(_back(name)) == length
 
 
-def test_shortened_name_ends_with_a_complete_character() -> None:
+def test_shortened_file_name_ends_with_a_complete_character() -> None:
     assert _back("é".encode() * 127) == "é".encode() * 124 + b".txg-42"
 
 
 def _back(name: bytes) -> bytes:
-    """Return the name that the clone command gives to the copy of an entry."""
+    """Return the name of the copy in the clone command for an entry."""
     command = _commands(Target("local:///b", Path("/state"), "/m", mounted=True), name)[0]
     found = subprocess.run(
         ["bash", "-c", f"s3fs-meta() {{ printf '%s' \"$4\"; }}; {command}"],
@@ -74,7 +74,7 @@ def _back(name: bytes) -> bytes:
     return found.stdout.removeprefix(b"/m/")
 
 
-def test_restore_command_has_the_s3_options() -> None:
+def test_suggested_restore_command_includes_the_s3_options() -> None:
     place = Target("s3://bucket/home", Path("/state"))
     options = S3Options("http://127.0.0.1:7070", None, "photos")
     _, line = commands(_source(place, options), Txg(2), b"old")[0]

@@ -1,4 +1,4 @@
-"""Folders as zip archives."""
+"""Downloads of folders as zip archives."""
 
 import io
 import shutil
@@ -55,7 +55,9 @@ def test_zip_archive_omits_special_files_and_suid_bits(served: Served) -> None:
 
 
 @pytest.mark.mount
-def test_hostile_names_in_a_zip_archive_are_unique_and_cannot_escape(served: Served) -> None:
+def test_hostile_names_in_a_zip_archive_are_unique_and_stay_below_the_target(
+    served: Served,
+) -> None:
     content = served.ask(f"/zip/{served.txg}/hostile").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         names = [name.removeprefix("hostile/") for name in opened.namelist()]
@@ -101,5 +103,5 @@ async def test_zip_archive_of_too_many_entries_is_refused(tmp_path: Path) -> Non
 
 
 def test_longest_path_fits_into_the_zip_format() -> None:
-    """Each byte of a name may become three characters; a path length is a 16-bit number."""
+    """One byte of a name can become three characters, and the path length has 16 bits."""
     assert BROWSE_PATH_BYTES_MAX * len("%XX") < 1 << 16

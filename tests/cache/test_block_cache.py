@@ -1,4 +1,4 @@
-"""The block cache: states of blocks, fetching, back-pressure, eviction."""
+"""The block cache: states of blocks, fetching, back-pressure and eviction."""
 
 import os
 import threading
@@ -70,7 +70,7 @@ async def test_write_to_a_clean_block_renames_its_file(
 
 
 async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -> None:
-    """A write to one file copies the clean block that it shares with another file."""
+    """A write to a file copies a clean block that the file shares with another file."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
     blocks.add_refs(bench.db, old)
@@ -85,7 +85,7 @@ async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -
 async def test_block_renamed_in_a_rolled_back_group_is_fetched_again(
     bench: CacheBench,
 ) -> None:
-    """After a rollback the row of a block has no file, because the file was renamed."""
+    """After a rollback the row of a block is valid again, but its file was renamed."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()
     bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
@@ -145,7 +145,7 @@ async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.db.begin()
-    bench.cache.doom(bench.located(0).block)  # A clean block is deleted at once.
+    bench.cache.doom(bench.located(0).block)  # A doomed clean block is deleted at once.
     located = bench.located(0)
 
     async with trio.open_nursery() as nursery:
@@ -157,7 +157,7 @@ async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None
 
 
 async def test_read_of_a_lost_block_is_an_error(bench: CacheBench) -> None:
-    """A read of a block that exists nowhere raises an error with the block's number."""
+    """A read of a block without any copy raises an error with the number of the block."""
     block = bench.write(0, b"abc")
     bench.files.remove(block)
 
@@ -187,7 +187,7 @@ async def test_write_after_the_end_of_a_torn_block_file_is_refused(bench: CacheB
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abCDEF"
 
 
-async def test_leading_hole_of_a_block_needs_no_sync(bench: CacheBench) -> None:
+async def test_hole_at_the_beginning_of_a_block_needs_no_sync(bench: CacheBench) -> None:
     """A hole at the beginning of a block counts as synced."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"abc")
@@ -210,7 +210,7 @@ async def test_clean_block_without_its_file_is_fetched_again(bench: CacheBench) 
 async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
     bench: CacheBench,
 ) -> None:
-    """After a power cut a clean block whose content has a wrong hash is fetched again."""
+    """After a power cut, a clean block is fetched again if its content has a wrong hash."""
     for index in (0, 1):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -296,10 +296,10 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 
-async def test_files_of_doomed_blocks_are_removed_in_a_thread(
+async def test_files_of_doomed_blocks_are_removed_in_a_separate_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Block files of a removed tree are deleted in a thread, because there may be thousands."""
+    """Block files of a removed tree are deleted in a thread: there may be thousands of them."""
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
@@ -312,7 +312,7 @@ async def test_files_of_doomed_blocks_are_removed_in_a_thread(
     assert cached_blocks.get(bench.db, block) is None
 
 
-async def test_fetch_from_a_damaged_pack_is_an_error_and_caches_nothing(bench: CacheBench) -> None:
+async def test_fetch_from_a_damaged_pack_fails_and_caches_nothing(bench: CacheBench) -> None:
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     located = bench.located(0)
@@ -361,7 +361,7 @@ async def test_waiting_writer_continues_after_an_upload(bench: CacheBench) -> No
 
 
 async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> None:
-    """A larger cache has room without an upload; a smaller cache wakes the uploader."""
+    """Enlarging the cache makes room without an upload; shrinking the cache wakes the uploader."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -388,10 +388,10 @@ async def test_writer_gets_enospc_after_write_timeout(
     assert cache.read_local(bench.located(0), 0, 3) == b"xxx"
 
 
-async def test_cache_with_too_many_blocks_has_no_room(
+async def test_cache_with_too_many_blocks_has_no_room_for_more(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache limits the number of its dirty blocks and of all its blocks."""
+    """The cache limits the number of dirty blocks, and the number of all cached blocks."""
     for module in ("block_cache", "index"):
         monkeypatch.setattr(f"s3fs_meta.cache.{module}.DIRTY_BLOCKS_MAX", 2)
     for module in ("block_cache", "eviction"):
@@ -413,7 +413,7 @@ async def test_cache_with_too_many_blocks_has_no_room(
     assert not cache.find_room(1)
 
 
-async def test_cache_index_follows_a_rolled_back_group(bench: CacheBench) -> None:
+async def test_cache_index_matches_the_rows_after_a_rollback(bench: CacheBench) -> None:
     """After a rollback the index in memory has exactly the blocks that have rows."""
     bench.write(0, b"kept")
     bench.db.commit()
@@ -426,7 +426,7 @@ async def test_cache_index_follows_a_rolled_back_group(bench: CacheBench) -> Non
 
 
 async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -> None:
-    """A block that compaction seals during its fetch must still enter the new pack."""
+    """If compaction seals a block during a fetch, the block must still enter the new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(10)
@@ -447,7 +447,7 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
 async def test_fetch_that_would_use_the_disk_reserve_is_refused(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a fetch filled the disk, the open group could not be committed."""
+    """If a fetch filled the disk, SQLite could not commit the open group."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(1000)

@@ -55,7 +55,7 @@ def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
 
 
 def test_leftover_block_file_of_a_rolled_back_group_is_overwritten(files: BlockFiles) -> None:
-    """After a crash a block number is used again, and an old file may already have its name."""
+    """After a crash, a block number is used again, and an old block file may have this number."""
     files.create(ONE, 0, b"leftover of before")
 
     files.create(ONE, 0, b"new")
@@ -94,7 +94,7 @@ def test_removal_of_all_block_files_leaves_no_directory(files: BlockFiles, tmp_p
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
 def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count: int) -> None:
-    """A few block files are synced singly, many with syncfs; a removed file causes no error."""
+    """Few block files are synced one by one, many with syncfs; missing files cause no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
@@ -126,7 +126,7 @@ def test_two_threads_can_store_the_same_fetched_block(
     files: BlockFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader and compaction may fetch the same block at the same time, in two threads."""
-    put_from = files._directory.put_from  # noqa: SLF001 - two threads meet inside of one call
+    put_from = files._directory.put_from  # noqa: SLF001 - makes two threads meet in one call
     first = [True]
 
     def meet(source: Path, name: str) -> None:
@@ -135,7 +135,7 @@ def test_two_threads_can_store_the_same_fetched_block(
             files.adopt(BlockId(1), b"content")
         put_from(source, name)
 
-    monkeypatch.setattr(files._directory, "put_from", meet)  # noqa: SLF001 - two threads meet inside of one call
+    monkeypatch.setattr(files._directory, "put_from", meet)  # noqa: SLF001 - makes two threads meet in one call
 
     files.adopt(BlockId(1), b"content")
 
@@ -187,7 +187,7 @@ def test_fetched_block_replaces_an_open_block_file(files: BlockFiles) -> None:
     assert files.read_on_loop(ONE, 0, 4) == b"good"
 
 
-def test_removed_block_file_is_closed_by_a_thread(files: BlockFiles) -> None:
+def test_removed_block_file_is_closed_in_a_separate_thread(files: BlockFiles) -> None:
     """Closing a removed file frees its space, which would stall the event loop."""
     files.create(ONE, 0, b"abc")
 
@@ -210,10 +210,10 @@ def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
         files.write_within(ONE, 0, b"x", 3)
 
 
-def test_closed_block_files_are_synced_with_the_complete_disk(
+def test_closed_block_files_are_synced_with_syncfs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A closed file is synced with the disk, because the kernel may forget its write errors."""
+    """A closed file is synced with syncfs, because the kernel may forget its write errors."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 2)
     files = BlockFiles(tmp_path / "few", tmp_path / "tmp")
     synced = _count_syncfs(files, monkeypatch)
@@ -223,17 +223,17 @@ def test_closed_block_files_are_synced_with_the_complete_disk(
     assert synced == []
 
     files.write_within(ONE, 0, b"ONE", 3)
-    files.create(THREE, 0, b"three")  # closes ONE
+    files.create(THREE, 0, b"three")  # This closes the file of block ONE.
     files.sync([ONE, THREE])
     assert len(synced) == 1
 
-    files.read_on_loop(ONE, 0, 3)  # closes TWO, which has no unsynced bytes
+    files.read_on_loop(ONE, 0, 3)  # This closes the file of TWO, which has no unsynced bytes.
     files.write_within(ONE, 0, b"One", 3)
     files.sync([ONE])
     assert len(synced) == 1
 
 
-def test_block_file_closed_during_a_sync_is_synced_with_the_complete_disk(
+def test_block_file_closed_during_a_sync_is_synced_with_syncfs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A sync covers a block file that is closed before the thread of the sync opens it."""
@@ -256,7 +256,7 @@ def test_block_file_closed_during_a_sync_is_synced_with_the_complete_disk(
 def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which each later call of syncfs(2) is appended."""
     synced: list[str] = []
-    syncfs = files._syncfs  # noqa: SLF001 - the call is what matters
+    syncfs = files._syncfs  # noqa: SLF001 - the test counts calls of this method
 
     def note() -> None:
         synced.append("syncfs")
@@ -266,10 +266,10 @@ def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[st
     return synced
 
 
-def test_hard_linked_block_files_outlive_their_first_names(
+def test_hard_linked_block_files_survive_the_removal_of_their_first_names(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    """Linking block files skips missing files and refuses existing names."""
+    """Block files can be hard-linked: missing files are skipped, existing names are refused."""
     aside = tmp_path / "kept" / "blocks"
     for block in (ONE, TWO):
         files.create(block, 0, b"content")

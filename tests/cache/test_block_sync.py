@@ -1,4 +1,4 @@
-"""Syncs of block files: what counts as durable after success, failure and cancellation."""
+"""Syncs of block files: which bytes are durable after success, failure or cancellation."""
 
 import errno
 from collections.abc import Collection, Sequence
@@ -57,7 +57,7 @@ async def test_failed_sync_leaves_its_blocks_unsynced(
 async def test_sync_that_is_cancelled_while_it_records_lengths_is_repeated(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut truncates a block to its recorded length, so a cancelled sync is repeated."""
+    """A cancelled sync is repeated, because a power cut truncates blocks to recorded lengths."""
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")
@@ -79,7 +79,7 @@ async def test_sync_that_is_cancelled_while_it_records_lengths_is_repeated(
 
 
 async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: CacheBench) -> None:
-    """Bytes that are written after a running sync has passed the file are not synced."""
+    """Bytes written during a sync are not recorded as synced, because the sync may miss them."""
     bench.write(0, b"content")
 
     await bench.cache.block_sync.sync_files(
@@ -96,7 +96,7 @@ async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: Cac
 
 @pytest.fixture
 async def logged(bench: CacheBench) -> CacheBench:
-    """Return a cache whose intent log is ready: a sync of files has begun after it was prepared."""
+    """Return a cache with a prepared intent log, which a sync of all files has made ready."""
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", "3")
     assert not await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
@@ -115,7 +115,7 @@ def _entries(bench: CacheBench) -> list[list[LoggedPiece]]:
     return [list(entry.pieces) for entry in entries]
 
 
-async def test_new_block_is_logged_without_a_sync_of_its_file(
+async def test_new_block_is_written_to_the_intent_log_without_a_sync_of_its_file(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logged.files, "sync", None)
@@ -127,7 +127,9 @@ async def test_new_block_is_logged_without_a_sync_of_its_file(
     assert cached_blocks.unsynced_tails(logged.db) == [(block, 0, 3)]
 
 
-async def test_only_writes_since_the_last_entry_are_logged(logged: CacheBench) -> None:
+async def test_intent_log_entry_contains_only_writes_since_the_previous_entry(
+    logged: CacheBench,
+) -> None:
     block = logged.write(0, b"first")
     await _log(logged)
     logged.db.begin()
@@ -139,8 +141,8 @@ async def test_only_writes_since_the_last_entry_are_logged(logged: CacheBench) -
     assert len(_entries(logged)) == 2
 
 
-async def test_gap_before_a_write_is_logged_as_zeros(logged: CacheBench) -> None:
-    """Bytes that a killed daemon left after the end of a block must not appear in the gap."""
+async def test_gap_before_a_write_is_written_to_the_intent_log_as_zeros(logged: CacheBench) -> None:
+    """Bytes that a killed daemon left after the end of a block must not appear in a later gap."""
     block = logged.write(0, b"ab")
     await _log(logged)
     logged.db.begin()
@@ -163,7 +165,7 @@ async def test_copied_block_needs_a_sync_of_its_file(logged: CacheBench) -> None
     assert await _log(logged)
 
 
-async def test_removed_block_is_not_logged(logged: CacheBench) -> None:
+async def test_removed_block_is_not_written_to_the_intent_log(logged: CacheBench) -> None:
     removed = logged.write(0, b"removed")
     kept = logged.write(1, b"kept")
     logged.cache.release(removed)
@@ -172,15 +174,15 @@ async def test_removed_block_is_not_logged(logged: CacheBench) -> None:
     assert _entries(logged) == [[LoggedPiece(kept, 0, b"kept")]]
 
 
-async def test_more_content_than_one_entry_may_have_needs_a_sync(logged: CacheBench) -> None:
+async def test_content_too_large_for_one_intent_log_entry_needs_a_sync(logged: CacheBench) -> None:
     logged.write(0, bytes(INTENT_CONTENT_BYTES_MAX + 1))
     assert not await _log(logged)
 
 
-async def test_full_log_is_restarted_only_when_its_entries_are_durable_elsewhere(
+async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_files(
     logged: CacheBench,
 ) -> None:
-    """Entries stay until block files contain them and durable rows say so."""
+    """Log entries stay until their content is in block files and durable rows record this."""
     sync = logged.cache.block_sync
     for index in range(4):
         logged.write(index, b"content")
@@ -202,7 +204,7 @@ async def test_full_log_is_restarted_only_when_its_entries_are_durable_elsewhere
     assert piece.data == b"last"
 
 
-async def test_failed_append_makes_every_later_sync_fail(
+async def test_failed_append_to_the_intent_log_makes_every_later_sync_fail(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel reports a lost page only once, so no later sync may report success."""
@@ -237,6 +239,6 @@ async def test_full_disk_leaves_the_mount_without_an_intent_log(
     assert not await _log(bench)
 
 
-async def test_state_without_an_epoch_gets_no_intent_log(bench: CacheBench) -> None:
+async def test_no_intent_log_is_created_for_local_state_without_an_epoch(bench: CacheBench) -> None:
     await bench.cache.block_sync.prepare_log()
     assert not (bench.files.root / NAME).exists()

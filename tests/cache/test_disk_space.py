@@ -13,7 +13,7 @@ from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_FREE_BYTES, OPERATION_DISK_B
 
 
 class MeasuredDisk(DiskSpace):
-    """A guard of a disk whose number of spare bytes the test sets."""
+    """A guard of a disk; the test sets the number of spare bytes."""
 
     def __init__(self, path: Path, spare: int, free_some: Callable[[int], None]) -> None:
         super().__init__(path, free_some)
@@ -27,7 +27,7 @@ class MeasuredDisk(DiskSpace):
         return self.spare
 
 
-def test_one_measurement_of_the_disk_allows_many_operations(tmp_path: Path) -> None:
+def test_free_disk_space_is_measured_once_for_many_operations(tmp_path: Path) -> None:
     """Free disk space is measured once for many operations, not once per operation."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
 
@@ -67,7 +67,7 @@ def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path
     assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
 
 
-def test_spare_bytes_are_fewer_than_all_bytes_of_the_disk(tmp_path: Path) -> None:
+def test_number_of_spare_bytes_is_less_than_the_disk_size(tmp_path: Path) -> None:
     figures = os.statvfs(tmp_path)
 
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
@@ -75,7 +75,7 @@ def test_spare_bytes_are_fewer_than_all_bytes_of_the_disk(tmp_path: Path) -> Non
     assert 0 < spare < figures.f_blocks * figures.f_frsize
 
 
-def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path) -> None:
+def test_disk_space_reserved_for_a_growing_file_cannot_be_used_otherwise(tmp_path: Path) -> None:
     """As a file grows, the reservation of disk space for the file shrinks."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
@@ -98,7 +98,7 @@ def test_reservation_of_more_space_than_the_disk_has_is_refused(tmp_path: Path) 
     disk.spend(100)
 
 
-def test_reservation_can_be_raised_but_not_lowered(tmp_path: Path) -> None:
+def test_reservation_can_be_increased_but_not_decreased(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 

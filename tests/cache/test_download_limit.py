@@ -21,10 +21,10 @@ async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
     return contents
 
 
-async def test_read_waits_longer_than_its_timeout(
+async def test_wait_for_the_download_limit_does_not_use_up_the_read_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A read waits for the download limit first; only then its read_timeout of 60 s starts."""
+    """A read first waits for the download limit; its read_timeout of 60 s starts afterwards."""
     contents = await _limited(bench, 1, "1K")
     gate = bench.store.hold("get_range")
     began_s = trio.current_time()
@@ -32,7 +32,8 @@ async def test_read_waits_longer_than_its_timeout(
         nursery.start_soon(bench.cache.fetch, bench.located(0))
         await gate.wait_started()
         waited_s = trio.current_time() - began_s
-        autojump_clock.autojump_threshold = math.inf  # Threads would let the timeout pass.
+        # The test clock must not jump past the timeout while a thread is busy.
+        autojump_clock.autojump_threshold = math.inf
         gate.open()
 
     assert waited_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
@@ -93,10 +94,10 @@ async def test_download_limit_does_not_delay_cached_reads(
     assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
 
 
-async def test_waiting_run_skips_blocks_that_arrived_in_the_meantime(
+async def test_delayed_download_skips_blocks_that_were_fetched_in_the_meantime(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Bytes of a run that became unnecessary are available for the next transfer."""
+    """Bytes that a skipped download had reserved are available for the next transfer."""
     await _limited(bench, 2, "1K")
     run = [bench.located(0), bench.located(1)]
     began_s = trio.current_time()
@@ -112,7 +113,7 @@ async def test_waiting_run_skips_blocks_that_arrived_in_the_meantime(
     assert bench.store.calls == []
 
 
-async def test_neighbours_of_a_small_block_count_against_the_limit(
+async def test_neighbours_of_a_small_block_count_against_the_download_limit(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The download limit applies to all bytes of a request, not only to the wanted block."""

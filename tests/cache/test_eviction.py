@@ -50,7 +50,7 @@ async def test_cancelled_eviction_leaves_a_row_for_every_block_file(bench: Cache
 async def test_number_of_cached_blocks_is_limited(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the cache has too many blocks, the least recently used are evicted."""
+    """If the cache has too many blocks, the least recently used blocks are evicted."""
     monkeypatch.setattr(eviction, "CACHED_BLOCKS_MAX", 2)
     made = [bench.write(index, b"content") for index in range(4)]
     await bench.upload(*range(4))
@@ -70,10 +70,10 @@ def _damage(bench: CacheBench, block: BlockId) -> Mark:
     return mark
 
 
-async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
+async def test_block_at_a_damaged_location_is_evicted_only_after_its_mark_is_removed(
     bench: CacheBench,
 ) -> None:
-    """A cached block may be the only copy until a check removes the mark of its location."""
+    """A cached block may be the only copy while its location is marked as damaged."""
     damaged, intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)
@@ -87,7 +87,7 @@ async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     assert bench.cache.spare_bytes == 64 * MIB - len(b"damaged")
     bench.cache.evictor.reconsider()
     bench.cache.evictor.evict_bytes(1 << 60)
-    assert index.blocks() == [damaged], "it is still damaged"
+    assert index.blocks() == [damaged], "the block is still damaged"
 
     damage_marks.remove(bench.db, [mark])
     bench.cache.evictor.reconsider()
@@ -129,7 +129,7 @@ async def test_block_file_at_a_damaged_location_stays_until_a_sync(
         bench.cache.release(block)
 
     assert bench.files.read(block, 0, 7) == b"damaged"
-    if how != "copied":  # The caller releases a copied block.
+    if how != "copied":  # The caller must release a block that was copied.
         assert bench.cache.blocks_in(BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None
@@ -148,8 +148,8 @@ async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> N
     assert bench.cache.is_local(bench.located(1))
 
 
-async def test_dropcache_keeps_possible_last_copies(bench: CacheBench) -> None:
-    """Blocks at damaged locations stay even with ``pinned``, and the result gives the reason."""
+async def test_dropcache_keeps_blocks_that_may_be_the_last_copy(bench: CacheBench) -> None:
+    """Even dropcache with ``pinned`` keeps blocks at damaged locations and reports the reason."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)

@@ -107,8 +107,10 @@ async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench)
     assert await _read(bench, 0) == content
 
 
-async def test_missing_pack_is_damage_only_if_the_superblock_exists(bench: CacheBench) -> None:
-    """A missing pack is not damage if the superblock is also missing: the disk may be unmounted."""
+async def test_missing_pack_counts_as_damage_only_if_the_superblock_exists(
+    bench: CacheBench,
+) -> None:
+    """If the superblock is missing too, a missing pack is not damage: the disk may be unmounted."""
     await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]
@@ -142,7 +144,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
 
 
 async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: CacheBench) -> None:
-    """If a range request exceeds a truncated pack, the wanted block is requested alone."""
+    """If a range exceeds a truncated pack, the wanted block is requested again alone."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)
@@ -186,7 +188,7 @@ async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBe
 async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A reader of a shared request that timed out gets the error without a second timeout."""
+    """If a shared request times out, all of its readers fail without a second timeout."""
     await bench.store_evicted(2, _SMALL_BYTES)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -206,7 +208,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     assert trio.current_time() - began_s < 61
 
 
-async def test_neighbours_do_not_evict_recently_used_blocks(bench: CacheBench) -> None:
+async def test_fetched_neighbours_do_not_evict_recently_used_blocks(bench: CacheBench) -> None:
     """Fetched neighbours that no reader has used take at most a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await bench.store_evicted(400, _SMALL_BYTES)
@@ -252,7 +254,7 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
 
 
 async def test_run_of_blocks_is_fetched_with_one_request(bench: CacheBench) -> None:
-    """A run of adjacent blocks is one request, and a reader of its last block waits for it."""
+    """One request fetches a run of adjacent blocks; a reader of the last block waits for it."""
     contents = await bench.store_evicted(6, 64 * KIB)
     found: list[bytes] = []
 
@@ -312,7 +314,7 @@ async def test_readers_request_their_blocks_themselves_after_a_failed_run(
 async def test_readers_of_a_run_wait_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A reader of a run that timed out gets the error without a second timeout."""
+    """If the request for a run times out, all of its readers fail without a second timeout."""
     await bench.store_evicted(2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()

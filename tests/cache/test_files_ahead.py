@@ -25,7 +25,7 @@ class Blocks:
         self.cached: set[int] = set()
 
     def create(self) -> bool:
-        """Create the next block, and return whether its name is durable."""
+        """Create the next block, and return whether the name of its file is durable."""
         block = BlockId(self.next)
         self.next += 1
         self.cached.add(block)
@@ -38,7 +38,7 @@ class Blocks:
     async def until_made(self, count: int = 1) -> None:
         """Wait until at least *count* files have been created in advance."""
         with trio.fail_after(10):
-            while len(self.files.ahead) < count:  # noqa: ASYNC110 - made in a thread, without an event
+            while len(self.files.ahead) < count:  # noqa: ASYNC110 - a thread creates the files without an event
                 await trio.sleep(0.001)
 
 
@@ -49,7 +49,7 @@ def blocks(tmp_path: Path) -> Blocks:
 
 
 async def test_first_block_file_is_not_created_in_advance(blocks: Blocks) -> None:
-    """A mount that is only read needs no block files."""
+    """A mount without writes needs no block files."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -57,7 +57,7 @@ async def test_first_block_file_is_not_created_in_advance(blocks: Blocks) -> Non
         nursery.cancel_scope.cancel()
 
 
-async def test_later_blocks_use_files_created_in_advance_with_durable_names(
+async def test_later_blocks_use_files_whose_names_were_made_durable_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All blocks but the first use files created in advance, and the directory is rarely synced."""
@@ -86,8 +86,8 @@ async def test_later_blocks_use_files_created_in_advance_with_durable_names(
         assert blocks.files.read(BlockId(block), 0, len(content)) == content
 
 
-async def test_unused_files_created_in_advance_are_removed_at_the_end(blocks: Blocks) -> None:
-    """At the end of a mount only block files that were used remain."""
+async def test_unused_files_created_in_advance_are_removed_at_unmount(blocks: Blocks) -> None:
+    """After an unmount, only block files that were used remain."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()
@@ -103,7 +103,7 @@ def _pass_over(blocks: Blocks) -> None:
 
 
 def _replace(blocks: Blocks) -> None:
-    """Give another block's file the name of a file that was created in advance."""
+    """Replace a file that was created in advance with the file of another block."""
     blocks.next += MARGIN
     taken = BlockId(max(blocks.files.numbers()))
     blocks.files.take_over(BlockId(1), taken, 7)
@@ -112,10 +112,10 @@ def _replace(blocks: Blocks) -> None:
 
 
 @pytest.mark.parametrize("pass_over", [_pass_over, _replace])
-async def test_skipped_block_numbers_leave_no_file_created_in_advance(
+async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
     blocks: Blocks, pass_over: Callable[[Blocks], None]
 ) -> None:
-    """A file that a block took over under a skipped number is not removed."""
+    """A file that a block with a skipped number already uses is not removed."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()
@@ -163,7 +163,7 @@ async def test_block_that_uses_a_number_before_its_file_exists_keeps_its_content
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_leftover_block_file_is_overwritten_beside_files_created_in_advance(
+async def test_leftover_block_file_does_not_count_as_created_in_advance(
     blocks: Blocks,
 ) -> None:
     """An existing block file may have content, so it does not count as created in advance."""
@@ -179,7 +179,7 @@ async def test_leftover_block_file_is_overwritten_beside_files_created_in_advanc
     assert blocks.files.size(leftover) == len(b"content of 39")
 
 
-async def test_blocks_are_created_while_a_full_disk_prevents_files_in_advance(
+async def test_blocks_can_be_created_if_files_cannot_be_created_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk each block creates its own file and reports its own error."""

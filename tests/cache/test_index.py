@@ -12,7 +12,7 @@ def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
     return index
 
 
-def test_sums_of_the_cache_index_follow_the_state_of_a_block() -> None:
+def test_totals_of_the_cache_index_follow_the_state_of_each_block() -> None:
     """The index counts a block only in its present state."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
 
@@ -91,8 +91,8 @@ def test_unsynced_block_is_listed_once_per_write() -> None:
     assert index.take_unsynced() == []
 
 
-def test_unread_blocks_fetched_ahead_are_evicted_first() -> None:
-    """Blocks fetched ahead that no reader used are evicted first while they exceed a limit."""
+def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:
+    """Blocks that read-ahead fetched and no reader used are evicted first above a limit."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):
@@ -111,12 +111,12 @@ def test_unread_blocks_fetched_ahead_are_evicted_first() -> None:
     assert (index.unasked_bytes, index.oldest_clean()) == (0, None)
 
 
-def test_pinned_block_is_never_the_oldest_clean_block() -> None:
-    """A pin applies in every state, to a block fetched later, and after a reload."""
+def test_pinned_block_is_never_selected_as_the_next_block_to_evict() -> None:
+    """A pin applies to blocks in every state, to blocks fetched later, and after a reload."""
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5), (3, BlockState.DIRTY, 7))
     for block in (1, 3, 4):
         index.pin(BlockId(block), 10)
-    index.pin(BlockId(1), 10)  # pins a block that is pinned already
+    index.pin(BlockId(1), 10)  # This block is already pinned.
     index.move(BlockId(3), BlockState.CLEAN)
     index.put_unasked(BlockId(4), 2)
     index.used(BlockId(1))
@@ -139,7 +139,7 @@ def test_unpinned_block_can_be_evicted_again() -> None:
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5))
     index.pin(BlockId(1), 10)
     index.unpin(BlockId(1))
-    index.unpin(BlockId(9))  # a block that was never pinned
+    index.unpin(BlockId(9))  # This block was never pinned.
 
     assert [index.oldest_clean(), index.kept_bytes, index.pinned_bytes] == [2, 0, 0]
     index.drop(BlockId(2))
@@ -147,7 +147,7 @@ def test_unpinned_block_can_be_evicted_again() -> None:
 
 
 def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
-    """A block kept as a possible last copy counts as pinned once it is pinned."""
+    """A block that is both pinned and a possible last copy is counted only as pinned."""
     index = index_of((1, BlockState.CLEAN, 10))
     index.spare(BlockId(1))
     index.pin(BlockId(1), 10)

@@ -1,4 +1,4 @@
-"""The intent log: which entries are read back, and what a torn or old entry means."""
+"""The intent log: which entries are read back, and which torn or old entries are ignored."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ KEY = bytes(KEY_BYTES)
 
 
 def log_in(directory: Path, epoch: int = 7) -> IntentLog:
-    """Return a log of four pages that is ready for entries."""
+    """Return an intent log of four pages that is ready for entries."""
     log = IntentLog(directory, epoch, 4 * PAGE)
     log.key = KEY
     log.prepare()
@@ -32,11 +32,11 @@ def log_in(directory: Path, epoch: int = 7) -> IntentLog:
 
 
 def numbers(entries: list[LogEntry]) -> list[int]:
-    """Return the numbers of entries."""
+    """Return the numbers of log entries."""
     return [entry.sequence for entry in entries]
 
 
-def test_entries_are_read_in_the_order_of_their_appends(tmp_path: Path) -> None:
+def test_intent_log_entries_are_read_in_the_order_of_their_append(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     pieces = [HELLO, LoggedPiece(TWO, 9, b"x" * PAGE), LoggedPiece(ONE, 1, b"")]
     log.append([HELLO])
@@ -46,14 +46,14 @@ def test_entries_are_read_in_the_order_of_their_appends(tmp_path: Path) -> None:
     assert numbers(read_entries(tmp_path, 7, KEY, after=1)) == [2]
 
 
-def test_log_without_entries_and_missing_log_have_no_entries(tmp_path: Path) -> None:
+def test_empty_or_missing_intent_log_has_no_entries(tmp_path: Path) -> None:
     assert read_entries(tmp_path, 7, KEY) == []
     log_in(tmp_path)
     assert read_entries(tmp_path, 7, KEY) == []
 
 
-def test_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
-    """Another mount gives the same numbers to other blocks."""
+def test_intent_log_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
+    """Another mount may have used the same numbers for other blocks."""
     log_in(tmp_path, epoch=6).append([HELLO])
 
     assert read_entries(tmp_path, 7, KEY) == []
@@ -61,7 +61,7 @@ def test_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
-def test_restarted_log_hides_the_entries_of_the_former_pass(tmp_path: Path) -> None:
+def test_entries_from_before_a_restart_of_the_intent_log_are_not_read(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     for _ in range(4):
         log.append([HELLO])
@@ -73,8 +73,8 @@ def test_restarted_log_hides_the_entries_of_the_former_pass(tmp_path: Path) -> N
     assert numbers(read_entries(tmp_path, 7, KEY)) == [5]
 
 
-def test_entries_of_another_log_of_the_epoch_are_not_read(tmp_path: Path) -> None:
-    """A bucket and a database that are both restored from backups let an epoch begin again."""
+def test_entries_of_another_intent_log_with_the_same_epoch_are_not_read(tmp_path: Path) -> None:
+    """An epoch can occur twice if the bucket and the database are restored from backups."""
     old = log_in(tmp_path)
     old.key = b"another key"
     for _ in range(3):
@@ -84,8 +84,8 @@ def test_entries_of_another_log_of_the_epoch_are_not_read(tmp_path: Path) -> Non
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
-def test_content_of_a_file_cannot_be_an_entry(tmp_path: Path) -> None:
-    """A program may write the bytes of an entry that names a block of another user's file."""
+def test_file_content_is_never_read_as_an_intent_log_entry(tmp_path: Path) -> None:
+    """A program may write bytes that look like a log entry for another user's file."""
     forger = IntentLog(tmp_path / "forged", 7, PAGE)
     (tmp_path / "forged").mkdir()
     forger.prepare()
@@ -94,7 +94,8 @@ def test_content_of_a_file_cannot_be_an_entry(tmp_path: Path) -> None:
     forged = (tmp_path / "forged" / NAME).read_bytes()
 
     log = log_in(tmp_path)
-    log.append([LoggedPiece(ONE, 0, bytes(PAGE - 80) + forged)])  # begins at a multiple of a page
+    # The forged entry begins at a page boundary of the log.
+    log.append([LoggedPiece(ONE, 0, bytes(PAGE - 80) + forged)])
     log.restart()
     log.append([HELLO])
 
@@ -103,8 +104,10 @@ def test_content_of_a_file_cannot_be_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 32, 64, 68, 80, PAGE + 20])
-def test_changed_byte_makes_an_entry_and_all_after_it_invalid(tmp_path: Path, at: int) -> None:
-    """A power cut may tear the entry that was being written; a valid one may follow by chance."""
+def test_changed_byte_invalidates_its_intent_log_entry_and_all_later_ones(
+    tmp_path: Path, at: int
+) -> None:
+    """A power cut may tear the last entry, and an old valid entry may follow it by chance."""
     log = log_in(tmp_path)
     log.append([HELLO])
     log.append([LoggedPiece(ONE, 0, b"y" * 2 * PAGE)])
@@ -119,7 +122,7 @@ def test_changed_byte_makes_an_entry_and_all_after_it_invalid(tmp_path: Path, at
 
 
 @pytest.mark.parametrize("size", [0, 20, PAGE - 1, PAGE, PAGE + 40, 2 * PAGE])
-def test_truncated_log_has_only_its_complete_entries(tmp_path: Path, size: int) -> None:
+def test_truncated_intent_log_has_only_its_complete_entries(tmp_path: Path, size: int) -> None:
     log = log_in(tmp_path)
     log.append([LoggedPiece(ONE, 0, b"z" * (PAGE - 80))])
     log.append([LoggedPiece(ONE, 0, b"z" * PAGE)])
@@ -129,7 +132,7 @@ def test_truncated_log_has_only_its_complete_entries(tmp_path: Path, size: int) 
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1] * (size >= PAGE)
 
 
-def test_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Path) -> None:
+def test_intent_log_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Path) -> None:
     pieces = [LoggedPiece(BlockId(number), 0, b"1") for number in range(1, INTENT_PIECES_MAX + 1)]
     log = IntentLog(tmp_path, 7, size_bytes=64 * KIB)
     log.key = KEY
@@ -140,14 +143,14 @@ def test_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Path) -> None
     assert list(entry.pieces) == pieces
 
 
-def test_entry_that_does_not_fit_has_no_room(tmp_path: Path) -> None:
+def test_intent_log_has_no_room_for_an_entry_above_its_free_space(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     assert log.has_room(1, 4 * PAGE - 80)
     assert not log.has_room(1, 4 * PAGE - 79)
 
 
-def test_prepared_log_has_its_space_on_the_disk(tmp_path: Path) -> None:
-    """An append into a hole would need a commit of the disk's journal."""
+def test_disk_space_of_the_intent_log_is_allocated_in_advance(tmp_path: Path) -> None:
+    """An append into a hole of the log would need a commit of the disk's journal."""
     log_in(tmp_path)
 
     found = (tmp_path / NAME).stat()
@@ -155,7 +158,7 @@ def test_prepared_log_has_its_space_on_the_disk(tmp_path: Path) -> None:
     assert found.st_blocks * 512 >= found.st_size
 
 
-def test_full_disk_keeps_no_part_of_the_file(
+def test_intent_log_that_does_not_fit_on_the_disk_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> int:
@@ -167,7 +170,7 @@ def test_full_disk_keeps_no_part_of_the_file(
     assert not (tmp_path / NAME).exists()
 
 
-def test_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> None:
+def test_intent_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"foreign")
     (tmp_path / NAME).symlink_to("target")
 

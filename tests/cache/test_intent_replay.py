@@ -1,4 +1,4 @@
-"""Replaying the intent log: what a power cut and a kill leave, and which entries count."""
+"""Replay of the intent log after a power cut or a kill: which entries are applied."""
 
 import pytest
 
@@ -25,12 +25,12 @@ async def logged(bench: CacheBench) -> CacheBench:
 
 
 async def fsync(bench: CacheBench) -> None:
-    """Make all content durable in the log."""
+    """Make all content durable by writing a log entry."""
     assert await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
 
 
 async def lose_power(bench: CacheBench) -> None:
-    """Recover as a mount does that finds the state after a power cut."""
+    """Recover the cache as a mount does after a power cut."""
     bench.db.commit()
     await restore_content(bench.db, bench.files, bench.keyring, bench.store, power_lost=True)
     bench.db.begin_local()
@@ -39,7 +39,7 @@ async def lose_power(bench: CacheBench) -> None:
 
 
 async def kill(bench: CacheBench) -> None:
-    """Recover as a mount does after the daemon was killed."""
+    """Recover the cache as a mount does after the daemon was killed."""
     bench.db.commit()
     await restore_content(bench.db, bench.files, bench.keyring, bench.store, power_lost=False)
     bench.new_cache()
@@ -67,7 +67,7 @@ async def test_logged_block_survives_the_loss_of_its_file(logged: CacheBench) ->
     assert cached_blocks.unsynced_tails(logged.db) == []
 
 
-async def test_bytes_written_after_the_last_fsync_are_lost_alone(logged: CacheBench) -> None:
+async def test_power_cut_loses_only_bytes_written_after_the_last_fsync(logged: CacheBench) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.db.begin()
@@ -81,7 +81,9 @@ async def test_bytes_written_after_the_last_fsync_are_lost_alone(logged: CacheBe
         content(logged, 0)
 
 
-async def test_entries_are_applied_in_the_order_of_their_writes(logged: CacheBench) -> None:
+async def test_intent_log_entries_are_applied_in_the_order_of_their_writes(
+    logged: CacheBench,
+) -> None:
     block = logged.write(0, b"one one one")
     await fsync(logged)
     logged.cache.write_in_place(logged.located(0), 4, b"two")
@@ -106,7 +108,7 @@ async def test_hole_before_logged_content_stays_a_hole(logged: CacheBench) -> No
 
 
 async def test_zeros_after_logged_content_survive_a_lost_write(logged: CacheBench) -> None:
-    """The file had zeros there before the write, which was not fsynced."""
+    """Bytes that were zeros before a lost write, which was not fsynced, are zeros again."""
     logged.write(0, b"ab")
     await fsync(logged)
     logged.db.begin()
@@ -138,7 +140,7 @@ async def test_zeros_after_overwritten_logged_content_survive_a_lost_write(
 async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
     logged: CacheBench, hole_bytes: int
 ) -> None:
-    """The log covers the first hole or gap, whose row would not cover the second."""
+    """A row covers only the zeros of the first hole or gap; the log covers later zeros too."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), hole_bytes, b"a")
     await fsync(logged)
@@ -157,8 +159,8 @@ async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
     assert logged.cache.read_local(logged.located(0), 0, 20) == expected
 
 
-async def test_bytes_of_an_undone_write_do_not_return_in_a_gap(logged: CacheBench) -> None:
-    """A killed daemon left them in the file, and the disk has them in the page of the gap."""
+async def test_bytes_of_a_rolled_back_write_do_not_reappear_in_a_gap(logged: CacheBench) -> None:
+    """A killed daemon may leave bytes in a block file at the position of a later gap."""
     block = logged.write(0, b"ab")
     await logged.cache.block_sync.sync_files()
     logged.db.begin()
@@ -170,10 +172,8 @@ async def test_bytes_of_an_undone_write_do_not_return_in_a_gap(logged: CacheBenc
     assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
 
 
-async def test_gap_made_while_its_block_is_appended_is_recoverable_without_the_entry(
-    logged: CacheBench,
-) -> None:
-    """Rows may reach the disk before the entry, whose block then has no file."""
+async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: CacheBench) -> None:
+    """Rows may reach the disk before a log entry; then a block in the entry may have no file."""
     block = logged.write(0, b"ab")
 
     def write_meanwhile() -> None:
@@ -192,8 +192,10 @@ async def test_gap_made_while_its_block_is_appended_is_recoverable_without_the_e
         content(logged, 0)
 
 
-async def test_entry_older_than_a_sync_of_its_file_is_not_applied(logged: CacheBench) -> None:
-    """It would replace content that a later sync made durable."""
+async def test_intent_log_entry_older_than_a_sync_of_its_file_is_not_applied(
+    logged: CacheBench,
+) -> None:
+    """An older log entry would replace content that a later sync made durable."""
     logged.write(0, b"old")
     await fsync(logged)
     logged.cache.write_in_place(logged.located(0), 0, b"new")
@@ -204,8 +206,10 @@ async def test_entry_older_than_a_sync_of_its_file_is_not_applied(logged: CacheB
     assert content(logged, 0) == b"new"
 
 
-async def test_uploaded_and_removed_blocks_are_not_changed(logged: CacheBench) -> None:
-    """The file of a block in the bucket is compared with its hash instead."""
+async def test_intent_log_replay_does_not_change_uploaded_or_removed_blocks(
+    logged: CacheBench,
+) -> None:
+    """Uploaded blocks are not restored from the log: their files are verified by hash."""
     uploaded = logged.write(0, b"uploaded")
     removed = logged.write(1, b"removed")
     await fsync(logged)
@@ -230,8 +234,8 @@ def _truncate(bench: CacheBench, size_bytes: int) -> list[BlockId]:
     return [located.block, copy]
 
 
-async def test_copy_of_a_deleted_block_is_restored_from_the_log(logged: CacheBench) -> None:
-    """Only the log has the content of the deleted block, of which fsync promised the beginning."""
+async def test_copy_of_a_deleted_block_is_restored_from_the_intent_log(logged: CacheBench) -> None:
+    """The log has the only copy of the deleted block, whose beginning an fsync made durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     for block in _truncate(logged, 4):
@@ -243,10 +247,10 @@ async def test_copy_of_a_deleted_block_is_restored_from_the_log(logged: CacheBen
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_copy_gets_the_logged_content_that_replaced_a_hole_of_its_origin(
+async def test_copied_block_gets_logged_content_that_replaced_a_hole_in_its_origin(
     logged: CacheBench, is_deleted: bool
 ) -> None:
-    """The origin is restored first: its hole must not replace content that the log has."""
+    """The origin of a copy is restored first: its hole must not replace logged content."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), 5, b"after a hole")
     logged.cache.write_in_place(logged.located(0), 1, b"in it")
@@ -262,7 +266,9 @@ async def test_copy_gets_the_logged_content_that_replaced_a_hole_of_its_origin(
     assert content(logged, 0) == b"\0in "
 
 
-async def test_deleted_block_is_durable_after_a_kill_until_its_copy_is(logged: CacheBench) -> None:
+async def test_deleted_block_stays_durable_after_a_kill_until_its_copy_is_durable(
+    logged: CacheBench,
+) -> None:
     """The mount after a kill forgets the log, so the file of the deleted block must be durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
@@ -275,7 +281,9 @@ async def test_deleted_block_is_durable_after_a_kill_until_its_copy_is(logged: C
     assert content(logged, 0) == b"fsyn"
 
 
-async def test_second_power_cut_during_recovery_changes_nothing(logged: CacheBench) -> None:
+async def test_intent_log_replay_can_be_repeated_after_a_second_power_cut(
+    logged: CacheBench,
+) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.db.commit()
@@ -289,8 +297,8 @@ async def test_second_power_cut_during_recovery_changes_nothing(logged: CacheBen
     assert intent_replay.needed_pieces(logged.db, logged.files.root) == []
 
 
-async def test_entries_of_another_epoch_are_ignored(logged: CacheBench) -> None:
-    """Another program or database may have used the numbers of the blocks since."""
+async def test_replay_ignores_intent_log_entries_of_another_epoch(logged: CacheBench) -> None:
+    """Another program or database may have used the block numbers of an older epoch."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.db.begin_local()
@@ -303,7 +311,9 @@ async def test_entries_of_another_epoch_are_ignored(logged: CacheBench) -> None:
     assert not intent_replay.is_in_use(logged.db)
 
 
-async def test_kill_keeps_later_writes_and_makes_them_durable(logged: CacheBench) -> None:
+async def test_overwrite_after_the_last_fsync_survives_a_kill_and_becomes_durable(
+    logged: CacheBench,
+) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.cache.write_in_place(logged.located(0), 0, b"FS")
@@ -315,8 +325,10 @@ async def test_kill_keeps_later_writes_and_makes_them_durable(logged: CacheBench
     assert intent_replay.needed_pieces(logged.db, logged.files.root) == []
 
 
-async def test_kill_makes_writes_after_the_last_entry_durable(logged: CacheBench) -> None:
-    """The row of a gap is deleted, so the synced length must cover its zeros."""
+async def test_append_after_the_last_fsync_survives_a_kill_and_becomes_durable(
+    logged: CacheBench,
+) -> None:
+    """Recovery deletes the row of a gap, so the synced length must cover the zeros in the gap."""
     logged.write(0, b"ab")
     await fsync(logged)
     logged.db.begin()
@@ -328,7 +340,9 @@ async def test_kill_makes_writes_after_the_last_entry_durable(logged: CacheBench
     assert content(logged, 0) == b"ab\0\0\0c"
 
 
-async def test_lost_end_is_taken_from_the_last_entry_that_has_it(logged: CacheBench) -> None:
+async def test_lost_end_of_a_block_is_restored_from_the_last_log_entry_with_it(
+    logged: CacheBench,
+) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.db.begin()
@@ -341,8 +355,10 @@ async def test_lost_end_is_taken_from_the_last_entry_that_has_it(logged: CacheBe
     assert content(logged, 0) == b"fsynAGAIN"
 
 
-async def test_end_of_a_file_that_the_disk_lost_is_taken_from_the_log(logged: CacheBench) -> None:
-    """After a failed sync the file is truncated before the first lost byte."""
+async def test_end_of_a_block_file_lost_by_the_disk_is_restored_from_intent_log(
+    logged: CacheBench,
+) -> None:
+    """After a failed sync, a block file is truncated before its first lost byte."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.cache.write_in_place(logged.located(0), 0, b"FS")
@@ -353,7 +369,9 @@ async def test_end_of_a_file_that_the_disk_lost_is_taken_from_the_log(logged: Ca
     assert content(logged, 0) == b"FSynced"
 
 
-async def test_second_log_of_an_epoch_has_only_its_own_entries(logged: CacheBench) -> None:
+async def test_second_intent_log_of_an_epoch_contains_only_its_own_entries(
+    logged: CacheBench,
+) -> None:
     logged.write(0, b"first")
     await fsync(logged)
     logged.write(1, b"second")
@@ -369,8 +387,8 @@ async def test_second_log_of_an_epoch_has_only_its_own_entries(logged: CacheBenc
     assert piece.data == b"third"
 
 
-async def test_first_entry_announces_the_log_to_older_programs(logged: CacheBench) -> None:
-    """Older programs quarantine such a state after a power cut, with the log in it."""
+async def test_first_entry_warns_older_programs_about_the_intent_log(logged: CacheBench) -> None:
+    """After a power cut, older programs quarantine this state together with the log."""
     assert not intent_replay.is_in_use(logged.db)
     logged.write(0, b"first")
     await fsync(logged)
@@ -380,8 +398,10 @@ async def test_first_entry_announces_the_log_to_older_programs(logged: CacheBenc
     assert cached_blocks.in_state(logged.db, BlockState.DIRTY)
 
 
-async def test_log_that_cannot_be_read_refuses_the_mount_with_advice(logged: CacheBench) -> None:
-    """Without the log, promised content would be read as lost, and could not come back."""
+async def test_mount_with_an_unreadable_intent_log_is_refused_with_advice(
+    logged: CacheBench,
+) -> None:
+    """A mount without the log would lose content that fsync made durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     log = logged.files.root / NAME
@@ -392,10 +412,10 @@ async def test_log_that_cannot_be_read_refuses_the_mount_with_advice(logged: Cac
         await lose_power(logged)
 
 
-async def test_cache_file_that_cannot_be_written_keeps_its_content_in_the_log(
+async def test_content_stays_in_the_intent_log_if_its_cache_file_cannot_be_written(
     logged: CacheBench,
 ) -> None:
-    """The mount is refused with advice, and succeeds after the repair of the disk."""
+    """If a cache file cannot be written, the mount is refused until the disk is repaired."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     lose_file(logged, block)

@@ -30,8 +30,8 @@ def file(tmp_path: Path) -> Iterator[int]:
         disk.unmount()
 
 
-def test_reserved_blocks_without_a_page_in_memory_are_lost(file: int) -> None:
-    """Reserved blocks without pages, as after a failed write, are reported as lost."""
+def test_reserved_disk_blocks_without_a_cached_page_are_reported_as_lost(file: int) -> None:
+    """Reserved disk blocks without cached pages, as after a failed write, are reported as lost."""
     os.posix_fallocate(file, 0, MIB)
     assert first_lost_byte(file, 0) == 0
     assert first_lost_byte(file, 100 * KIB) == 100 * KIB
@@ -47,8 +47,8 @@ def test_reserved_blocks_without_a_page_in_memory_are_lost(file: int) -> None:
     assert first_lost_byte(file, 128 * KIB) == 192 * KIB
 
 
-def test_written_pages_and_gaps_are_not_lost(file: int) -> None:
-    for start in range(100):  # more extents than one request returns
+def test_written_pages_and_gaps_are_not_reported_as_lost(file: int) -> None:
+    for start in range(100):  # These writes create more extents than one query returns.
         os.pwrite(file, b"x" * 4 * KIB, start * 16 * KIB)
     os.ftruncate(file, 2 * MIB)
     assert first_lost_byte(file, 0) is None

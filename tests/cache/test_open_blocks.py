@@ -1,4 +1,4 @@
-"""Descriptors of block files: which stay open, and which are closed first."""
+"""Descriptors of block files: which ones stay open, and which ones are closed first."""
 
 import gc
 import os
@@ -56,7 +56,7 @@ def test_forgotten_block_file_stays_open_until_the_event_loop_closes_it(tmp_path
 
 
 def test_new_block_file_replaces_the_old_open_descriptor(tmp_path: Path) -> None:
-    """The number of an undone block is reused; the open descriptor of its old file is not."""
+    """The number of a rolled-back block is reused, but not the descriptor of its old file."""
     held = OpenBlocks()
     old, new = opened(tmp_path), opened(tmp_path)
     held.put(ONE, old)
@@ -96,7 +96,7 @@ def _hasty_threads() -> Iterator[None]:
 def test_threads_may_forget_block_files_while_the_event_loop_closes_others(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Threads remove entries from the table of open files while the loop closes old files."""
+    """Threads remove entries of the table of open files while the event loop closes files."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()

@@ -8,7 +8,7 @@ from tests.cache.conftest import INO, CacheBench
 
 
 def test_pins_leave_cache_space_for_other_content() -> None:
-    """Pins leave an eighth of the cache free, and at least space for the two largest blocks."""
+    """Pins leave an eighth of the cache free, but at least the space of two largest blocks."""
     assert pinned_bytes_max(8 * GIB) == 7 * GIB
     assert pinned_bytes_max(64 * MIB) == 32 * MIB
 
@@ -19,14 +19,14 @@ async def test_blocks_beyond_the_pin_limit_are_not_pinned(bench: CacheBench) -> 
     assert pinned.pin(BlockId(1), 20 * MIB)
     assert not pinned.pin(BlockId(2), 12 * MIB + 1)
     assert pinned.pin(BlockId(3), 12 * MIB)
-    assert pinned.pin(BlockId(1), 20 * MIB), "it is pinned already"
+    assert pinned.pin(BlockId(1), 20 * MIB), "block 1 is already pinned"
     assert not pinned.pin(BlockId(4), 1)
     await bench.cache.resize(128 * MIB)
     assert pinned.pin(BlockId(4), 64 * MIB)
     assert not pinned.pin(BlockId(5), 1)
 
 
-async def test_new_block_below_a_pin_is_not_evicted(bench: CacheBench) -> None:
+async def test_new_block_in_a_pinned_tree_is_not_evicted(bench: CacheBench) -> None:
     """Eviction pins a new block of a pinned tree instead of evicting it."""
     bench.db.begin()
     ino = ROOT_INO
@@ -44,7 +44,7 @@ async def test_new_block_below_a_pin_is_not_evicted(bench: CacheBench) -> None:
     assert (found.blocks, found.kept) == (1, {})
 
 
-async def test_block_that_is_not_below_a_pin_is_evicted(bench: CacheBench) -> None:
+async def test_block_outside_pinned_trees_is_evicted(bench: CacheBench) -> None:
     bench.cache.pinned.set_roots([Ino(3)])
     block = await bench.upload_content(b"content")
     bench.cache.evictor.evict_bytes(1 << 60)
@@ -52,7 +52,7 @@ async def test_block_that_is_not_below_a_pin_is_evicted(bench: CacheBench) -> No
     assert bench.cache.index.get(block) is None
 
 
-async def test_overwritten_block_below_a_pin_is_evicted(bench: CacheBench) -> None:
+async def test_overwritten_block_of_a_pinned_file_is_evicted(bench: CacheBench) -> None:
     """Only the present content of a pinned file stays cached."""
     bench.cache.pinned.set_roots([INO])
     block = await bench.upload_content(b"content")

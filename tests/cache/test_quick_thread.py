@@ -1,4 +1,4 @@
-"""Blocking calls in a thread, and their wake-up."""
+"""Blocking calls in a thread, and how their callers continue."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ import trio.testing
 from s3fs_meta.cache.quick_thread import QuickThread
 
 
-async def test_each_thread_call_ends_before_its_caller_continues() -> None:
+async def test_each_thread_call_returns_before_its_caller_continues() -> None:
     """The event loop continues while a call runs in the thread."""
     thread = QuickThread()
     order: list[str] = []
@@ -69,7 +69,7 @@ async def test_error_of_the_thread_or_loop_function_is_raised_after_both_ended()
 
 
 async def test_cancelled_caller_waits_until_its_thread_call_ends() -> None:
-    """A cancelled caller waits, because a later sync must not run at the same time."""
+    """A cancelled caller waits for its call, so that no later sync runs at the same time."""
     done: list[bool] = []
     go_on, ended = threading.Event(), trio.Event()
 
@@ -131,7 +131,7 @@ def test_interrupted_caller_waits_until_its_thread_call_ends() -> None:
             order.append("caller")
         await thread.run(lambda: order.append("next"))
 
-    # Trio handles interrupts only with Python's default handler.
+    # Trio converts interrupts only if Python's default handler is installed.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         trio.run(main)

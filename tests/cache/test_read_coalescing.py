@@ -22,7 +22,7 @@ def test_small_block_is_fetched_with_the_blocks_before_and_after_it() -> None:
     assert _chosen(_at(5000), _at(6000), _at(5000), _at(4000), _at(7000)) == [4000, 6000, 7000]
 
 
-def test_fetched_neighbours_are_limited_and_prefer_following_blocks() -> None:
+def test_number_of_fetched_neighbours_is_limited_and_later_blocks_come_first() -> None:
     """Following blocks are preferred, because files are mostly read in the order of writing."""
     step = 50 * KIB
     rows = [_at(number * step, step, step) for number in range(100)]
@@ -57,7 +57,7 @@ def test_blocks_with_adjacent_records_form_a_run() -> None:
     assert list(runs(wanted, plain_bytes_max=100)) == [wanted]
 
 
-def test_gap_or_other_pack_ends_a_run_of_blocks() -> None:
+def test_gap_or_change_of_pack_ends_a_run_of_blocks() -> None:
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 2, 30), block(4, 2, 20)]
     assert list(runs(wanted, plain_bytes_max=100)) == [[each] for each in wanted]
 

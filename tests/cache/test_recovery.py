@@ -20,7 +20,9 @@ FUTURE_NS: Final = 1 << 62
 OLD = b"synced long before"
 
 
-async def test_unsynced_content_raises_an_error_after_a_power_cut(bench: CacheBench) -> None:
+async def test_reading_unsynced_content_after_a_power_cut_raises_an_error(
+    bench: CacheBench,
+) -> None:
     """After a power cut a block file may have its full size without all its bytes."""
     block = bench.write(0, b"synced")
     bench.write(1, b"whole")
@@ -36,7 +38,9 @@ async def test_unsynced_content_raises_an_error_after_a_power_cut(bench: CacheBe
     assert bench.files.size(block) == 6
 
 
-async def test_block_files_shorter_than_their_synced_size_are_unchanged(bench: CacheBench) -> None:
+async def test_recovery_does_not_change_block_files_shorter_than_their_synced_size(
+    bench: CacheBench,
+) -> None:
     one, two = bench.write(0, b"short"), bench.write(1, b"gone")
     await bench.cache.block_sync.sync_files()
     bench.cache.write_in_place(bench.located(0), 5, b"er")
@@ -50,7 +54,7 @@ async def test_block_files_shorter_than_their_synced_size_are_unchanged(bench: C
 
 
 async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
-    """A block file without a row may be the only copy if the database is an older copy."""
+    """If an older database was restored, a block file without a row may be the only copy."""
     kept = bench.write(0, b"kept")
     bench.db.commit()
     unknown = bench.write(1, b"undone")
@@ -71,7 +75,7 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
 async def test_file_times_distinguish_a_kill_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """Files of a rolled-back group are newer than the database; a restored database is newer."""
+    """A kill leaves files that are newer than the database; a restored database is newer."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))
@@ -83,7 +87,7 @@ async def test_file_times_distinguish_a_kill_from_a_restored_database(
     assert list(bench.files.numbers()) == []
 
 
-async def test_one_stray_file_older_than_the_database_quarantines_all_stray_files(
+async def test_all_stray_files_are_quarantined_if_one_is_older_than_the_database(
     bench: CacheBench, tmp_path: Path
 ) -> None:
     """A stray file that is older than the database was not left by a kill."""
@@ -160,7 +164,7 @@ async def test_stray_block_files_below_the_first_unused_number_are_kept(
 
 
 async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """Files that are not block files stay and do not prevent a mount."""
+    """Files that are not block files are kept and do not prevent a mount."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
     (bench.files.root / "photo").write_bytes(b"photo")
@@ -308,8 +312,10 @@ async def test_copy_of_a_copied_block_gets_the_content_of_the_first_origin(
     assert content(bench) == OLD[:10]
 
 
-async def test_leading_hole_of_a_block_is_restored_after_a_power_cut(bench: CacheBench) -> None:
-    """A power cut loses the bytes written after a leading hole of a block, not the hole."""
+async def test_hole_at_the_beginning_of_a_block_is_restored_after_a_power_cut(
+    bench: CacheBench,
+) -> None:
+    """A power cut loses bytes written after a hole at the beginning of a block, not the hole."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"new")
     bench.db.commit()
@@ -322,7 +328,7 @@ async def test_leading_hole_of_a_block_is_restored_after_a_power_cut(bench: Cach
         bench.cache.read_local(bench.located(0), 0, 101)
 
 
-async def test_block_overwritten_before_a_power_cut_gets_its_former_content(
+async def test_block_overwritten_before_a_power_cut_gets_its_old_content_back(
     bench: CacheBench,
 ) -> None:
     """If a power cut loses the new bytes of a block, its old bytes are restored."""
@@ -335,7 +341,7 @@ async def test_block_overwritten_before_a_power_cut_gets_its_former_content(
     assert content(bench) == OLD
 
 
-async def test_upload_of_a_copied_block_forgets_its_origin(bench: CacheBench) -> None:
+async def test_upload_of_a_copied_block_deletes_the_record_of_its_origin(bench: CacheBench) -> None:
     await bench.upload_content(OLD)
     copy(bench, len(OLD))
     await bench.upload(0)

@@ -17,7 +17,7 @@ def ranges() -> UnloggedRanges:
     return ranges
 
 
-def test_ranges_are_unknown_until_the_first_sync_begins() -> None:
+def test_written_ranges_are_unknown_until_the_first_sync_begins() -> None:
     """A killed daemon may have written blocks that this mount knows nothing about."""
     ranges = UnloggedRanges()
     ranges.add(ONE, 0, 5)
@@ -39,7 +39,7 @@ def test_write_that_continues_the_last_write_extends_its_range(ranges: UnloggedR
     assert ranges.take() == [(ONE, 0, 9), (TWO, 4, 6), (ONE, 9, 10)]
 
 
-def test_taken_ranges_are_not_returned_again(ranges: UnloggedRanges) -> None:
+def test_each_written_range_is_returned_only_once(ranges: UnloggedRanges) -> None:
     ranges.add(ONE, 0, 5)
     ranges.take()
     ranges.add(TWO, 0, 1)
@@ -47,14 +47,18 @@ def test_taken_ranges_are_not_returned_again(ranges: UnloggedRanges) -> None:
     assert ranges.take() == [(TWO, 0, 1)]
 
 
-def test_too_many_bytes_make_the_ranges_unknown(ranges: UnloggedRanges) -> None:
+def test_written_ranges_become_unknown_above_a_maximum_number_of_bytes(
+    ranges: UnloggedRanges,
+) -> None:
     ranges.add(ONE, 0, INTENT_CONTENT_BYTES_MAX)
     assert ranges.are_known
     ranges.add(ONE, INTENT_CONTENT_BYTES_MAX, INTENT_CONTENT_BYTES_MAX + 1)
     assert not ranges.are_known
 
 
-def test_too_many_ranges_make_the_ranges_unknown(ranges: UnloggedRanges) -> None:
+def test_written_ranges_become_unknown_above_a_maximum_number_of_ranges(
+    ranges: UnloggedRanges,
+) -> None:
     for number in range(INTENT_PIECES_MAX):
         ranges.add(BlockId(number % 2 + 1), 0, 1)
     assert ranges.are_known
@@ -62,7 +66,7 @@ def test_too_many_ranges_make_the_ranges_unknown(ranges: UnloggedRanges) -> None
     assert not ranges.are_known
 
 
-def test_bytes_of_taken_ranges_do_not_count_any_more(ranges: UnloggedRanges) -> None:
+def test_bytes_of_taken_ranges_no_longer_count_towards_the_maximum(ranges: UnloggedRanges) -> None:
     for _ in range(3):
         ranges.add(ONE, 0, INTENT_CONTENT_BYTES_MAX)
         ranges.take()
@@ -70,7 +74,7 @@ def test_bytes_of_taken_ranges_do_not_count_any_more(ranges: UnloggedRanges) -> 
     assert ranges.are_known
 
 
-def test_block_is_covered_from_its_entry_until_it_grows(ranges: UnloggedRanges) -> None:
+def test_logged_block_is_covered_by_the_log_until_it_grows(ranges: UnloggedRanges) -> None:
     ranges.add(ONE, 0, 5)
     taken = ranges.take()
     assert not ranges.covers(ONE, 5)
@@ -85,8 +89,10 @@ def test_block_is_covered_from_its_entry_until_it_grows(ranges: UnloggedRanges) 
     )
 
 
-def test_block_stays_covered_until_a_sync_has_ended(ranges: UnloggedRanges) -> None:
-    """Until then the rows lack its length, and the log has its content."""
+def test_logged_block_stays_covered_by_the_log_until_a_sync_has_ended(
+    ranges: UnloggedRanges,
+) -> None:
+    """Until a sync of its file has ended, only the log has the content of a logged block."""
     ranges.add(ONE, 0, 5)
     ranges.note_logged(ranges.take())
     ranges.give_up()

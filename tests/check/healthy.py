@@ -1,4 +1,4 @@
-"""A random healthy filesystem, created through the row modules, for tests to damage."""
+"""A random healthy filesystem, which tests damage."""
 
 import os
 import random
@@ -45,7 +45,7 @@ PROPERTIES = {
     "block_bytes": b"%d" % BLOCK_BYTES,
     "cookie_key": bytes(range(16)),
 }
-# The column of each table that contains the owning inode; blocks and packs have no owner.
+# For each table, the column with the inode number. Blocks and packs belong to no inode.
 OWNER_COLUMNS = {
     "inodes": 0,
     "dentries": 0,
@@ -96,7 +96,7 @@ class Healthy:
         self.db.commit()
         self.before = self.dump()
 
-    # --- making a filesystem -------------------------------------------------------------------
+    # --- changing the filesystem ---------------------------------------------------------------
 
     def _make_known(self) -> None:
         self.directory = self.mkdir(ROOT_INO, b"directory")
@@ -270,7 +270,7 @@ class Healthy:
         self.before = self.dump()
 
     def forget_copy(self, block: BlockId) -> None:
-        """Evict the cached block of an uploaded block."""
+        """Evict the cached copy of an uploaded block."""
         cached_blocks.delete(self.db, block)
         self.files.remove(block)
 
@@ -285,7 +285,7 @@ class Healthy:
         )
         self.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
 
-    # --- reading its state ---------------------------------------------------------------------
+    # --- reading the state of the filesystem ---------------------------------------------------
 
     def name_of(self, parent: int, ino: int) -> bytes:
         """Return a name of an inode in a directory."""
@@ -306,7 +306,7 @@ class Healthy:
         return pack
 
     def sql(self, statement: str, *arguments: int | str | bytes | None) -> None:
-        """Execute one statement without the row modules, and commit."""
+        """Execute one SQL statement on the database directly, and commit."""
         self.db.begin()
         self.db.inodes.run(statement, arguments)
         self.db.commit()
@@ -325,7 +325,7 @@ class Healthy:
             for row in self.before[table] ^ after[table]
         }
 
-    # --- checking and repairing it -------------------------------------------------------------
+    # --- checking and repairing the filesystem -------------------------------------------------
 
     def check(self, repair: Mode = Mode.REPORT, *, mounted: bool = False) -> Report:
         """Check the database without the cache directory and the bucket."""
@@ -357,7 +357,7 @@ class Healthy:
         )
 
     def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
-        """Require that exactly these invariants are broken, repair them, compare all other rows.
+        """Require that exactly these invariants are broken; repair them and compare other rows.
 
         Only rows of the inodes in *concerns* may differ after the repair. *broken* contains names
         of invariants, such as I26.
@@ -373,7 +373,7 @@ class Healthy:
     async def assert_all_mended(
         self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
     ) -> None:
-        """Do the same as ``assert_mended``, with checks of the cache directory and the bucket."""
+        """Like ``assert_mended``, but check the cache directory and the bucket too."""
         assert (await self.check_all(deep=deep)).broken == list(broken)
         mode = Mode.SAFE if _all_safe(broken) else Mode.ALL
         report = await self.check_all(mode, deep=deep)
@@ -387,6 +387,6 @@ def _all_safe(broken: Iterable[str]) -> bool:
 
 
 def _corrected(broken: Iterable[str]) -> int:
-    """Return the exit status of a repair: 0 if it only removed leftovers of a crash, else 1."""
+    """Return the exit status of a repair: 0 if it only removed crash leftovers, otherwise 1."""
     named = [one for one in INVARIANTS if one.name in broken]
     return 1 if any(one.severity is Severity.DAMAGE for one in named) else 0

@@ -1,4 +1,4 @@
-"""The context of a check: counts and lists of rows, and sums that changes invalidate."""
+"""The context of an fsck run: queries for damaged rows, and sums that changes invalidate."""
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import INVARIANTS
@@ -11,8 +11,8 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=mounted)
 
 
-def test_sums_are_computed_again_after_a_change(healthy: Healthy) -> None:
-    """A query after a repair uses sums of the changed rows."""
+def test_sums_over_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
+    """A query after a repair uses sums that are computed again from the changed rows."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
     healthy.db.begin()
@@ -21,8 +21,8 @@ def test_sums_are_computed_again_after_a_change(healthy: Healthy) -> None:
     healthy.db.rollback()
 
 
-def test_invariants_of_parts_without_a_survey_are_not_checked(healthy: Healthy) -> None:
-    """Invariants about objects need a listing; those about orphans need an unmounted filesystem."""
+def test_invariant_is_not_checked_without_the_survey_that_it_needs(healthy: Healthy) -> None:
+    """Checks of objects need a listing; checks of orphans need an unmounted filesystem."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
     assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}
@@ -41,17 +41,15 @@ def test_rows_are_collected_before_a_repair_changes_them(healthy: Healthy) -> No
     healthy.db.rollback()
 
 
-def test_inodes_made_by_a_repair_belong_to_the_owner_of_the_root_directory(
-    healthy: Healthy,
-) -> None:
-    """Without a root directory, inodes made by a repair belong to user 0."""
+def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy: Healthy) -> None:
+    """Without a root directory, inodes created by a repair belong to user 0."""
     healthy.sql("UPDATE inodes SET uid = 7, gid = 8 WHERE ino = 1")
     assert _examination(healthy).owner() == (7, 8)
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_query_of_an_invariant_consists_of_a_source_and_a_condition() -> None:
+def test_query_of_an_invariant_is_built_from_a_source_and_a_condition() -> None:
     """An invariant counts and repairs damaged rows with the same source and condition."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"
@@ -60,14 +58,14 @@ def test_query_of_an_invariant_consists_of_a_source_and_a_condition() -> None:
     assert not one.uses_sums
 
 
-def test_listing_of_an_invariant_replaces_its_default_query() -> None:
+def test_separate_listing_of_an_invariant_replaces_its_default_query() -> None:
     """An invariant may have a separate query that lists the damaged files."""
     one = Invariant(7, "t", source="s", damaged="d", columns="c", text="", listing="SELECT 1")
     assert one.query == "SELECT 1"
 
 
-def test_need_is_met_only_if_its_survey_was_made() -> None:
-    """A need for a survey is not met by other surveys."""
+def test_set_of_surveys_contains_only_the_surveys_that_were_made() -> None:
+    """An invariant is checked only if the survey that it needs was made."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed
     assert Need.FILES in surveyed

@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem without any image, from the first changelog of its chain on."""
+"""Rebuild of a filesystem without any image, from its changelogs since txg 1."""
 
 import pytest
 
@@ -82,7 +82,9 @@ async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
 
 
 @pytest.mark.parametrize("lost", ["every image", "every first piece"])
-async def test_complete_chain_restores_all_names_without_an_image(power: Power, lost: str) -> None:
+async def test_rebuild_from_a_complete_chain_restores_all_names_without_an_image(
+    power: Power, lost: str
+) -> None:
     """The changelogs from txg 1 on contain the names of all files."""
     contents = await fill(power)
     lose_images(power, pieces_only=lost == "every first piece")
@@ -94,10 +96,10 @@ async def test_complete_chain_restores_all_names_without_an_image(power: Power, 
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "claims to be newer"])
-async def test_damaged_changelog_ends_the_names_that_a_rebuild_restores(
+async def test_rebuild_restores_only_names_from_before_a_damaged_changelog(
     power: Power, damage: str
 ) -> None:
-    """Files of earlier txgs have their names; later files are in lost+found.
+    """Files of txgs before the damage keep their names; later files are in lost+found.
 
     Txg 1 is a fence record, so txgs 2 and 3 contain one file each.
     """
@@ -125,7 +127,7 @@ async def test_damaged_changelog_ends_the_names_that_a_rebuild_restores(
 async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chain(
     power: Power, claimed: str
 ) -> None:
-    """A rebuild would publish an older state; the refusal leaves the bucket unchanged."""
+    """The rebuild would publish an older state, so it is refused and changes no object."""
     await fill(power)
     lose_images(power, pieces_only=False)
     keys = sorted(key for key in power.store.objects if key.startswith(changelog_codec.PREFIX))
@@ -144,7 +146,7 @@ async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chai
 async def test_rebuild_uses_the_chain_if_it_is_newer_than_the_pieces_of_an_image(
     power: Power,
 ) -> None:
-    """The image has all pieces but no manifest, and a file was created after it."""
+    """The image has all of its pieces but no manifest, and a file was created after the image."""
     contents = await fill(power)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"later")
@@ -163,7 +165,7 @@ async def test_rebuild_uses_the_chain_if_it_is_newer_than_the_pieces_of_an_image
 
 
 async def test_chain_without_its_first_changelog_restores_no_names(power: Power) -> None:
-    """A later changelog changes rows that only an image or earlier changelogs contain."""
+    """Later changelogs change rows that only an image or earlier changelogs contain."""
     await fill(power)
     lose_images(power, pieces_only=False)
     del power.store.objects[changelog_codec.key_of(Txg(1))]

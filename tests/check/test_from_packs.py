@@ -70,7 +70,7 @@ async def test_rebuild_restores_the_content_of_all_files_in_lost_and_found(power
         assert write_file(session, b"life goes on") > max(contents)
 
 
-async def test_unreadable_pack_loses_only_its_own_files(power: Power) -> None:
+async def test_rebuild_loses_only_the_files_in_an_unreadable_pack(power: Power) -> None:
     """The rebuild reports the key of the unreadable pack, and keeps the object."""
     contents = await write_and_lose_metadata(power)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
@@ -89,8 +89,8 @@ async def test_unreadable_pack_loses_only_its_own_files(power: Power) -> None:
         assert len(left) == 4
 
 
-async def test_rebuild_that_can_open_no_pack_changes_nothing(power: Power) -> None:
-    """The superblock may belong to another filesystem, so no empty state is published."""
+async def test_rebuild_changes_nothing_if_it_cannot_open_any_pack(power: Power) -> None:
+    """If no pack opens, the superblock may be of another filesystem, so nothing is published."""
     await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
@@ -102,8 +102,8 @@ async def test_rebuild_that_can_open_no_pack_changes_nothing(power: Power) -> No
     assert power.store.objects == before
 
 
-async def test_unreadable_pack_is_kept_beyond_the_retention(power: Power) -> None:
-    """A later program or another key may be able to read the pack."""
+async def test_unreadable_pack_is_kept_after_the_retention_ends(power: Power) -> None:
+    """A later program or another key may be able to read an unreadable pack."""
     await write_and_lose_metadata(power)
     await power.retain(0)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
@@ -118,7 +118,7 @@ async def test_unreadable_pack_is_kept_beyond_the_retention(power: Power) -> Non
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # The epoch of the second session follows that of the floor.
+    for _ in range(2):  # The epoch of the second session is above that of the retention floor.
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -130,11 +130,11 @@ async def test_unreadable_pack_is_kept_beyond_the_retention(power: Power) -> Non
 
 
 async def test_rebuilt_file_has_the_newest_content_of_an_overwritten_block(power: Power) -> None:
-    """An older pack contains earlier content of an overwritten block."""
+    """A rebuild ignores earlier content of an overwritten block in an older pack."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
         await session.flush()
-        located = session.cache.located(ino, 0)  # type: ignore[arg-type]  # an index
+        located = session.cache.located(ino, 0)  # type: ignore[arg-type]  # The block index is 0.
         assert located is not None
         session.db.begin()
         block = session.cache.copy_on_write(located, ino, 0, 3000)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ async def test_rebuild_ignores_leftover_changelogs_and_an_oversized_lease(
 
 
 @pytest.mark.parametrize("before", ["none", "released"])
-async def test_rebuild_is_refused_if_another_host_acquires_the_lease_meanwhile(
+async def test_rebuild_is_refused_if_another_host_takes_the_lease_before_it_ends(
     power: Power, before: str
 ) -> None:
     """If another host acquires the lease, the result of the rebuild is not published."""
@@ -224,9 +224,7 @@ async def test_rebuild_is_refused_if_another_host_acquires_the_lease_meanwhile(
     assert power.store.objects[LEASE] == b"another"
 
 
-async def test_remaining_objects_of_the_old_chain_are_not_used_after_a_rebuild(
-    power: Power,
-) -> None:
+async def test_leftover_objects_of_the_old_chain_are_ignored_after_a_rebuild(power: Power) -> None:
     """New epochs and txgs are above those of remaining levels, image pieces and leases."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
@@ -236,7 +234,7 @@ async def test_remaining_objects_of_the_old_chain_are_not_used_after_a_rebuild(
         await session.make_image()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        epoch = session.volume.keeper.epoch  # No pack of the bucket has this epoch.
+        epoch = session.volume.keeper.epoch  # No pack in the bucket has this epoch.
         await session.close()
     for key in list(power.store.objects):
         if key.startswith("changelog/") or key.endswith("/manifest"):
@@ -258,7 +256,7 @@ async def test_remaining_objects_of_the_old_chain_are_not_used_after_a_rebuild(
 
 
 async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Power) -> None:
-    """If a fenced host and the next writer used the same inode number, two files are rebuilt."""
+    """If a fenced host and the next writer used one inode number, two files are rebuilt."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()

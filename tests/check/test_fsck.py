@@ -1,4 +1,4 @@
-"""A complete run of fsck on a database: modes, transaction and directory."""
+"""A complete run of fsck on a database: modes, transaction and report."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 ROOT = Path(__file__).parents[2]
 
-# These kinds of damage need every kind of repair, and some repairs cause further ones.
+# This damage requires every kind of repair, and some repairs lead to further repairs.
 DAMAGES = (
     "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
     "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",
@@ -34,7 +34,7 @@ def _damage(healthy: Healthy) -> None:
         healthy.sql(damage)
 
 
-def test_report_mode_changes_no_row(healthy: Healthy) -> None:
+def test_fsck_in_report_mode_changes_no_row(healthy: Healthy) -> None:
     """fsck -n leaves every row unchanged."""
     _damage(healthy)
     before = healthy.dump()
@@ -47,8 +47,8 @@ def test_report_mode_changes_no_row(healthy: Healthy) -> None:
     assert not healthy.db.in_group
 
 
-def test_one_run_repairs_all_damage(healthy: Healthy) -> None:
-    """fsck repeats its passes until no repair uncovers further damage."""
+def test_one_run_of_fsck_repairs_all_damage(healthy: Healthy) -> None:
+    """fsck repeats its passes until no repair uncovers more damage."""
     _damage(healthy)
 
     assert healthy.check(Mode.ALL).exit_status == 1
@@ -57,8 +57,8 @@ def test_one_run_repairs_all_damage(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-def test_safe_mode_leaves_damage_whose_repair_could_lose_data(healthy: Healthy) -> None:
-    """fsck -p repairs values that other rows determine, but leaves an inode without a name."""
+def test_fsck_in_safe_mode_skips_repairs_that_could_lose_data(healthy: Healthy) -> None:
+    """fsck -p corrects values that follow from other rows, but adds no name to an inode."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
 
@@ -69,7 +69,7 @@ def test_safe_mode_leaves_damage_whose_repair_could_lose_data(healthy: Healthy) 
     assert healthy.check().broken == ["I26"]
 
 
-def test_clean_run_in_repair_mode_does_not_count_as_a_change(healthy: Healthy) -> None:
+def test_fsck_repair_of_a_clean_database_does_not_count_as_a_change(healthy: Healthy) -> None:
     """fsck -y does not mark a clean database as changed, so nothing is uploaded."""
     healthy.db.changed = False
     assert healthy.check(Mode.ALL).lines() == ["clean"]
@@ -78,8 +78,8 @@ def test_clean_run_in_repair_mode_does_not_count_as_a_change(healthy: Healthy) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
-def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
-    """All repairs are one transaction, which SQLite rolls back after the kill."""
+def test_killed_fsck_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
+    """All repairs are made in one transaction, which SQLite rolls back after a kill."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path
@@ -96,7 +96,7 @@ def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int
 
 
 def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> None:
-    """All repairs are one transaction; an exception rolls it back, including the counters."""
+    """An exception rolls back the transaction with all repairs, and restores the counters."""
     _damage(healthy)
     before = healthy.dump()
 
@@ -111,7 +111,7 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
     assert not healthy.db.in_group
 
 
-def test_check_beside_a_writer_sees_only_committed_rows(healthy: Healthy) -> None:
+def test_fsck_during_writes_sees_only_committed_rows(healthy: Healthy) -> None:
     """A check during writes does not see the rows of the writer's open group."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
@@ -140,7 +140,9 @@ def test_snapshot_of_a_mounted_filesystem_has_no_damage(healthy: Healthy, tmp_pa
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
+def test_fsck_repairs_succeed_in_every_sqlite_journal_mode(
+    tmp_path: Path, journal_mode: str
+) -> None:
     """Repairs need no second connection, which some journal modes do not allow."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
@@ -150,11 +152,11 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
-    db.begin()  # At this point the connection can still write.
+    db.begin()  # The connection can still write after the check.
     db.close()
 
 
-def test_report_counts_all_findings_and_keeps_the_first_ones(healthy: Healthy) -> None:
+def test_fsck_report_counts_all_findings_and_lists_the_first_ones(healthy: Healthy) -> None:
     """The report counts 150 findings and keeps the first 100 of them."""
     healthy.db.begin()
     for number in range(150):
@@ -174,7 +176,7 @@ def test_report_counts_all_findings_and_keeps_the_first_ones(healthy: Healthy) -
 
 
 @pytest.mark.parametrize(("name", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'")])
-def test_finding_shows_the_names_of_files_as_text(healthy: Healthy, name: bytes, text: str) -> None:
+def test_fsck_finding_shows_file_names_as_text(healthy: Healthy, name: bytes, text: str) -> None:
     """A name that is UTF-8 is shown as text, any other name as bytes, and a number as digits."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, name, Ino(1 << 30))

@@ -11,7 +11,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_healthy_filesystem_meets_all_invariants(tmp_path: Path, seed: int) -> None:
-    """A filesystem made by the row modules is clean, and repairs change nothing."""
+    """A healthy filesystem has no findings, and repairs change nothing."""
     made = Healthy(tmp_path, seed, steps=60)
     made.add_lease()
 

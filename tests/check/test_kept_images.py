@@ -1,4 +1,4 @@
-"""A rebuild beside intact images that only kept points need."""
+"""Rebuild of a filesystem whose bucket has intact images that only kept points need."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.sync.kept import Files, files_at, fill, forget, keys_of
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # a fixture
+__all__ = ["power"]  # The tests in this module use the imported fixture.
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +25,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
-    """Keep a point, write many files after it, unmount; return the files of the kept point.
+    """Make a kept point, write many files after it, unmount; return the files of the point.
 
     Args:
-        passed: the retention has passed the kept point, so changelogs after it are deleted.
+        passed: the kept point is older than the retention, so later changelogs are deleted.
     """
     files: Files = {}
     if passed:
@@ -46,7 +46,7 @@ async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
 
 
 async def damage_images(power: Power) -> None:
-    """Delete every other piece that the image of the kept point lacks."""
+    """Delete every second piece of later images that the kept point does not need."""
     keys = await power.keys()
     oldest, *later = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     manifest = await load_manifest(power.store, keys.keyring, oldest, "")
@@ -62,10 +62,10 @@ async def damage_images(power: Power) -> None:
 
 
 @pytest.mark.parametrize("chain", ["readable", "lost"])
-async def test_rebuild_prefers_a_damaged_image_to_the_image_of_an_old_kept_point(
+async def test_rebuild_prefers_a_damaged_newer_image_to_the_image_of_a_kept_point(
     power: Power, chain: str
 ) -> None:
-    """The kept point can be restored anyway, so its image would only cost newer names."""
+    """A rebuild uses newer names from a damaged image; the kept point can still be restored."""
     files = await fill_around_a_kept_point(power, passed=True)
     [*_, newest] = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     await damage_images(power)
@@ -80,10 +80,8 @@ async def test_rebuild_prefers_a_damaged_image_to_the_image_of_an_old_kept_point
     assert await files_at(power, "old") == files
 
 
-async def test_rebuild_uses_the_image_of_a_kept_point_that_leads_to_the_present(
-    power: Power,
-) -> None:
-    """The image is also one of the retained images."""
+async def test_rebuild_uses_the_image_of_a_kept_point_that_is_still_retained(power: Power) -> None:
+    """A rebuild uses the image of a kept point if the image is also retained."""
     await fill_around_a_kept_point(power, passed=False)
     del power.store.objects[changelog.key_of(Txg(1))]
     await damage_images(power)

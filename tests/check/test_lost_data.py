@@ -21,7 +21,7 @@ def _range(first: int, blocks: int = 1) -> bytes:
 
 
 def test_neighbouring_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
-    """Blocks 0 and 1 of the file form one range, and block 3 a second one."""
+    """If blocks 0, 1 and 3 are lost, blocks 0 and 1 form one range, and block 3 another."""
     exam = _examination(healthy)
     everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
     record_holes(exam, everything)
@@ -40,7 +40,7 @@ def test_later_losses_are_added_to_the_list_of_lost_ranges(healthy: Healthy) -> 
 
 
 def test_only_the_lost_end_of_a_block_is_listed_as_lost(healthy: Healthy) -> None:
-    """The file keeps the bytes before the lost end of the block."""
+    """A file keeps the bytes of a block before the lost end."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)

@@ -22,11 +22,11 @@ def exam(healthy: Healthy) -> Examination:
 
 
 def test_lost_and_found_directory_is_created_once(healthy: Healthy, exam: Examination) -> None:
-    """A second call returns the directory that the first call created."""
+    """A second request for lost+found returns the directory that the first request created."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
     assert dentries.find(healthy.db, ROOT_INO, lost_found.NAME) == home
-    assert exam.report.notes == ["made directory /lost+found"]
+    assert exam.report.notes == ["created directory /lost+found"]
 
 
 def test_name_of_a_recovered_inode_is_its_number(healthy: Healthy, exam: Examination) -> None:
@@ -39,7 +39,7 @@ def test_name_of_a_recovered_inode_is_its_number(healthy: Healthy, exam: Examina
 def test_recovered_name_never_exceeds_the_maximum_length(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """If a name of maximum length exists, its end is replaced by a number."""
+    """If a name of maximum length is already used, a number replaces its end."""
     wanted = b"n" * NAME_BYTES_MAX
     given = [
         lost_found.add_under_free_name(exam, healthy.inner, wanted, healthy.fifo) for _ in range(3)

@@ -25,7 +25,7 @@ def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
 
 
 async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
-    """With -p, a deep check marks the location of the damaged block; with -n it does not."""
+    """fsck -p --deep marks the location of a damaged block; fsck -n --deep does not."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -40,8 +40,8 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy) -> None:
-    """With -p, any check marks a missing pack; with -n it does not."""
+async def test_every_check_with_repairs_marks_a_missing_pack_as_damaged(healthy: Healthy) -> None:
+    """fsck -p marks a missing pack, even without --deep; fsck -n does not."""
     pack, key, _offset = _two_blocks(healthy)
     del healthy.store.objects[key]
 
@@ -51,10 +51,10 @@ async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy)
     assert damage_marks.marks(healthy.db) == [Mark(pack, None)]
 
 
-async def test_location_stays_marked_after_its_blocks_are_recorded_as_lost(
+async def test_damaged_location_stays_marked_after_its_block_is_recorded_as_lost(
     healthy: Healthy,
 ) -> None:
-    """Txgs before the repair still refer to the damaged location."""
+    """A mark stays after the repair, because earlier txgs still refer to the damaged location."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -65,8 +65,8 @@ async def test_location_stays_marked_after_its_blocks_are_recorded_as_lost(
     assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
 
 
-async def test_deep_check_removes_disproved_marks(healthy: Healthy) -> None:
-    """With -p, a mark is removed if the object is intact or its pack has no row."""
+async def test_deep_check_removes_wrong_damage_marks(healthy: Healthy) -> None:
+    """fsck -p removes a damage mark if the object is intact or its pack has no row."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
@@ -94,7 +94,7 @@ async def test_deep_check_removes_disproved_marks(healthy: Healthy) -> None:
 
 
 async def test_block_that_is_unreadable_only_once_is_not_marked(healthy: Healthy) -> None:
-    """A block that the next request returns intact is not damaged."""
+    """A block is not marked as damaged if the next request returns it intact."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)
@@ -121,7 +121,7 @@ class _WrongOnce(FaultyStore):
         return await super().get(key, max_bytes)
 
 
-def test_intact_object_disproves_its_damage_marks() -> None:
+def test_damage_marks_are_found_wrong_if_the_object_is_intact() -> None:
     """An intact record disproves its own mark, and an intact pack all of its marks."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]

@@ -12,7 +12,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_names_at_wrong_positions_are_found_in_every_journal_mode(
+def test_names_at_wrong_directory_positions_are_found_in_every_journal_mode(
     tmp_path: Path, journal_mode: str
 ) -> None:
     """The check of name hashes works even if no second connection can read the database."""
@@ -37,6 +37,6 @@ def test_close_stops_a_running_check_of_name_hashes(healthy: Healthy) -> None:
 
 
 def test_check_of_name_hashes_skips_names_that_are_not_bytes(healthy: Healthy) -> None:
-    """Another invariant reports names that are text."""
+    """Names stored as text are reported by another invariant."""
     healthy.sql("UPDATE dentries SET name = 'text' WHERE ino = ?", healthy.fifo)
     assert not any_misplaced(healthy.db)

@@ -155,7 +155,7 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_lost_piece_of_an_image_loses_only_the_names_in_it(power: Power) -> None:
+async def test_rebuild_loses_only_the_names_in_a_lost_image_piece(power: Power) -> None:
     """Files whose names were in the lost piece keep their content, owner and mode."""
     files = await filled(power)
     manifest = await manifest_of(power)
@@ -195,7 +195,7 @@ async def test_image_whose_only_piece_is_damaged_restores_no_names(power: Power)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
 async def test_image_without_its_manifest_restores_all_names(power: Power, damage: str) -> None:
-    """The keys of pieces contain their positions, even of pieces shared with an older image."""
+    """The key of a piece contains its position, even if an older image shares the piece."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}
@@ -214,7 +214,7 @@ async def test_image_without_its_manifest_restores_all_names(power: Power, damag
 async def test_pieces_of_an_interrupted_image_are_not_used(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pieces form no consistent database, so the rebuild uses an older image."""
+    """Pieces of an interrupted image form no consistent database, so an older image is used."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keyring = (await power.keys()).keyring
@@ -232,8 +232,10 @@ async def test_pieces_of_an_interrupted_image_are_not_used(
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_piece_that_claims_a_newer_version_loses_only_the_names_in_it(power: Power) -> None:
-    """A newer piece counts as lost if the manifest that lists it has this version."""
+async def test_rebuild_loses_only_the_names_in_a_piece_that_claims_a_newer_version(
+    power: Power,
+) -> None:
+    """A piece of a newer version counts as lost if its manifest has the current version."""
     files = await filled(power)
     key = await with_names(power, await manifest_of(power))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -246,10 +248,8 @@ async def test_piece_that_claims_a_newer_version_loses_only_the_names_in_it(powe
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_image_that_only_claims_a_newer_version_does_not_prevent_a_rebuild(
-    power: Power,
-) -> None:
-    """Anyone who can write to the bucket can forge a manifest; another image has all rows."""
+async def test_image_with_a_forged_newer_version_does_not_prevent_a_rebuild(power: Power) -> None:
+    """The rebuild uses another image, because anyone with write access can forge a manifest."""
     files = await filled(power)
     name = image_codec.manifest_key(Txg(900), Epoch(1), b"claimant")
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
@@ -262,7 +262,7 @@ async def test_image_that_only_claims_a_newer_version_does_not_prevent_a_rebuild
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_rebuild_is_refused_if_all_images_claim_a_newer_version(power: Power) -> None:
-    """A newer program may read all names, so a rebuild must not drop them."""
+    """A newer program may be able to read all names, so a rebuild would lose them."""
     await filled(power)
     for key in [key for key in power.store.objects if key.startswith("image/")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -279,7 +279,7 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_rebuild_from_hostile_rows_of_an_image_gives_a_clean_filesystem(
+async def test_rebuild_from_forged_image_rows_gives_a_clean_filesystem(
     power: Power, seed: int, tmp_path: Path
 ) -> None:
     """Anyone who can write to an unencrypted bucket can forge the rows of an image."""

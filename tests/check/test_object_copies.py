@@ -33,7 +33,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 async def written(power: Power) -> dict[int, Ino]:
-    """Write txgs up to 11, with an image at txg 7 and all levels; return the files by txg."""
+    """Write 11 txgs, an image at txg 7 and all level objects; return the files by txg."""
     inos: dict[int, Ino] = {}
     async with power.session("a", tasks=False) as session:
         while session.link.txg < 11:
@@ -89,7 +89,7 @@ async def test_every_damaged_object_is_restored_from_its_copy(power: Power, dama
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
     assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
-    if damage == "oversized":  # These objects are large, so one of each kind is enough.
+    if damage == "oversized":  # Oversized objects are large, so one of each kind is enough.
         keys = list({key.split("/")[0]: key for key in keys}.values())
     for key in keys:
         damaged = DAMAGES[damage](whole[key])
@@ -123,7 +123,7 @@ async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:
 
 
 async def test_copy_of_a_changelog_from_a_fork_is_not_used(power: Power) -> None:
-    """The changelog is authentic, but its hash does not match the next changelog."""
+    """A changelog of a fork is authentic, but does not match the hash in the next changelog."""
     await written(power)
     whole = dict(power.store.objects)
     last = max(key for key in whole if key.startswith("changelog/"))
@@ -157,7 +157,9 @@ async def test_copy_of_a_changelog_from_a_fork_is_not_used(power: Power) -> None
             assert repair.done == []
 
 
-async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: Path) -> None:
+async def test_foreign_and_damaged_copies_of_objects_are_not_used_for_repairs(
+    power: Power, tmp_path: Path
+) -> None:
     """A copy is verified before it replaces an object in the bucket."""
     await written(power)
     whole = dict(power.store.objects)

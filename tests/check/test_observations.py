@@ -5,7 +5,7 @@ from s3fs_meta.model import BlockId
 from tests.check.healthy import Healthy
 
 
-def test_key_that_a_listing_contains_twice_counts_once(healthy: Healthy) -> None:
+def test_object_key_that_appears_twice_in_a_listing_is_counted_once(healthy: Healthy) -> None:
     """A listing may repeat a key at a page border; the last size is used."""
     evidence = Evidence(healthy.db)
     evidence.note_objects([("a", 1), ("b", 2), ("a", 3)])
@@ -13,7 +13,7 @@ def test_key_that_a_listing_contains_twice_counts_once(healthy: Healthy) -> None
     assert rows == [("a", 3), ("b", 2)]
 
 
-def test_new_run_begins_without_observations(healthy: Healthy) -> None:
+def test_new_fsck_run_deletes_observations_of_earlier_runs(healthy: Healthy) -> None:
     """A new run deletes the observations of an earlier run on the same connection."""
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
@@ -42,7 +42,7 @@ def test_new_run_begins_without_observations(healthy: Healthy) -> None:
     assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 18
 
 
-def test_observations_are_not_stored_in_the_database_file(healthy: Healthy) -> None:
+def test_fsck_observations_are_not_stored_in_the_database_file(healthy: Healthy) -> None:
     """Observations are rows of temporary tables."""
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
@@ -50,7 +50,7 @@ def test_observations_are_not_stored_in_the_database_file(healthy: Healthy) -> N
 
 
 def test_location_of_an_unreadable_block_is_not_recorded_again(healthy: Healthy) -> None:
-    """The index of the pack still contains the location, but the block is unreadable."""
+    """The index of the pack lists the location again, but the block there is unreadable."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

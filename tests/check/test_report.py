@@ -28,21 +28,21 @@ def _report(severity: Severity, *, found: int, left: int) -> Report:
         (Severity.LEFTOVER, 2, 2, 0),
     ],
 )
-def test_exit_status_equals_that_of_other_fsck_programs(
+def test_exit_status_follows_the_convention_of_fsck_programs(
     severity: Severity, found: int, left: int, status: int
 ) -> None:
     """The status is 0 if clean, 1 if corrected, 4 if damage is left, and 5 for both."""
     assert _report(severity, found=found, left=left).exit_status == status
 
 
-def test_report_counts_all_findings_but_keeps_a_bounded_number_of_examples() -> None:
+def test_fsck_report_counts_all_findings_but_keeps_a_limited_number() -> None:
     """The report keeps a limited number of examples, which limits its memory."""
     report = _report(Severity.DAMAGE, found=FSCK_EXAMPLES_MAX + 5, left=0)
     [verdict] = report.verdicts
     assert (verdict.found, len(verdict.examples)) == (FSCK_EXAMPLES_MAX + 5, FSCK_EXAMPLES_MAX)
 
 
-def test_json_form_contains_all_parts_of_the_report() -> None:
+def test_json_form_of_the_fsck_report_is_complete() -> None:
     """The JSON form contains the findings, counts, advice and notes of the report."""
     report = _report(Severity.DAMAGE, found=2, left=1)
     report.remember("moved something")
@@ -57,7 +57,7 @@ def test_json_form_contains_all_parts_of_the_report() -> None:
     assert broken["advice"] == "call support"
 
 
-def test_report_has_a_line_for_each_broken_invariant() -> None:
+def test_fsck_report_has_a_line_for_each_broken_invariant() -> None:
     assert Report().lines() == ["clean"]
     [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
     assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call support"
@@ -65,12 +65,12 @@ def test_report_has_a_line_for_each_broken_invariant() -> None:
     assert line == "I1 (leftover of a crash): all is well: broken 1 times, 1 corrected"
 
 
-def test_text_of_a_finding_ends_with_the_path_of_the_file() -> None:
+def test_fsck_finding_ends_with_the_path_of_the_file() -> None:
     finding = Finding("I7", "inode 3 is odd", 3, "/a/b")
     assert str(finding) == "I7: inode 3 is odd [/a/b]"
 
 
-def test_number_of_corrected_findings_is_never_negative() -> None:
+def test_fsck_never_reports_a_negative_number_of_corrections() -> None:
     """Repairs can uncover more findings than were found before."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0

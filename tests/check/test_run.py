@@ -1,4 +1,4 @@
-"""A complete check, as the fsck command runs it."""
+"""Complete checks and repairs, as the fsck command runs them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.check.healthy import Healthy
 from tests.check.random_damage import Vandal
 
 
-async def test_check_without_a_cache_directory_is_clean(healthy: Healthy) -> None:
+async def test_fsck_without_a_cache_directory_reports_no_damage(healthy: Healthy) -> None:
     """Without a cache directory, fsck reports no cached block as missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
     report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
@@ -65,7 +65,7 @@ async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# Damage that fsck alone cannot repair: a lost image needs a mount, and a deletion needs an option.
+# To replace a lost image, fsck needs a mount; to delete packs, fsck needs an option.
 NOT_REPAIRED = {"I48", "I49"}
 
 
@@ -77,7 +77,7 @@ async def test_random_damage_is_repaired_by_two_runs(tmp_path: Path, seed: int) 
     healthy.add_lease()
     Vandal(healthy, seed).rage()
 
-    for _ in range(2):  # The second run also reads lost+found.
+    for _ in range(2):  # The second run also checks lost+found.
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= NOT_REPAIRED

@@ -1,4 +1,4 @@
-"""Temporary tables of sums, which queries of invariants join."""
+"""Temporary tables of sums over rows, which the queries of invariants use."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.meta.tables import inodes
@@ -15,7 +15,7 @@ def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
     return row
 
 
-def test_names_are_counted_by_inode_and_directory(healthy: Healthy) -> None:
+def test_names_are_counted_for_each_inode_and_each_directory(healthy: Healthy) -> None:
     """A file with two names in one directory and one in another has three names."""
     ino, parent = healthy.linked, healthy.directory
     assert _row(healthy, f"SELECT * FROM temp.check_names WHERE ino = {ino}") == (
@@ -30,7 +30,7 @@ def test_names_are_counted_by_inode_and_directory(healthy: Healthy) -> None:
     ]
 
 
-def test_sums_contain_directories_and_their_reachability(healthy: Healthy) -> None:
+def test_sums_record_which_directories_are_reachable(healthy: Healthy) -> None:
     """The sums contain the type and size of each directory; the root reaches all directories."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
@@ -53,8 +53,8 @@ def test_temporary_tables_of_sums_are_dropped_after_a_run(healthy: Healthy) -> N
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
-def test_sums_of_large_and_small_filesystems_are_equal(healthy: Healthy) -> None:
-    """Sums of large filesystems are computed with a sort, and small ones with inserts."""
+def test_both_ways_to_compute_the_sums_give_equal_results(healthy: Healthy) -> None:
+    """Sums are computed with a sort for large filesystems, and with inserts for small ones."""
     sums.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (sums.NAMES_AS_THEY_COME, sums.NAMES_SORTED)),

@@ -23,7 +23,7 @@ def wait_until_gone(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
+        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit in time"
     finally:
         os.close(fd)
 
@@ -45,7 +45,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
 
 @pytest.fixture
 def quick(tmp_path: Path) -> QuickProgram:
-    """Return the command without local state and with credentials that no server accepts."""
+    """Return the command, without local state and with credentials that no server accepts."""
     program = QuickProgram(tmp_path / "state")
     program.environment |= {
         "AWS_ACCESS_KEY_ID": "unknown",
@@ -57,7 +57,7 @@ def quick(tmp_path: Path) -> QuickProgram:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Place]:
-    """Return a URL without a filesystem; unmount it at the end of the test."""
+    """Return a URL without a filesystem; unmount its mountpoint after the test."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     yield Place(f"local://{tmp_path}/bucket", tmp_path / "bucket", mountpoint)

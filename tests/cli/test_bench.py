@@ -1,4 +1,4 @@
-"""The bench command."""
+"""The bench command, which measures the speed of a directory."""
 
 import json
 import os
@@ -27,10 +27,10 @@ SMALL = ("--big-size", "1M", "--files", "3")
 SIZES = BenchSizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
 
 
-def test_bench_prints_a_row_for_each_measurement(
+def test_bench_command_prints_a_row_for_each_measurement(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The bench command measures any directory, and leaves no file or signal handler behind."""
+    """The bench command measures any directory, and leaves no files and no signal handlers."""
     before = signal.getsignal(signal.SIGINT)
     assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
     assert signal.getsignal(signal.SIGINT) is before
@@ -43,8 +43,8 @@ def test_bench_prints_a_row_for_each_measurement(
 
 
 @pytest.mark.mount
-def test_bench_of_a_mount_leaves_no_file(program: Program, mounted: Place) -> None:
-    """The JSON output of bench has seven measurements, and no file remains on the mount."""
+def test_bench_command_on_a_mount_leaves_no_file(program: Program, mounted: Place) -> None:
+    """The JSON output of bench has seven results, and no file remains on the mount."""
     done = program.ok("bench", "--json", *SMALL, mounted.mountpoint, here=False)
     figures = json.loads(done)
 
@@ -72,7 +72,7 @@ def test_bench_of_a_mount_leaves_no_file(program: Program, mounted: Place) -> No
         (["--big-size", "1024T", "."], "not enough free space"),
     ],
 )
-def test_invalid_arguments_of_bench_give_a_one_line_error(
+def test_bench_command_with_invalid_arguments_prints_one_error_line(
     words: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert entry.main(["bench", *words]) == ExitStatus.USAGE
@@ -82,8 +82,8 @@ def test_invalid_arguments_of_bench_give_a_one_line_error(
     assert err.count("\n") == 1
 
 
-def test_bench_without_a_path_measures_the_only_mounted_filesystem() -> None:
-    """If several filesystems are mounted, bench requires a directory."""
+def test_bench_command_without_a_path_uses_the_only_mounted_filesystem() -> None:
+    """If several filesystems are mounted, bench requires a directory as its argument."""
     ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
 
@@ -105,7 +105,7 @@ def test_interrupted_bench_removes_its_files(tmp_path: Path, number: signal.Sign
     )
     deadline = time.monotonic() + PROCESS_S_MAX
     while not list(tmp_path.glob(f"{PREFIX}*/0/small-1")):
-        assert time.monotonic() < deadline, "the run does not begin"
+        assert time.monotonic() < deadline, "bench did not start in time"
         time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate(timeout=PROCESS_S_MAX)
@@ -119,12 +119,12 @@ def _nothing(_what: str, _done: int, _total: int) -> None:
     pass
 
 
-def test_each_bench_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
+def test_each_bench_phase_counts_the_operations_of_all_threads(tmp_path: Path) -> None:
     results = {one.what: one for one in Workload(tmp_path, SIZES, _nothing).run()}
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
     assert done == {
-        "write big files": (3 * (2 + 1), 6 * MIB),  # two writes and one fsync for each file
+        "write big files": (3 * (2 + 1), 6 * MIB),  # Each file takes two writes and one fsync.
         "read big files": (3 * 2, 6 * MIB),
         "write small files": (15, 15 * KIB),
         "read small files": (15, 15 * KIB),
@@ -140,7 +140,9 @@ def test_each_bench_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("big_bytes", "files"), [(0, 2), (MIB, 0)])
-def test_bench_skips_phases_without_files(tmp_path: Path, big_bytes: int, files: int) -> None:
+def test_bench_command_skips_phases_without_files(
+    tmp_path: Path, big_bytes: int, files: int
+) -> None:
     """A size of 0 skips the large files, and a count of 0 skips the small files."""
     sizes = SIZES._replace(big_bytes=big_bytes, files=files)
     found = [one.what for one in Workload(tmp_path, sizes, _nothing).run()]
@@ -149,8 +151,8 @@ def test_bench_skips_phases_without_files(tmp_path: Path, big_bytes: int, files:
     assert ("stat" in found) == bool(files)
 
 
-def test_bench_generates_no_duplicate_content(tmp_path: Path) -> None:
-    """Bench repeats no content, because equal content would be deduplicated."""
+def test_bench_command_writes_no_duplicate_content(tmp_path: Path) -> None:
+    """All files of bench differ, because equal content would be deduplicated."""
     seen: list[bytes] = []
 
     def look(what: str, done: int, total: int) -> None:
@@ -176,10 +178,10 @@ def test_interrupted_bench_stops_all_threads_and_leaves_no_file(tmp_path: Path) 
         Workload(tmp_path, SIZES, interrupt).run()
 
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() <= before  # trio ends idle threads after some time
+    assert threading.active_count() <= before  # Idle threads of trio exit after some time.
 
 
-def test_bench_stopped_before_its_first_thread_leaves_no_file(tmp_path: Path) -> None:
+def test_bench_command_stopped_before_its_first_thread_leaves_no_file(tmp_path: Path) -> None:
     """An interrupt before the first thread starts raises KeyboardInterrupt and leaves no file."""
     sizes = BenchSizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
     workload = Workload(tmp_path, sizes, lambda *_: None)
@@ -191,8 +193,8 @@ def test_bench_stopped_before_its_first_thread_leaves_no_file(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failure_of_one_bench_thread_stops_all_threads(tmp_path: Path) -> None:
-    """If one thread of bench fails, its error is raised and no file remains."""
+def test_failed_bench_thread_stops_all_other_threads(tmp_path: Path) -> None:
+    """If a thread of bench fails, bench raises the thread's error, and no file remains."""
 
     def spoil(what: str, done: int, total: int) -> None:
         if what == "write big files" and done == total:

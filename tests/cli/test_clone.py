@@ -1,4 +1,4 @@
-"""The clone command."""
+"""The clone command, which copies files and directory trees within a filesystem."""
 
 import json
 import os
@@ -28,11 +28,11 @@ def _tree(mnt: Path) -> Path:
 def test_clone_copies_a_tree(program: Program, mounted: Place) -> None:
     """The clone has the names, hard links, times and attributes of its source.
 
-    It also has data that is still in the kernel's page cache.
+    The clone also contains data that is still in the kernel's page cache.
     """
     mnt = mounted.mountpoint
     tree = _tree(mnt)
-    assert not os.path.lexists(mnt / "copy")  # The kernel now caches that the name does not exist.
+    assert not os.path.lexists(mnt / "copy")  # The kernel now caches that the name is missing.
     with (tree / "open").open("wb") as file:
         file.write(b"written")
         file.flush()
@@ -66,7 +66,9 @@ def test_clone_is_visible_on_another_host_after_a_flush(
         elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_impossible_clone_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
+def test_clone_with_an_invalid_source_or_target_is_refused(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
     """A clone fails if its source is missing, or its target exists or has no parent."""
     tree = _tree(mounted.mountpoint)
     for source, target in (
@@ -81,7 +83,7 @@ def test_impossible_clone_is_refused(program: Program, mounted: Place, tmp_path:
 
 
 def test_clone_refuses_an_empty_point_in_time(program: Program, mounted: Place) -> None:
-    """Clone refuses an empty --at, which may come from an unset variable of a script."""
+    """Clone refuses an empty --at, because a script may have passed an unset variable."""
     _tree(mounted.mountpoint)
     copy = mounted.mountpoint / "copy"
     done = program.run("clone", "--at=", mounted.mountpoint / "tree", copy)

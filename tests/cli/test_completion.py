@@ -1,4 +1,4 @@
-"""Completion of command lines, including through a real bash."""
+"""The completion of command lines, including through a real bash."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ from s3fs_meta.sync.known_points import Known, Point
 from tests.cli.conftest import Place
 from tests.programs import Program
 
-# Completes a command line like bash, which also splits words at "=" and ":".
+# This script completes a command line like bash, which also splits words at "=" and ":".
 _COMPLETE: Final = r"""
 s3fs-meta() { "$PYTHON" -m s3fs_meta "$@"; }
 COMP_LINE=$1 COMP_POINT=${#1}
@@ -46,7 +46,7 @@ def completed(line: str, directory: Path | None = None) -> list[str]:
     return done.stdout.split()
 
 
-def test_completion_offers_every_option_that_is_not_given_yet() -> None:
+def test_shell_completion_offers_every_option_that_is_not_given_yet() -> None:
     words = options_after("ro,cachesize=5G,", NamedFilesystem())
 
     assert len(words) == len(OPTIONS) - len(WITHOUT_EFFECT) - 2
@@ -67,11 +67,11 @@ def test_completion_offers_every_option_that_is_not_given_yet() -> None:
         ("ro=", []),
     ],
 )
-def test_completion_offers_values_of_an_option(incomplete: str, offered: list[str]) -> None:
+def test_shell_completion_offers_values_of_an_option(incomplete: str, offered: list[str]) -> None:
     assert options_after(incomplete, NamedFilesystem()) == offered
 
 
-def test_completion_offers_settings_of_a_mount() -> None:
+def test_shell_completion_offers_settings_of_a_mount() -> None:
     assert completion.settings("up") == ["upload_limit="]
     assert len(completion.settings("")) == 3
 
@@ -84,7 +84,7 @@ POINTS: Final = tuple(Point(txg, 1_795_420_800_000_000_000 + txg * 10**9) for tx
 
 @pytest.fixture
 def known(tmp_path: Path) -> NamedFilesystem:
-    """Return a filesystem with some points in time that this host knows."""
+    """Return a filesystem whose state directory lists some known points in time."""
     place = NamedFilesystem(URL, tmp_path / "state")
     state = targets.of_url(URL, place.cachedir).state
     state.mkdir(parents=True)
@@ -92,7 +92,7 @@ def known(tmp_path: Path) -> NamedFilesystem:
     return place
 
 
-def test_completion_offers_known_txgs_latest_first(known: NamedFilesystem) -> None:
+def test_shell_completion_offers_known_txgs_latest_first(known: NamedFilesystem) -> None:
     found = times("", known)
 
     assert found[:3] == ["newest", "txg=98", "txg=97"]
@@ -102,8 +102,10 @@ def test_completion_offers_known_txgs_latest_first(known: NamedFilesystem) -> No
     assert options_after("ro,txg=90", known) == ["ro,txg=90"]
 
 
-def test_completion_offers_known_times_after_a_digit(known: NamedFilesystem) -> None:
-    """Each offered time refers to exactly one known transaction group."""
+def test_shell_completion_offers_known_times_after_the_user_types_a_digit(
+    known: NamedFilesystem,
+) -> None:
+    """Each offered time selects exactly one known txg."""
     found = times("20", known)
 
     assert len(found) == COMPLETED_POINTS_MAX
@@ -112,10 +114,10 @@ def test_completion_offers_known_times_after_a_digit(known: NamedFilesystem) -> 
     assert times("1999", known) == []
 
 
-def test_completion_offers_names_of_kept_points(
+def test_shell_completion_offers_names_of_kept_points(
     known: NamedFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Completion offers names of kept points for each point in time and for --drop."""
+    """Completion offers names of kept points for every point-in-time option and for --drop."""
     state = targets.of_url(URL, known.cachedir).state
     known_points.write(state, Known("u", POINTS, ("before-upgrade", "nightly")))
 
@@ -139,8 +141,8 @@ def test_completion_offers_names_of_kept_points(
     assert completion.kept_names(cast("typer.Context", elsewhere), "") == []
 
 
-def test_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesystem) -> None:
-    """Without a URL, completion uses the host's only filesystem; with several it offers nothing."""
+def test_shell_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesystem) -> None:
+    """Without a URL, completion uses the host's only filesystem; for several it offers nothing."""
     nameless = known._replace(url=None)
     assert times("newest", nameless) == ["newest"]
     assert known.cachedir is not None
@@ -152,7 +154,7 @@ def test_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesyste
 
 
 @pytest.mark.parametrize("data", [None, b"damaged", b'{"version": 2}'])
-def test_completion_offers_no_points_that_only_the_bucket_knows(
+def test_shell_completion_does_not_read_points_in_time_from_the_bucket(
     known: NamedFilesystem, data: bytes | None
 ) -> None:
     file = targets.of_url(URL, known.cachedir).state / "points.json"
@@ -163,15 +165,15 @@ def test_completion_offers_no_points_that_only_the_bucket_knows(
     assert times("", known) == times("20", known) == []
 
 
-def test_completion_reads_the_words_only_if_a_shell_requests_it() -> None:
-    """The words to complete are read only if the shell sets the completion variable."""
+def test_shell_completion_reads_the_command_line_only_for_a_shell() -> None:
+    """The program reads the words to complete only if the shell sets the completion variable."""
     assert completion.words_to_complete({"COMP_WORDS": "s3fs-meta mount"}) is None
     assert completion.words_to_complete(
         {completion.VARIABLE: "complete_bash", "COMP_WORDS": "s3fs-meta mount -o ro"}
     ) == ["mount", "-o", "ro"]
 
 
-def test_completion_offers_no_mountpoint_for_a_url() -> None:
+def test_shell_completion_offers_no_mountpoint_for_a_url() -> None:
     assert completion.mountpoints("local:///") == []
 
 
@@ -188,10 +190,10 @@ def test_completion_offers_no_mountpoint_for_a_url() -> None:
         ("c", []),
     ],
 )
-def test_completion_offers_relative_paths_of_mountpoints(
+def test_shell_completion_offers_relative_paths_of_mountpoints(
     monkeypatch: pytest.MonkeyPatch, incomplete: str, offered: list[str]
 ) -> None:
-    """Completion offers only mountpoints of s3fs-meta, even as relative paths."""
+    """Completion offers only mountpoints of s3fs-meta, as absolute or relative paths."""
     found = [Mounted(path, "0:9", mount_table.FS_TYPE, URL) for path in ("/a/b", "/a/bc/d", "/x")]
     found.append(Mounted("/a/bd", "0:8", "ext4", "/dev/sda"))
     monkeypatch.setattr(mount_table, "read", lambda: found)
@@ -207,9 +209,9 @@ def test_completion_offers_relative_paths_of_mountpoints(
         ("s3fs-meta umo", ["umount"]),
         ("s3fs-meta mount --fore", ["--foreground"]),
         ("s3fs-meta mount -o ro,cachedi", ["ro,cachedir="]),
-        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # "commit=" stays
-        ("s3fs-meta mount -o cachedir=/tm", []),  # bash then completes file names
-        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # "ro,fsync=" stays
+        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # Bash keeps the text "commit=".
+        ("s3fs-meta mount -o cachedir=/tm", []),  # Bash itself completes file names.
+        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # Bash keeps the text "ro,fsync=".
         ("s3fs-meta restore --cachedir /nothing --at ", []),
         ("s3fs-meta set /mnt down", ["download_limit="]),
         ("s3fs-meta umount local:///", []),
@@ -221,8 +223,10 @@ def test_bash_completes_a_command_line(line: str, offered: list[str]) -> None:
 
 @pytest.mark.mount
 @pytest.mark.slow
-def test_bash_completes_points_in_time_of_a_mount(program: Program, mounted: Place) -> None:
-    """Completion finds points in time without the store, and keeps text before "=" or ":"."""
+def test_bash_completes_the_known_points_in_time_of_a_mount(
+    program: Program, mounted: Place
+) -> None:
+    """Completion needs no bucket to find points in time, and keeps text before "=" or ":"."""
     (mounted.mountpoint / "f").touch()
     program.ok("umount", mounted.mountpoint)
     mounted.bucket.rename(mounted.bucket.with_name("away"))
@@ -239,7 +243,7 @@ def test_bash_completes_points_in_time_of_a_mount(program: Program, mounted: Pla
 
 @pytest.mark.mount
 def test_bash_completes_mountpoints(mounted: Place) -> None:
-    """Bash completes the absolute path of a mount, or a relative path."""
+    """Bash completes absolute and relative paths of a mountpoint."""
     mountpoint = mounted.mountpoint
     beginning = str(mountpoint)[:-1]
 

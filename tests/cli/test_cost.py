@@ -1,4 +1,4 @@
-"""The cost command."""
+"""The cost command, which shows the cost of requests and storage."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,8 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_cost_of_a_mount_matches_its_requests(program: Program, mounted: Place) -> None:
-    """The cost command shows the latest request counts; after an unmount it needs the URL."""
+def test_cost_command_matches_the_requests_of_a_mount(program: Program, mounted: Place) -> None:
+    """The cost command shows current request counts of a mount, or of its URL after unmount."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
 
@@ -25,14 +25,14 @@ def test_cost_of_a_mount_matches_its_requests(program: Program, mounted: Place) 
     assert causes["data"]["put"] == 1
     assert causes["data"]["cost"] == pytest.approx(0.000005)
     assert found["prices"]["currency"] == "USD"
-    assert found["per_month"] is None  # The requests were counted for less than an hour.
+    assert found["per_month"] is None  # Requests have been counted for less than an hour.
     assert "AWS S3 Standard" in text
     assert "packs of data" in text
     assert later["last_30_days"]["causes"]["lease"]["put"] == causes["lease"]["put"] + 1
 
 
 @pytest.mark.mount
-def test_cost_reads_other_prices_from_a_file(
+def test_cost_command_reads_prices_from_a_file(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     free = Path("s3fs_meta/mount/aws-s3-standard.toml").read_text()
@@ -48,11 +48,15 @@ def test_cost_reads_other_prices_from_a_file(
     assert "[requests] put must be a price" in done.stderr
 
 
-def test_cost_of_a_filesystem_without_counts_has_status_3(program: Program, place: Place) -> None:
+def test_cost_command_exits_with_3_if_no_requests_were_counted(
+    program: Program, place: Place
+) -> None:
     done = program.run("cost", place.url)
     assert done.returncode == ExitStatus.SETTINGS
     assert place.url in done.stderr
 
 
-def test_cost_of_a_path_without_a_mount_has_status_8(program: Program, tmp_path: Path) -> None:
+def test_cost_command_exits_with_8_if_the_path_is_not_mounted(
+    program: Program, tmp_path: Path
+) -> None:
     assert program.run("cost", tmp_path).returncode == ExitStatus.NOT_MOUNTED

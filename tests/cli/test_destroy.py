@@ -1,4 +1,4 @@
-"""The destroy command."""
+"""The destroy command, which deletes a filesystem from its bucket."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.thorough
 
 
-def test_destroy_needs_the_label_as_confirmation(program: Program, place: Place) -> None:
+def test_destroy_command_needs_the_label_as_confirmation(program: Program, place: Place) -> None:
     """Without the label of the filesystem, or with a wrong label, destroy deletes nothing."""
     for words in ([], ["--confirm", "holidays"]):
         assert program.run("destroy", *words, place.url).returncode == 2
@@ -28,10 +28,10 @@ def test_destroy_needs_the_label_as_confirmation(program: Program, place: Place)
     assert (place.bucket / "superblock").exists()
 
 
-def test_destroy_deletes_own_objects_and_keeps_foreign_objects(
+def test_destroy_command_deletes_own_objects_and_keeps_foreign_objects(
     program: Program, place: Place
 ) -> None:
-    """Destroy keeps and counts user files below the prefix of the filesystem."""
+    """Destroy keeps user files below the prefix of the filesystem, and prints their number."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     shown = program.ok("destroy", "--confirm", "photos", place.url)
@@ -42,7 +42,7 @@ def test_destroy_deletes_own_objects_and_keeps_foreign_objects(
     assert program.run("destroy", "--confirm", "photos", place.url).returncode == 5
 
 
-def test_destroy_keeps_a_foreign_object_with_a_changelog_name(
+def test_destroy_command_keeps_a_foreign_object_named_like_a_changelog(
     program: Program, place: Place
 ) -> None:
     """Without --by-name destroy keeps a user file that has the name of a changelog."""
@@ -61,10 +61,10 @@ def test_destroy_keeps_a_foreign_object_with_a_changelog_name(
     assert not thesis.exists()
 
 
-def test_destroy_of_an_encrypted_filesystem_needs_keys_or_by_name(
+def test_destroy_command_on_an_encrypted_filesystem_needs_its_keys_or_option_by_name(
     program: Program, tmp_path: Path
 ) -> None:
-    """Without its keys an encrypted filesystem can be destroyed only with --by-name."""
+    """Without the keys of an encrypted filesystem, destroy requires --by-name."""
     for words, status in (
         (["--passphrase-file", tmp_path / "right"], 0),
         (["--passphrase-file", tmp_path / "wrong"], 4),
@@ -82,7 +82,7 @@ def test_destroy_of_an_encrypted_filesystem_needs_keys_or_by_name(
         assert (bucket / "lease").exists() == (bucket / "image").exists() == bool(status)
 
 
-def test_destroy_with_the_superblock_of_another_filesystem_deletes_nothing(
+def test_destroy_command_with_the_superblock_of_another_filesystem_deletes_nothing(
     program: Program, place: Place
 ) -> None:
     """Destroy deletes no object that the superblock's keys cannot open."""
@@ -95,12 +95,12 @@ def test_destroy_with_the_superblock_of_another_filesystem_deletes_nothing(
     done = program.run("destroy", "--confirm", place.url, place.url)
 
     assert done.returncode == 12, done.stderr
-    assert "is another filesystem's" in done.stderr
+    assert "keys of another filesystem" in done.stderr
     assert "--by-name" in done.stderr
     assert sorted(place.bucket.rglob("*")) == before
 
 
-def test_destroy_prints_counts_as_json(program: Program, place: Place) -> None:
+def test_destroy_command_prints_counts_as_json(program: Program, place: Place) -> None:
     """The JSON output of destroy counts removed and foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 
@@ -109,8 +109,10 @@ def test_destroy_prints_counts_as_json(program: Program, place: Place) -> None:
     assert answer == {"url": place.url, "removed": 5, "foreign": 1}
 
 
-def test_url_of_a_destroyed_filesystem_can_be_used_again(program: Program, place: Place) -> None:
-    """Destroy also removes local state, so that a new filesystem at the URL does not find it."""
+def test_new_filesystem_can_use_the_url_of_a_destroyed_filesystem(
+    program: Program, place: Place
+) -> None:
+    """Destroy also removes local state, so a new filesystem at the URL starts without it."""
     program.ok("fsck", "-n", place.url)
     program.ok("destroy", "--confirm", place.url, place.url)
 
@@ -119,10 +121,10 @@ def test_url_of_a_destroyed_filesystem_can_be_used_again(program: Program, place
 
 
 @pytest.mark.parametrize("damaged", [(), ("superblock",), ("superblock", "superblock-copy")])
-def test_destroy_of_a_damaged_filesystem_respects_the_lease(
+def test_destroy_command_on_a_damaged_filesystem_respects_the_lease(
     program: Program, place: Place, damaged: tuple[str, ...]
 ) -> None:
-    """Destroy reads the lease without a superblock; without one the URL is the label."""
+    """Without a superblock, destroy still respects the lease, and --confirm requires the URL."""
     program.ok("fsck", "-p", place.url)
     lease = place.bucket / "lease"
     held = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
@@ -138,14 +140,14 @@ def test_destroy_of_a_damaged_filesystem_respects_the_lease(
 
 
 @pytest.mark.parametrize(("released", "status"), [(False, 7), (True, 2)])
-def test_destroy_is_refused_if_the_filesystem_is_mounted_before_the_answer(
+def test_destroy_command_is_refused_if_the_filesystem_is_mounted_during_the_prompt(
     program: Program,
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
     released: bool,
     status: int,
 ) -> None:
-    """Destroy deletes nothing if a host mounts the filesystem before the user answers."""
+    """Destroy deletes nothing if a host mounts the filesystem before the user confirms."""
     lease = place.bucket / "lease"
     before = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
 
@@ -168,7 +170,7 @@ def test_destroy_is_refused_if_the_filesystem_is_mounted_before_the_answer(
 
 
 def test_interrupted_destroy_can_be_repeated_with_the_label(program: Program, place: Place) -> None:
-    """After an interrupted destroy, other commands refuse and advise to repeat destroy."""
+    """After an interrupted destroy, other commands fail with the advice to repeat destroy."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):
@@ -180,7 +182,9 @@ def test_interrupted_destroy_can_be_repeated_with_the_label(program: Program, pl
 
 
 @pytest.mark.mount
-def test_destroy_after_a_kill_reports_the_killed_mount(program: Program, mounted: Place) -> None:
+def test_destroy_command_after_a_kill_reports_the_killed_mount(
+    program: Program, mounted: Place
+) -> None:
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -195,7 +199,9 @@ def test_destroy_after_a_kill_reports_the_killed_mount(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_destroy_of_a_mounted_filesystem_is_refused(program: Program, mounted: Place) -> None:
+def test_destroy_command_on_a_mounted_filesystem_is_refused(
+    program: Program, mounted: Place
+) -> None:
     done = program.run("destroy", "--confirm", "photos", mounted.url)
 
     assert done.returncode == 7

@@ -1,4 +1,4 @@
-"""The diff command."""
+"""The diff command, which lists changes between two points in time."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.programs import Program
 
 
 def differences(program: Program, *words: str | Path) -> dict[str, tuple[Any, ...]]:
-    """Return the differences that the diff command prints as JSON, by path."""
+    """Run diff with JSON output, and return the printed differences by path."""
     found = json.loads(program.ok("diff", "--json", *words))["differences"]
     return {
         one["path"]: (one["kind"], one["former_path"], one["before_bytes"], one["after_bytes"])
@@ -64,7 +64,9 @@ def test_diff_lists_changes_between_two_points_in_time(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_diff_refuses_points_in_the_wrong_order(program: Program, mounted: Place) -> None:
+def test_diff_command_refuses_a_later_point_before_an_earlier_one(
+    program: Program, mounted: Place
+) -> None:
     (mounted.mountpoint / "f").touch()
     program.ok("flush", mounted.mountpoint)
     refused = program.run("diff", mounted.url, "txg=2", "txg=1")

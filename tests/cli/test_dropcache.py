@@ -1,4 +1,4 @@
-"""The dropcache command, on a real mount."""
+"""The dropcache command, which removes uploaded content from the cache of a real mount."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.programs import PROCESS_S_MAX, Program
 pytestmark = pytest.mark.mount
 
 
-def test_dropcache_evicts_uploaded_content(program: Program, mounted: Place) -> None:
+def test_dropcache_command_evicts_uploaded_content(program: Program, mounted: Place) -> None:
     """After dropcache the cache is empty, and reads download the content again."""
     content = os.urandom(3 * MIB)
     (mounted.mountpoint / "f").write_bytes(content)
@@ -26,8 +26,10 @@ def test_dropcache_evicts_uploaded_content(program: Program, mounted: Place) -> 
     assert program.ok("dropcache", mounted.mountpoint).startswith("dropped ")
 
 
-def test_dropcache_keeps_dirty_content(program: Program, place: Place) -> None:
-    """Content that an upload limit holds back stays in the cache and is reported."""
+def test_dropcache_command_keeps_content_that_is_not_uploaded(
+    program: Program, place: Place
+) -> None:
+    """Dropcache keeps content that waits for its upload, and reports its size."""
     options = "upload_limit=1K,sync_interval=1h"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     content = os.urandom(MIB)
@@ -41,8 +43,8 @@ def test_dropcache_keeps_dirty_content(program: Program, place: Place) -> None:
     program.ok("umount", place.mountpoint)
 
 
-def test_dropcache_evicts_only_the_given_trees(program: Program, mounted: Place) -> None:
-    """Pinned content stays; with --pinned it is evicted and then downloaded again."""
+def test_dropcache_command_evicts_only_the_given_trees(program: Program, mounted: Place) -> None:
+    """Pinned content stays in the cache; --pinned evicts it, and then it is downloaded again."""
     mnt = mounted.mountpoint
     for name in ("a", "b"):
         (mnt / name).mkdir()

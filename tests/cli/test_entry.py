@@ -1,4 +1,4 @@
-"""The command line as a whole."""
+"""The command line of the program, independent of any single command."""
 
 import os
 import subprocess
@@ -33,10 +33,10 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
         (["mount", "-o", "comit=3", "local:///x", "/"], "did you mean 'commit'?"),
     ],
 )
-def test_wrong_arguments_print_one_line_and_have_status_2(
+def test_invalid_arguments_print_one_line_and_exit_with_2(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wrong arguments print one line with the error, and no traceback or help page."""
+    """For wrong arguments a command prints the error in one line, without a traceback or help."""
     assert entry.main(words) == 2
 
     shown = capsys.readouterr().err
@@ -44,7 +44,7 @@ def test_wrong_arguments_print_one_line_and_have_status_2(
     assert shown.count("\n") == 1
 
 
-def test_wrong_arguments_of_fsck_have_status_16(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fsck_exits_with_16_for_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     """fsck(8) documents status 16 for wrong arguments."""
     assert entry.main(["fsck", "-n", "-y", "local:///x"]) == 16
     assert entry.main(["fsck", "--nonsense"]) == 16
@@ -57,7 +57,7 @@ def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_program_without_arguments_prints_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """A call without arguments has status 2 and prints the commands."""
+    """A call without arguments prints the list of commands and exits with status 2."""
     assert entry.main([]) == 2
     assert "mkfs" in capsys.readouterr().out
 
@@ -86,7 +86,7 @@ def test_status_loads_only_the_modules_that_it_needs(program: Program) -> None:
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.mount.control_api" in loaded  # the module that the status command needs
+    assert "s3fs_meta.mount.control_api" in loaded  # The status command needs this module.
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 
@@ -111,7 +111,7 @@ def test_interrupted_program_does_not_wait_for_its_threads(program: Program) -> 
 
 
 def test_path_that_is_not_utf8_is_printed_unchanged() -> None:
-    """A path that is not UTF-8 is printed unchanged, which Python refuses in most locales."""
+    """The program prints the bytes of a path, although Python's print() would refuse them."""
     code = (
         "from s3fs_meta.cli import entry; entry.main = lambda: print('\\udcff') or 0;"
         " entry.program()"

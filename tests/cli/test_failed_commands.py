@@ -1,4 +1,4 @@
-"""Commands that fail early and leave nothing behind."""
+"""Commands that fail early and leave no directory behind."""
 
 import os
 import signal
@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, QuickProgram
+
+pytestmark = pytest.mark.thorough
 
 COMMANDS = [
     ("fsck", "-n"),
@@ -34,14 +36,14 @@ def silent_endpoint() -> Iterator[str]:
 
 
 def completed(words: tuple[str, ...], url: str, folder: Path) -> list[str]:
-    """Return a command line with the URL and the other paths that the command needs."""
+    """Return a command line with the URL and the paths that the command needs."""
     found = [str(folder / "target") if word == "TARGET" else word for word in words]
     return [*found, url, *([str(folder / "mnt")] if words[0] == "mount" else [])]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("url", ["local://{}/mistyped", "locl://{}/store", "{}/store"])
-def test_command_with_a_mistyped_url_creates_nothing(
+def test_command_with_a_mistyped_url_creates_no_file_or_directory(
     quick: QuickProgram, tmp_path: Path, words: tuple[str, ...], url: str
 ) -> None:
     """A command with a mistyped URL creates no state directory, mountpoint, target or store."""
@@ -66,7 +68,7 @@ def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> N
         (("fsck", "-p"), "all repairs are undone"),
         (("rollback", "--at", "txg=1", "--yes"), "nothing was changed"),
         (("restore", "--to", "TARGET"), "nothing was copied"),
-        (("reclaim",), "all deleted objects were unneeded"),
+        (("reclaim",), "only unneeded objects were deleted"),
         (("destroy", "--by-name"), "nothing was removed"),
         (("mkfs", "--plain"), "run mkfs again"),
     ],
@@ -74,7 +76,7 @@ def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> N
 def test_interrupted_command_leaves_no_directory(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str
 ) -> None:
-    """Ctrl-C while the store does not answer ends the command and leaves no directory."""
+    """Ctrl-C while the store does not answer stops the command, and no directory remains."""
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*completed(words, "s3://bucket/home", tmp_path), *options)
     assert command.stderr is not None
@@ -85,14 +87,14 @@ def test_interrupted_command_leaves_no_directory(
 
     assert "has not answered yet" in first
     assert f"s3fs-meta: interrupted: {remains}" in rest
-    assert command.returncode in {130, 32}  # fsck(8) defines its own status
+    assert command.returncode in {130, 32}  # fsck exits with 32 if interrupted; see fsck(8).
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 
 
 def test_log_of_a_daemon_that_died_at_start_is_kept(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str
 ) -> None:
-    """If the daemon dies at start, the error names its log, and the log directory stays."""
+    """If the daemon dies at start, the error shows the path of its log, which is kept."""
     words = ("mount", "--mkdir", "s3://bucket/home", str(tmp_path / "mnt"))
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*words, *options)

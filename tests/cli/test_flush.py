@@ -1,4 +1,4 @@
-"""The flush command."""
+"""The flush command, which uploads all changes of a mount."""
 
 import json
 import shutil
@@ -12,14 +12,14 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_bucket_copied_after_a_flush_has_the_flushed_file(
+def test_copy_of_the_bucket_after_a_flush_contains_the_flushed_file(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Another host mounts a copy of the bucket that was made after the flush."""
+    """A host that mounts a copy of the bucket, made after the flush, has the file."""
     (mounted.mountpoint / "f").write_bytes(b"important")
 
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
-    assert done == {"published": True, "txg": 2}  # txg 1 is the fence record
+    assert done == {"published": True, "txg": 2}  # Txg 1 is the fence record.
 
     shutil.copytree(mounted.bucket, tmp_path / "copy")
     elsewhere = Program(tmp_path / "elsewhere")
@@ -35,8 +35,8 @@ def test_second_flush_reports_that_the_bucket_has_all_changes(
     (mounted.mountpoint / "f").touch()
     program.ok("flush", mounted.mountpoint)
 
-    assert program.ok("flush", mounted.mountpoint) == "the bucket already holds everything\n"
+    assert program.ok("flush", mounted.mountpoint) == "the bucket already has all changes\n"
 
 
-def test_flush_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
+def test_flush_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:
     assert program.run("flush", tmp_path).returncode == 8

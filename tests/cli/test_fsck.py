@@ -1,4 +1,4 @@
-"""The fsck command."""
+"""The fsck command, which checks and repairs a filesystem."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_fsck_of_a_clean_filesystem_has_status_0(program: Program, place: Place) -> None:
+def test_fsck_exits_with_0_for_a_clean_filesystem(program: Program, place: Place) -> None:
     """For a clean filesystem fsck prints one line with the URL and "clean"."""
     assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
 
@@ -32,7 +32,7 @@ def test_json_output_of_fsck_is_one_object(program: Program, place: Place) -> No
     }
 
 
-def test_fsck_of_a_missing_filesystem_has_status_8(program: Program, tmp_path: Path) -> None:
+def test_fsck_exits_with_8_for_a_missing_filesystem(program: Program, tmp_path: Path) -> None:
     """An operational error of fsck has status 8, as the manual page fsck(8) documents."""
     assert program.run("fsck", "-n", f"local://{tmp_path}").returncode == 8
 
@@ -46,10 +46,10 @@ def test_fsck_deletes_unknown_objects_only_with_option_y(
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 
 
-def test_fsck_keeps_unknown_objects_beside_quarantined_state(
+def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
     program: Program, place: Place
 ) -> None:
-    """Quarantined state may need packs without rows, so fsck keeps these packs."""
+    """Quarantined state may need packs that have no row, so fsck keeps these packs."""
     kept = locate(place.url, program.cachedir) / "kept-1"
     kept.mkdir(parents=True, mode=0o700)
 
@@ -59,7 +59,7 @@ def test_fsck_keeps_unknown_objects_beside_quarantined_state(
 
 
 def test_fsck_reports_and_keeps_foreign_objects(program: Program, place: Place) -> None:
-    """fsck reports and keeps user files and another filesystem below its prefix."""
+    """fsck reports user files and another filesystem below its prefix, and keeps them."""
     below = place.bucket / "other"
     shutil.copytree(place.bucket, below)
     (place.bucket / "holiday.jpg").write_text("x")
@@ -72,15 +72,15 @@ def test_fsck_reports_and_keeps_foreign_objects(program: Program, place: Place) 
     assert (place.bucket / "holiday.jpg").exists()
 
 
-def test_deep_check_of_a_new_filesystem_is_clean(program: Program, place: Place) -> None:
+def test_deep_fsck_of_a_new_filesystem_finds_no_problem(program: Program, place: Place) -> None:
     assert program.run("fsck", "-n", "--deep", "--verbose", place.url).returncode == 0
 
 
 @pytest.mark.mount
-def test_broken_chain_is_completed_from_local_state(
+def test_fsck_repairs_a_damaged_changelog_from_local_state(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """For a damaged changelog fsck -n has status 4; fsck -p repairs it from local state."""
+    """fsck -n exits with 4 for a damaged changelog; fsck -p repairs it from local state."""
     for number in range(3):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
         program.ok("flush", mounted.mountpoint)
@@ -98,8 +98,10 @@ def test_broken_chain_is_completed_from_local_state(
     other.ok("umount", mounted.mountpoint)
 
 
-def test_empty_local_database_is_replaced_from_the_bucket(program: Program, place: Place) -> None:
-    """Other commands advise fsck -y, which quarantines an empty database."""
+def test_fsck_replaces_an_empty_local_database_from_the_bucket(
+    program: Program, place: Place
+) -> None:
+    """Other commands advise fsck -y, which quarantines the empty database."""
     program.ok("fsck", "-n", place.url)
     state = locate(place.url, program.cachedir)
     (state / "meta.db").write_bytes(b"")
@@ -115,7 +117,7 @@ def test_empty_local_database_is_replaced_from_the_bucket(program: Program, plac
 
 @pytest.mark.mount
 def test_fsck_finds_and_repairs_a_missing_pack(program: Program, mounted: Place) -> None:
-    """For a lost pack fsck -n has status 4; fsck -y has status 1 and reports the damaged file."""
+    """For a lost pack fsck -n exits with 4; fsck -y exits with 1 and lists the damaged file."""
     (mounted.mountpoint / "f").write_bytes(b"z" * 70_000)
     program.ok("umount", mounted.mountpoint)
     for pack in mounted.bucket.glob("pack/*/*"):
@@ -130,8 +132,8 @@ def test_fsck_finds_and_repairs_a_missing_pack(program: Program, mounted: Place)
 
 
 @pytest.mark.mount
-def test_fsck_of_a_mounted_filesystem_changes_nothing(program: Program, mounted: Place) -> None:
-    """fsck -n works on a mounted filesystem; fsck -y fails and asks for an unmount."""
+def test_fsck_never_changes_a_mounted_filesystem(program: Program, mounted: Place) -> None:
+    """On a mounted filesystem fsck -n succeeds, and fsck -y fails and asks for an unmount."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
     assert program.run("fsck", "-n", mounted.url).returncode == 0
@@ -146,10 +148,10 @@ def test_fsck_of_a_mounted_filesystem_changes_nothing(program: Program, mounted:
 def test_fsck_refuses_two_modes_together(
     program: Program, place: Place, words: tuple[str, ...]
 ) -> None:
-    """fsck with two modes has status 16, as the manual page documents, and changes nothing."""
+    """fsck with two modes exits with 16, as its manual page says, and changes nothing."""
     done = program.run("fsck", *words, place.url)
 
-    assert (done.returncode, "exclude each other" in done.stderr) == (16, True)
+    assert (done.returncode, "cannot be combined" in done.stderr) == (16, True)
     assert not program.cachedir.exists() or not any(program.cachedir.iterdir())
 
 
@@ -178,7 +180,7 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 def test_interrupted_fsck_repair_can_be_repeated(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
-    """After an interrupt at any step a second fsck completes the repair."""
+    """If fsck is interrupted at any step, a second fsck completes the repair."""
     (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
     program.ok("umount", mounted.mountpoint)
     database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")
@@ -188,7 +190,7 @@ def test_interrupted_fsck_repair_can_be_repeated(
 
     status, last_words = _stop_after(program, mounted, lines, number)
 
-    # A repair that ends before the signal has status 1.
+    # A repair that is complete before the signal arrives exits with 1.
     assert status in {1, -number} | ({32} if number is signal.SIGINT else set())
     assert "Traceback" not in last_words
     assert program.run("fsck", "-y", mounted.url).returncode in {0, 1}
@@ -199,7 +201,7 @@ def test_interrupted_fsck_repair_can_be_repeated(
 
 
 @pytest.mark.mount
-def test_fsck_publishes_local_state_if_all_metadata_is_lost(
+def test_fsck_uploads_local_state_if_the_bucket_has_lost_all_metadata(
     program: Program, mounted: Place
 ) -> None:
     """Without lease, changelogs and images, fsck -y --publish-local uploads the local state."""
@@ -222,12 +224,12 @@ def test_fsck_publishes_local_state_if_all_metadata_is_lost(
 
 
 @pytest.mark.mount
-def test_fsck_replaces_a_restored_bucket_by_the_local_state(
+def test_fsck_replaces_an_older_restored_bucket_with_local_state(
     program: Program, mounted: Place
 ) -> None:
-    """The bucket was restored to an older state, and another host has written to it since.
+    """The bucket was restored to an older state, and then another host wrote to it.
 
-    To discard these writes fsck requires -y --publish-local.
+    fsck requires -y --publish-local to discard the writes of the other host.
     """
     program.ok("umount", mounted.mountpoint)
     older = mounted.bucket.with_name("older")
@@ -256,10 +258,12 @@ def test_fsck_replaces_a_restored_bucket_by_the_local_state(
 
 
 @pytest.mark.mount
-def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted: Place) -> None:
+def test_rebuild_recovers_file_content_if_all_metadata_is_lost(
+    program: Program, mounted: Place
+) -> None:
     """fsck --rebuild is refused while an image or intact local state exists.
 
-    Without both it restores all content in lost+found.
+    If neither exists, fsck --rebuild restores all content in lost+found.
     """
     content = b"precious\n" * 9000
     (mounted.mountpoint / "f").write_bytes(content)

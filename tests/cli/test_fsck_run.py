@@ -80,7 +80,7 @@ def test_fsck_replaces_an_unreadable_database_from_the_last_image(
 
 
 def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: Place) -> None:
-    """fsck replaces a database that can be opened but has a damaged page."""
+    """fsck replaces a database that SQLite can open but that has a damaged page."""
     _check(place, program.cachedir, Mode.ALL)
     database = _state(place, program.cachedir).database
     db = Database.open(database, Pragmas())
@@ -110,7 +110,7 @@ def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
 
 
 def test_fsck_repairs_a_missing_property_in_place(program: Program, place: Place) -> None:
-    """fsck -y copies a missing property from the superblock, and quarantines nothing."""
+    """fsck -y copies a missing property from the superblock, and keeps the database."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "block_bytes", b"")
 
@@ -124,7 +124,7 @@ def test_fsck_repairs_a_missing_property_in_place(program: Program, place: Place
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str) -> None:
-    """For a lost lease fsck -n has status 4 and -y status 1; local state stays in use."""
+    """For a lost lease fsck -n exits with 4 and fsck -y with 1; local state stays in use."""
     _check(place, program.cachedir, Mode.ALL)
     if damage == "missing":
         (place.bucket / "lease").unlink()
@@ -163,9 +163,9 @@ def test_fsck_repairs_the_superblock_from_its_copy(
 def test_fsck_repairs_the_superblock_from_the_local_state(
     program: Program, place: Place, damage: str
 ) -> None:
-    """A host stores the superblock when it first checks the filesystem.
+    """A host stores a copy of the superblock when it first checks the filesystem.
 
-    Other hosts fail and advise fsck -y on a host that has mounted the filesystem.
+    On other hosts fsck fails, and advises fsck -y on a host that has mounted the filesystem.
     """
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
@@ -190,7 +190,7 @@ def test_fsck_repairs_the_superblock_from_the_local_state(
 
 
 def test_fsck_can_replace_or_accept_an_older_superblock(program: Program, place: Place) -> None:
-    """fsck -y uploads this host's newer superblock; --accept-superblock keeps the older one."""
+    """fsck -y uploads this host's newer superblock; --accept-superblock keeps the bucket's."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     old = paths[0].read_bytes()
@@ -209,7 +209,7 @@ def test_fsck_can_replace_or_accept_an_older_superblock(program: Program, place:
 
 
 def test_fsck_replaces_an_incomplete_image(program: Program, place: Place) -> None:
-    """For an incomplete image fsck -n has status 4 and -p status 1; then a restore works."""
+    """fsck -n exits with 4 for an incomplete image, fsck -p with 1; then a restore succeeds."""
     _check(place, program.cachedir, Mode.REPORT)
     [piece] = place.bucket.glob("image/*/000000")
     piece.unlink()
@@ -233,10 +233,10 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
 
 
 @pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
-def test_fsck_after_power_loss_leaves_verification_to_the_next_mount(
+def test_fsck_after_a_power_loss_leaves_block_verification_to_the_next_mount(
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
-    """After an unclean shutdown fsck keeps the flag that makes a mount verify blocks."""
+    """After an unclean shutdown, fsck keeps the flag that makes the next mount verify blocks."""
     _check(place, program.cachedir, Mode.REPORT)
     path = _state(place, program.cachedir).database
     db = Database.open(path, Pragmas())
@@ -258,7 +258,7 @@ def test_fsck_after_power_loss_leaves_verification_to_the_next_mount(
 def test_fsck_with_option_p_reports_a_lost_block_without_repair(
     program: Program, mounted: Place
 ) -> None:
-    """fsck -p reports a dirty block without its cache file; fsck -y records its loss."""
+    """fsck -p reports a dirty block that has no cache file; fsck -y records the block as lost."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "lost").write_bytes(b"content")
     fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
@@ -283,7 +283,7 @@ def _make_former(database: Path) -> None:
         connection.commit()
 
 
-def test_fsck_upgrades_tables_of_an_earlier_version(program: Program, place: Place) -> None:
+def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place: Place) -> None:
     """Each mode of fsck upgrades tables of schema version 1."""
     for mode in Mode:
         _check(place, program.cachedir, Mode.REPORT)
@@ -292,8 +292,10 @@ def test_fsck_upgrades_tables_of_an_earlier_version(program: Program, place: Pla
         assert _check(place, program.cachedir, mode).exit_status == 0
 
 
-def test_fsck_beside_a_mount_of_an_older_program_is_refused(program: Program, place: Place) -> None:
-    """fsck reports that an older program has the filesystem mounted, and changes nothing."""
+def test_fsck_is_refused_while_an_older_program_runs_the_mount(
+    program: Program, place: Place
+) -> None:
+    """fsck reports that an older version of the program runs the mount, and changes nothing."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     _make_former(database)
@@ -335,10 +337,10 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_rebuild_uses_the_chain_if_images_claim_a_newer_version(
+def test_rebuild_uses_the_changelogs_if_images_have_a_forged_version(
     program: Program, place: Place
 ) -> None:
-    """fsck --rebuild uses a complete chain if images claim a newer version without proof."""
+    """Images with a forged newer version do not stop fsck --rebuild if the chain is complete."""
     _check(place, program.cachedir, Mode.SAFE)
     for path in place.bucket.glob("image/*/*"):
         path.write_bytes(claim_newer(path.read_bytes()))
@@ -352,10 +354,8 @@ def test_rebuild_uses_the_chain_if_images_claim_a_newer_version(
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_rebuild_of_damaged_changelogs_and_newer_images_is_refused(
-    program: Program, place: Place
-) -> None:
-    """If images claim a newer version, fsck --rebuild advises an upgrade."""
+def test_rebuild_is_refused_if_images_need_a_newer_program(program: Program, place: Place) -> None:
+    """If images have a newer version number, fsck --rebuild advises an upgrade."""
     _check(place, program.cachedir, Mode.SAFE)
     for path in place.bucket.glob("image/*/*"):
         path.write_bytes(claim_newer(path.read_bytes()))
@@ -396,7 +396,7 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
 
 
 def test_fsck_corrects_times_in_the_future(program: Program, place: Place, tmp_path: Path) -> None:
-    """fsck reports future times in the chain as "times", and fsck -y corrects them."""
+    """fsck reports txgs with future times as the problem "times", and fsck -y corrects them."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = _check(place, program.cachedir, Mode.REPORT)

@@ -1,4 +1,4 @@
-"""The keep command, on mounted and unmounted filesystems."""
+"""The keep command, which keeps a point in time beyond the retention."""
 
 import json
 import os
@@ -31,10 +31,10 @@ def completed(program: Program, url: str) -> tuple[str, ...]:
     return known.kept
 
 
-def test_kept_point_outlives_the_retention(
+def test_kept_point_stays_readable_after_the_retention_period(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A kept point stays readable in .snapshots, by mount, by restore and by diff."""
+    """A kept point stays readable in .snapshots and with mount, restore and diff."""
     mnt, content = mounted.mountpoint, os.urandom(2 * MIB)
     (mnt / "report").write_bytes(content)
     assert program.ok("keep", mnt, "before-upgrade").startswith("kept before-upgrade: txg ")
@@ -68,10 +68,10 @@ def test_kept_point_outlives_the_retention(
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_keep_works_on_an_unmounted_filesystem(
+def test_keep_command_without_a_mount_acquires_and_releases_the_lease(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """Without a mount, keep acquires the lease and releases it; keep --list needs no lease."""
+    """Without a mount, keep acquires and releases the lease; keep --list needs no lease."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "report").write_bytes(b"first")
@@ -94,8 +94,8 @@ def test_keep_works_on_an_unmounted_filesystem(
     assert listed(program, place.url) == {}
 
 
-def test_expiry_drops_only_points_kept_with_auto(program: Program, mounted: Place) -> None:
-    """A dry run drops no kept point; expiry keeps points that were made without --auto."""
+def test_expiry_drops_only_points_kept_with_option_auto(program: Program, mounted: Place) -> None:
+    """A dry run drops no kept point, and expiry drops no point that was kept without --auto."""
     mnt = mounted.mountpoint
     for name in ("n1", "n2", "n3"):
         (mnt / name).touch()
@@ -131,7 +131,7 @@ def test_expiry_drops_only_points_kept_with_auto(program: Program, mounted: Plac
     ],
     ids=" ".join,
 )
-def test_keep_refuses_contradictory_options(
+def test_keep_command_refuses_contradictory_options(
     quick: Program, place: Place, words: tuple[str, ...]
 ) -> None:
     before = sorted(place.bucket.rglob("*"))
@@ -139,14 +139,16 @@ def test_keep_refuses_contradictory_options(
     assert sorted(place.bucket.rglob("*")) == before
 
 
-def test_keep_reports_that_no_point_is_kept(program: Program, mounted: Place) -> None:
+def test_keep_command_with_option_list_reports_that_no_kept_point_exists(
+    program: Program, mounted: Place
+) -> None:
     assert program.ok("keep", mounted.mountpoint, "--list") == "no point in time is kept\n"
     done = program.run("keep", mounted.mountpoint, "--drop", "unknown")
     assert done.returncode != 0
     assert "no kept point" in done.stderr
 
 
-def test_standard_programs_find_files_of_a_kept_point(program: Program, mounted: Place) -> None:
+def test_find_program_lists_files_of_a_kept_point(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "folder").mkdir()
     (mnt / "folder" / "file").write_bytes(b"content")

@@ -16,7 +16,7 @@ from tests.programs import Program
 
 
 def _never() -> bytes:
-    raise AssertionError("no passphrase must be requested")
+    raise AssertionError("the command must not ask for a passphrase")
 
 
 def _change(url: str, cachedir: Path) -> None:
@@ -25,7 +25,7 @@ def _change(url: str, cachedir: Path) -> None:
     trio.run(change_superblock, place, S3Options(), Passphrase(_never), mutate)
 
 
-def test_plain_filesystem_has_no_passphrase_to_change(place: Place, program: Program) -> None:
+def test_key_commands_fail_on_an_unencrypted_filesystem(place: Place, program: Program) -> None:
     """On an unencrypted filesystem, key commands fail before they ask for a passphrase."""
     with pytest.raises(PassphraseError, match="not encrypted"):
         _change(place.url, program.cachedir)

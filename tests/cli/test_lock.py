@@ -1,4 +1,4 @@
-"""The lock command."""
+"""The lock command, which makes a directory tree immutable."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None:
-    """Changes of a locked tree fail with EPERM, even after a remount; rm --locked removes it."""
+    """A locked tree refuses changes with EPERM, even in a new mount; rm --locked removes it."""
     mnt = mounted.mountpoint
     (mnt / "tree" / "below").mkdir(parents=True)
     file = mnt / "tree" / "below" / "f"

@@ -1,4 +1,4 @@
-"""The log command."""
+"""The log command, which lists the txgs of a filesystem."""
 
 import json
 import os
@@ -19,16 +19,16 @@ def txgs(program: Program, place: Place, *words: str, path: str = "") -> list[di
     return found
 
 
-def test_log_of_a_filesystem_that_was_never_mounted_is_empty(
+def test_log_command_lists_nothing_for_a_filesystem_that_was_never_mounted(
     program: Program, place: Place
 ) -> None:
-    """The log omits txg 0, which mkfs makes."""
+    """The log omits txg 0, which mkfs creates."""
     assert txgs(program, place) == []
     assert program.ok("log", place.url) == ""
 
 
-def test_log_refuses_invalid_arguments(program: Program, place: Place) -> None:
-    """The log command has status 2 or 3 for invalid times, paths and counts."""
+def test_log_command_refuses_invalid_arguments(program: Program, place: Place) -> None:
+    """The log command exits with 2 or 3 for invalid times, paths and counts."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
     for path in ("../x", "missing"):
@@ -37,8 +37,8 @@ def test_log_refuses_invalid_arguments(program: Program, place: Place) -> None:
 
 
 @pytest.mark.mount
-def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
-    """While the filesystem is mounted, the log selects txgs by path, time and number."""
+def test_log_command_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
+    """On a mounted filesystem, the log command selects txgs by path, time and number."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()
     (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)

@@ -1,4 +1,4 @@
-"""The mkfs command."""
+"""The mkfs command, which creates a filesystem in a bucket."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_mkfs_leaves_no_local_state(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_mkfs_refuses_a_value_out_of_range_before_any_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
 ) -> None:
-    """For a value out of range mkfs has status 2 and creates no directory."""
+    """For a value out of range, mkfs exits with status 2 and creates no directory."""
     assert _mkfs(tmp_path, *words) == 2
 
     assert list(tmp_path.iterdir()) == []
@@ -65,7 +65,7 @@ def test_mkfs_refuses_a_value_out_of_range_before_any_change(
 def test_mkfs_refuses_the_url_of_an_existing_filesystem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """mkfs does not overwrite a superblock."""
+    """mkfs never overwrites an existing superblock."""
     assert _mkfs(tmp_path, "--plain") == 0
     before = (tmp_path / "bucket" / "superblock").read_bytes()
 
@@ -73,7 +73,7 @@ def test_mkfs_refuses_the_url_of_an_existing_filesystem(
     assert (tmp_path / "bucket" / "superblock").read_bytes() == before
 
 
-def test_mkfs_inside_another_filesystem_is_refused_with_the_other_url(
+def test_mkfs_inside_another_filesystem_names_the_other_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _mkfs(tmp_path, "--plain") == 0
@@ -109,7 +109,7 @@ def test_mkfs_inside_another_filesystem_on_s3_is_refused(
 def test_mkfs_ignores_parent_prefixes_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """mkfs with credentials for its own prefix alone ignores unreadable parent prefixes."""
+    """If mkfs has credentials only for its prefix, it ignores unreadable parent prefixes."""
     (tmp_path / "bucket").mkdir()
     lookups: list[str] = []
 
@@ -126,7 +126,7 @@ def test_mkfs_ignores_parent_prefixes_that_it_cannot_read(
 def test_mkfs_refuses_a_prefix_with_foreign_objects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """mkfs refuses a prefix with objects of another program."""
+    """mkfs refuses a prefix below which another program stores objects."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "holiday.jpg").write_text("x")
 
@@ -147,7 +147,7 @@ def test_mkfs_refuses_a_prefix_with_foreign_objects(
 def test_mkfs_refuses_impossible_settings_before_any_change(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For invalid settings mkfs has status 2 and creates no superblock."""
+    """For invalid settings, mkfs exits with status 2 and creates no superblock."""
     assert _mkfs(tmp_path, *words) == 2
     assert not (tmp_path / "bucket" / "superblock").exists()
 
@@ -167,7 +167,7 @@ def test_mkfs_prints_the_recovery_key_once(program: Program, empty: Place) -> No
 def test_mkfs_without_passphrase_or_terminal_names_the_missing_option(
     program: Program, empty: Place
 ) -> None:
-    """In a script mkfs without a passphrase names --passphrase-file and creates nothing."""
+    """In a script without a passphrase, mkfs asks for --passphrase-file and creates nothing."""
     done = program.run("mkfs", empty.url)
 
     assert done.returncode == 4

@@ -40,7 +40,7 @@ def test_files_survive_umount_and_mount(program: Program, place: Place) -> None:
 
 
 def test_mount_table_shows_the_url_and_the_read_only_flag(program: Program, place: Place) -> None:
-    """The mount table has the URL as the source; the kernel refuses writes to a read-only mount."""
+    """The mount table lists the URL as source; the kernel refuses writes to a read-only mount."""
     program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
 
     found = mount_table.find(str(place.mountpoint))
@@ -63,7 +63,7 @@ def test_second_mount_of_a_filesystem_names_the_first_mountpoint(
     assert f"already mounted on {mounted.mountpoint}" in done.stderr
 
 
-def test_unencrypted_filesystem_is_refused_if_a_passphrase_is_given(
+def test_mount_with_a_passphrase_refuses_an_unencrypted_filesystem(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """With a passphrase, mount refuses an unencrypted filesystem, which may be forged."""
@@ -76,8 +76,8 @@ def test_unencrypted_filesystem_is_refused_if_a_passphrase_is_given(
     assert program.status(place.url)["epoch"] == 0
 
 
-def test_mount_after_a_kill_has_all_synced_data(program: Program, mounted: Place) -> None:
-    """A mount after a kill detaches the dead mountpoint and has all synced data."""
+def test_mount_after_a_kill_shows_all_synced_data(program: Program, mounted: Place) -> None:
+    """After a kill, the next mount detaches the dead mount and shows all synced data."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
         os.fsync(file.fileno())
@@ -92,7 +92,7 @@ def test_mount_after_a_kill_has_all_synced_data(program: Program, mounted: Place
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_mount_reports_an_early_error_of_the_daemon(program: Program, empty: Place) -> None:
+def test_mount_prints_an_error_of_the_starting_daemon(program: Program, empty: Place) -> None:
     empty.bucket.mkdir()
 
     done = program.run("mount", empty.url, empty.mountpoint)
@@ -110,7 +110,7 @@ def test_journal_mode_off_prints_a_warning_at_mount(program: Program, place: Pla
     program.ok("umount", place.mountpoint)
 
 
-def test_foreground_mount_exits_with_status_0_at_sigterm(program: Program, place: Place) -> None:
+def test_foreground_mount_exits_with_0_after_sigterm(program: Program, place: Place) -> None:
     """A mount with --foreground logs to standard error and exits with 0 at SIGTERM."""
     words = ["mount", "--foreground", place.url, str(place.mountpoint)]
     words += ["--cachedir", str(program.cachedir)]
@@ -135,10 +135,10 @@ def test_foreground_mount_exits_with_status_0_at_sigterm(program: Program, place
 
 
 @pytest.mark.s3
-def test_bucket_on_a_real_server_can_be_mounted_anywhere(
+def test_bucket_on_a_real_s3_server_can_be_mounted_on_another_host(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """A host without local state mounts an encrypted filesystem on S3, and fsck is clean."""
+    """A host without local state mounts an encrypted filesystem on S3, and fsck finds no error."""
     url = "s3://bucket/home"
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -159,8 +159,10 @@ def test_bucket_on_a_real_server_can_be_mounted_anywhere(
         assert program.run("fsck", "-y", "--deep", url).returncode == 0
 
 
-def test_mount_reports_an_unreachable_endpoint_early(program: Program, empty: Place) -> None:
-    """The mount command prints a line before it retries, except for an unknown host name."""
+def test_mount_reports_an_unreachable_endpoint_before_it_retries(
+    program: Program, empty: Place
+) -> None:
+    """Mount prints a line before its first retry; for an unknown host name it fails at once."""
     program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
 
@@ -176,17 +178,17 @@ def test_mount_reports_an_unreachable_endpoint_early(program: Program, empty: Pl
     first, last = refused.stderr.splitlines()
     assert (
         "s3://bucket/home" in first
-        # On a loaded machine the message may be that the store has not answered yet.
+        # On a loaded machine, the message may say that the store has not answered yet.
     )
     assert "trying for up to" in first
     assert " attempts in " in last
 
 
 @pytest.mark.mount
-def test_read_only_mount_works_while_the_bucket_directory_is_missing(
+def test_read_only_mount_succeeds_while_the_bucket_directory_is_missing(
     program: Program, place: Place
 ) -> None:
-    """If the directory of the bucket is missing, only a mount with ro works."""
+    """If the directory of the bucket is missing, only a mount with ro succeeds."""
     url, mnt = place.url, place.mountpoint
     program.ok("mount", url, mnt)
     (mnt / "f").write_bytes(b"content")
@@ -216,10 +218,10 @@ def test_read_only_mount_works_while_the_bucket_directory_is_missing(
 
 @pytest.mark.s3
 @pytest.mark.mount
-def test_read_only_mount_works_while_the_store_is_unreachable(
+def test_read_only_mount_succeeds_while_the_store_is_unreachable(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """With complete local state a mount with ro or ro,follow works without the store."""
+    """With complete local state, a mount with ro or ro,follow succeeds without the store."""
     url, mnt = "s3://bucket/home", empty.mountpoint
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -280,13 +282,13 @@ def _users_of(path: Path) -> set[int]:
 
 @pytest.mark.mount
 def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted: Place) -> None:
-    """Until a killed daemon has exited, its lock is held and its mount cannot be detached."""
+    """A killed daemon keeps its lock until it has exited, and mount waits for the lock."""
     [state] = program.cachedir.glob("*/meta.db")
     lock = state.with_name("lock")
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with lock.open("rb") as exiting:  # This process holds the lock instead of the daemon.
+    with lock.open("rb") as exiting:  # This process holds the lock, as an exiting daemon does.
         fcntl.flock(exiting, fcntl.LOCK_EX)
         command = [sys.executable, "-m", "s3fs_meta", "mount", mounted.url, str(mounted.mountpoint)]
         with subprocess.Popen(
@@ -295,7 +297,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
             stderr=subprocess.DEVNULL,
         ) as again:
             while not _users_of(lock) - {os.getpid()}:
-                assert again.poll() is None, "the mount did not wait"
+                assert again.poll() is None, "the mount command did not wait for the lock"
             fcntl.flock(exiting, fcntl.LOCK_UN)
             again.wait(timeout=30)
     assert again.returncode == 0
@@ -303,7 +305,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
 
 
 def test_option_list_options_describes_every_mount_option(program: Program) -> None:
-    """The option --list-options describes all options of -o."""
+    """The output of --list-options describes each option of -o."""
     listed = program.run("mount", "--list-options", here=False).stdout
 
     assert [one.word for one in OPTIONS if f"\n{one.word}" not in f"\n{listed}"] == []

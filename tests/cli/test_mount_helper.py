@@ -1,4 +1,4 @@
-"""The helper that mount(8) runs."""
+"""The helper program that mount(8) runs for an s3fs-meta filesystem."""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ def test_mount_helper_accepts_arguments_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])
-def test_mount_helper_shows_its_usage_after_a_wrong_call(words: list[str]) -> None:
+def test_mount_helper_prints_its_usage_for_invalid_arguments(words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"usage: mount\.s3fs-meta"):
         mount_helper.parse(words)
 
 
-def test_mount_helper_ends_with_status_1_for_a_wrong_option(program: Program, empty: Place) -> None:
-    """Status 1 stands for wrong usage, as the manual page mount(8) documents."""
+def test_mount_helper_exits_with_1_for_an_invalid_option(program: Program, empty: Place) -> None:
+    """Status 1 means wrong usage, as the manual page mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
 
     assert done.returncode == 1
@@ -39,7 +39,7 @@ def test_mount_helper_ends_with_status_1_for_a_wrong_option(program: Program, em
 def test_mount_helper_with_option_f_only_checks_its_arguments(
     program: Program, empty: Place
 ) -> None:
-    """With the option -f of mount(8) the helper is a dry run, which creates no bucket."""
+    """With the option -f of mount(8), the helper makes a dry run and creates no bucket."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0
@@ -59,8 +59,8 @@ def test_mount_helper_accepts_the_options_of_an_fstab_line(program: Program, pla
 
 
 @pytest.mark.mount
-def test_mount_helper_has_status_32_after_a_failed_mount(program: Program, empty: Place) -> None:
-    """Status 32 stands for a failed mount, as the manual page mount(8) documents."""
+def test_mount_helper_exits_with_32_if_the_mount_fails(program: Program, empty: Place) -> None:
+    """Status 32 means that the mount failed, as the manual page mount(8) documents."""
     empty.bucket.mkdir()
     options = f"cachedir={program.cachedir}"
 

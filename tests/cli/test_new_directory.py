@@ -1,4 +1,4 @@
-"""Directories that a command creates, and removes if the command fails."""
+"""Directories that a command creates, and removes again if it fails."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3fs_meta.errors import HeldError, UsageError
 
 
 def fail(path: Path, meanwhile: Path | None = None) -> None:
-    """Fail in the context of a new directory, after another process has created a directory."""
+    """Create *meanwhile*, then fail, both in the context of the new directory *path*."""
 
     def command() -> None:
         with NewDirectory(path):
@@ -30,7 +30,7 @@ def test_failed_command_removes_the_directories_that_it_created(tmp_path: Path) 
     assert os.listdir(tmp_path) == []
 
 
-def test_successful_command_keeps_its_directory(tmp_path: Path) -> None:
+def test_successful_command_keeps_the_directory_that_it_created(tmp_path: Path) -> None:
     with NewDirectory(tmp_path / "a" / "b", mode=0o700):
         pass
 
@@ -64,14 +64,14 @@ def test_failed_command_keeps_directories_that_another_process_uses(
 
 
 def test_failed_command_keeps_a_directory_that_another_process_recreated(tmp_path: Path) -> None:
-    """The new directory of another process is kept, even with the same inode number."""
+    """A directory that another process created is kept, even if its inode number is the same."""
     path = tmp_path / "a"
     fail(path, meanwhile=path)
 
     assert path.is_dir()
 
 
-def test_failure_to_create_a_directory_leaves_no_parent(tmp_path: Path) -> None:
+def test_failure_to_create_a_directory_leaves_no_parent_directory(tmp_path: Path) -> None:
     path = tmp_path / "a" / ("x" * 300)
     with pytest.raises(UsageError, match=r"cannot create .*: File name too long"):
         NewDirectory(path)
@@ -79,8 +79,8 @@ def test_failure_to_create_a_directory_leaves_no_parent(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_failed_command_removes_its_directory_only_once(tmp_path: Path) -> None:
-    """A later directory of the same name belongs to another process, and is kept."""
+def test_failed_command_keeps_a_later_directory_of_the_same_name(tmp_path: Path) -> None:
+    """A later directory with the same name belongs to another process, so it is kept."""
     made = NewDirectory(tmp_path / "a")
     made.remove_unused()
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""The fsck option --objects-from, which names a directory with copies of objects."""
+"""The fsck option --objects-from, which selects a directory with copies of objects."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_option_objects_from_accepts_a_path_without_a_scheme(
 def test_option_objects_from_requires_fsck_with_option_y(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """fsck refuses --objects-from with -p, with the bucket itself and with a missing path."""
+    """fsck refuses --objects-from with -p, with the URL of the bucket, or with a missing path."""
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
@@ -36,9 +36,9 @@ def test_option_objects_from_requires_fsck_with_option_y(
 def test_fsck_repairs_damage_from_a_copy_on_another_disk(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A changelog has a flipped bit, and all packs are missing.
+    """fsck -y with a copy of the bucket repairs a flipped bit and restores missing packs.
 
-    After fsck -y with a copy of the bucket another host reads all content.
+    Afterwards another host can read all content.
     """
     content = b"precious\n" * 90_000
     (mounted.mountpoint / "f").write_bytes(content)

@@ -4,8 +4,8 @@ from s3fs_meta.cli import options
 from s3fs_meta.objects.urls import S3Options
 
 
-def test_bucket_options_are_parsed() -> None:
-    """Bucket options that are not given are None, so that the AWS configuration applies."""
+def test_omitted_bucket_options_have_no_default() -> None:
+    """Omitted bucket options are None, so the settings of the AWS configuration apply."""
     assert options.BucketOptions(endpoint_url="http://x", profile="p").s3 == S3Options(
         "http://x", None, "p"
     )

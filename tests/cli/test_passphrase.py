@@ -1,4 +1,4 @@
-"""The passphrase command."""
+"""The passphrase command, which changes the passphrase of a filesystem."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_new_passphrase_replaces_the_old_one(program: Program, empty: Place) -> 
 
 @pytest.mark.slow
 def test_new_passphrase_is_never_read_from_the_environment(program: Program, empty: Place) -> None:
-    """The environment provides only the old passphrase; a new one needs a file or a terminal."""
+    """The environment provides only the old passphrase; the new one must be typed or in a file."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
 
@@ -36,10 +36,10 @@ def test_new_passphrase_is_never_read_from_the_environment(program: Program, emp
     assert "use --new-passphrase-file" in done.stderr
 
 
-def test_passphrase_file_readable_by_others_causes_one_warning(
+def test_passphrase_file_readable_by_other_users_causes_one_warning(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """A command prints one line about a passphrase file that other users can read."""
+    """A command warns once if other users can read the passphrase file."""
     old, new = tmp_path / "old", tmp_path / "new"
     for file in (old, new):
         file.write_text(file.name)

@@ -1,4 +1,4 @@
-"""Command arguments that name a path in the past."""
+"""Command arguments that select a path in the past."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("command", ["log", "versions"])
-def test_two_path_arguments_are_refused_with_the_joined_path(
+def test_error_about_a_path_split_into_two_arguments_shows_the_joined_path(
     program: Program, command: str
 ) -> None:
     refused = program.run(command, "home", "thesis")
@@ -19,7 +19,7 @@ def test_two_path_arguments_are_refused_with_the_joined_path(
 
 
 @pytest.mark.parametrize("words", [("log",), ("versions",), ("diff", "1h")])
-def test_error_names_a_path_outside_all_mounts(
+def test_error_names_a_path_that_is_outside_all_mounts(
     program: Program, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     command, *times = words
@@ -28,7 +28,7 @@ def test_error_names_a_path_outside_all_mounts(
     assert f"{tmp_path}/file is not on a filesystem of s3fs-meta" in refused.stderr
 
 
-def test_versions_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
+def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
     refused = program.run("versions", f"local://{tmp_path}")
     assert refused.returncode == ExitStatus.USAGE
     assert "the path of the file is missing" in refused.stderr

@@ -1,4 +1,4 @@
-"""The pins command, on real mounts."""
+"""The pins command, which lists the pins of a real mount."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_pins_are_listed_with_their_cached_bytes(program: Program, mounted: Place) -> None:
+def test_pins_command_shows_the_cached_bytes_of_each_pin(program: Program, mounted: Place) -> None:
     """The list of pins shows the new name of a renamed path, and omits a removed path."""
     mnt = mounted.mountpoint
     assert "nothing is pinned" in program.ok("pins", mnt)
@@ -45,14 +45,14 @@ def test_pins_are_listed_with_their_cached_bytes(program: Program, mounted: Plac
     assert ", 2 MiB pinned" in program.ok("status", mnt)
 
 
-def test_root_can_be_pinned(program: Program, mounted: Place) -> None:
+def test_root_directory_can_be_pinned(program: Program, mounted: Place) -> None:
     program.ok("warm", "--pin", mounted.mountpoint)
     found = json.loads(program.ok("pins", "--json", mounted.mountpoint))["pins"]
     assert [one["path"] for one in found] == [str(mounted.mountpoint)]
 
 
-def test_error_names_a_damaged_list_of_pins(program: Program, place: Place) -> None:
-    """The mount works with a damaged list of pins; the error names the file and the remedy."""
+def test_pins_command_error_names_a_damaged_list_of_pins(program: Program, place: Place) -> None:
+    """A damaged list of pins does not stop the mount; pins prints its path and a remedy."""
     program.ok("mount", place.url, place.mountpoint)
     state = next(path.parent for path in program.cachedir.glob("*/control.sock"))
     program.ok("umount", place.mountpoint)
@@ -66,5 +66,5 @@ def test_error_names_a_damaged_list_of_pins(program: Program, place: Place) -> N
     program.ok("umount", place.mountpoint)
 
 
-def test_unmounted_filesystem_has_no_pins(program: Program, place: Place) -> None:
+def test_pins_command_on_an_unmounted_filesystem_fails(program: Program, place: Place) -> None:
     assert program.run("pins", place.mountpoint).returncode == ExitStatus.NOT_MOUNTED

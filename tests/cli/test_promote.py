@@ -1,4 +1,4 @@
-"""The promote command."""
+"""The promote command, which turns a follower into the writer."""
 
 import json
 
@@ -11,8 +11,10 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_follower_of_a_free_filesystem_can_be_promoted(program: Program, place: Place) -> None:
-    """Promote prints the first txg of the new epoch; the next mount has the writes."""
+def test_follower_can_be_promoted_while_no_host_holds_the_lease(
+    program: Program, place: Place
+) -> None:
+    """Promote prints the first txg of the new epoch; the next mount shows later writes."""
     program.ok("mount", "-o", "ro,follow", place.url, place.mountpoint)
 
     done = json.loads(program.ok("promote", "--json", place.mountpoint))
@@ -26,8 +28,8 @@ def test_follower_of_a_free_filesystem_can_be_promoted(program: Program, place: 
     program.ok("fsck", "-n", place.url)
 
 
-def test_writer_cannot_be_promoted(program: Program, mounted: Place) -> None:
-    """Promote of a writer fails and names the options ro,follow."""
+def test_promote_command_fails_on_a_writer(program: Program, mounted: Place) -> None:
+    """Promote fails on a writer, and the error shows the options ro,follow."""
     done = program.run("promote", mounted.mountpoint)
 
     assert done.returncode == ExitStatus.USAGE

@@ -1,4 +1,4 @@
-"""The reclaim command, with and without a mount."""
+"""The reclaim command, which deletes unneeded objects with or without a mount."""
 
 import json
 import os
@@ -15,20 +15,18 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_dry_run_of_reclaim_beside_a_mount_deletes_nothing(
-    program: Program, mounted: Place
-) -> None:
-    """The daemon plans a dry run of reclaim, and the command prints the plan."""
+def test_reclaim_dry_run_on_a_mount_deletes_nothing(program: Program, mounted: Place) -> None:
+    """In a dry run, the daemon plans the deletions and the command prints the plan."""
     found = json.loads(program.ok("reclaim", "--dry-run", "--json", mounted.mountpoint))
     assert found["deleted"] is False
     assert found["url"] == mounted.url
     assert program.ok("reclaim", mounted.mountpoint) == "nothing to delete\n"
 
 
-def test_reclaim_of_an_unmounted_filesystem_deletes_orphaned_parts(
+def test_reclaim_command_on_an_unmounted_filesystem_deletes_orphaned_parts(
     program: Program, place: Place
 ) -> None:
-    """Reclaim acquires the lease, deletes a part without its changelog, and releases it."""
+    """Reclaim acquires the lease, deletes a part without a changelog, and releases the lease."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
@@ -49,12 +47,14 @@ def test_reclaim_of_an_unmounted_filesystem_deletes_orphaned_parts(
     assert program.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_reclaim_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
+def test_reclaim_command_exits_with_8_if_the_path_is_not_mounted(
+    program: Program, tmp_path: Path
+) -> None:
     assert program.run("reclaim", tmp_path).returncode == 8
 
 
-def test_reclaim_ignores_the_upload_limit(program: Program, place: Place) -> None:
-    """The user waits for reclaim, so its upload ignores the upload limit."""
+def test_reclaim_command_ignores_the_upload_limit(program: Program, place: Place) -> None:
+    """Uploads of reclaim ignore the upload limit, because a user waits for the command."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "old").write_bytes(os.urandom(MIB))

@@ -1,4 +1,4 @@
-"""The recover-key command."""
+"""The recover-key command, which sets a new passphrase with the recovery key."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> None:
-    """A recovery key is accepted in lower case and without dashes."""
+    """The user may type the recovery key in lower case and without dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     recovery_key = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -38,7 +38,7 @@ def test_recover_key_without_a_terminal_requires_a_file(program: Program, empty:
 
 @pytest.mark.slow
 def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> None:
-    """A wrong recovery key has status 4, and the passphrase stays valid."""
+    """For a wrong recovery key the command exits with 4, and the passphrase stays valid."""
     key_file = empty.mountpoint.with_name("key")
     key_file.write_text("AAAAAA-AAAAAA\n")
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
@@ -53,7 +53,7 @@ def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["passphrase", "recovery key"])
 def test_renewed_recovery_key_replaces_the_old_one(program: Program, empty: Place, by: str) -> None:
-    """After recover-key --renew only the new key works, and the passphrase stays valid."""
+    """After recover-key --renew only the new key is valid; the passphrase does not change."""
     beside = empty.mountpoint.parent
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
     old = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -83,7 +83,7 @@ def test_recover_key_refuses_contradictory_options(program: Program, empty: Plac
         assert program.run("recover-key", *words, empty.url).returncode == 2
 
 
-def test_plain_filesystem_has_no_recovery_key(program: Program, place: Place) -> None:
-    """On an unencrypted filesystem recover-key has status 4."""
+def test_recover_key_fails_on_an_unencrypted_filesystem(program: Program, place: Place) -> None:
+    """On an unencrypted filesystem recover-key exits with status 4."""
     refused = program.run("recover-key", "--renew", place.url)
     assert (refused.returncode, "not encrypted" in refused.stderr) == (4, True)

@@ -1,4 +1,4 @@
-"""The recover-state command."""
+"""The recover-state command, which copies files out of quarantined state."""
 
 import json
 import os
@@ -44,13 +44,13 @@ def test_recover_state_copies_files_of_a_fenced_host(
 def test_recover_state_lists_nothing_without_quarantined_state(
     program: Program, place: Place
 ) -> None:
-    """Without quarantined state the list is empty, and a copy has status 3."""
+    """Without quarantined state the list is empty, and a copy exits with status 3."""
     assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
 def test_recover_state_refuses_a_non_empty_target(program: Program, place: Place) -> None:
-    """recover-state does not mix copies with existing files."""
+    """recover-state refuses a target that contains files, so copies cannot mix with them."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
     (place.mountpoint / "x").touch()
@@ -63,7 +63,7 @@ def test_recover_state_refuses_a_non_empty_target(program: Program, place: Place
 def test_recover_state_cannot_copy_block_files_without_a_database(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """Without a database recover-state has status 3, and reports the number of block files."""
+    """Without a database recover-state exits with 3 and reports the number of block files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     blocks = Path(listed["state"]) / "kept-1" / "blocks"
     blocks.mkdir(parents=True)
@@ -74,10 +74,10 @@ def test_recover_state_cannot_copy_block_files_without_a_database(
     assert (done.returncode, "no database, only 1 block file" in done.stderr) == (3, True)
 
 
-def test_recover_state_requires_a_choice_between_quarantined_states(
+def test_recover_state_requires_option_kept_if_several_states_are_quarantined(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """With two quarantined states a copy requires --kept; a corrupt database has status 12."""
+    """With two quarantined states, a copy requires --kept; a corrupt database causes status 12."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     for name in ("kept-1", "kept-2"):
         (Path(listed["state"]) / name).mkdir(parents=True)

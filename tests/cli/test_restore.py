@@ -1,4 +1,4 @@
-"""The restore command."""
+"""The restore command, which copies files of a point in time to a directory."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def set_acl(path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_restore_copies_all_files_and_properties(
+def test_restore_command_copies_all_files_and_properties(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """A restore at a txg, while the filesystem is mounted, copies all files and properties.
@@ -83,10 +83,10 @@ def test_restore_copies_all_files_and_properties(
 
 
 @pytest.mark.mount
-def test_restore_without_privileges_omits_suid_bits_and_device_nodes(
+def test_restore_command_without_privileges_omits_suid_bits_and_device_nodes(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """With --no-privileges a restore drops suid and sgid bits and device nodes, and reports it."""
+    """With --no-privileges, restore omits and reports suid bits, sgid bits and device nodes."""
     mnt, out = mounted.mountpoint, tmp_path / "out"
     make_tree(mnt)
     program.ok("flush", mnt)
@@ -101,10 +101,10 @@ def test_restore_without_privileges_omits_suid_bits_and_device_nodes(
 
 
 @pytest.mark.mount
-def test_restore_replaces_lost_content_by_a_hole_and_reports_it(
+def test_restore_command_writes_a_hole_for_lost_content_and_reports_the_range(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """With lost content, restore has status 12, reports the range, and copies all other files."""
+    """For lost content, restore exits with 12, prints the range and copies all other files."""
     (mounted.mountpoint / "bad").write_bytes(random.Random(2).randbytes(100_000))
     (mounted.mountpoint / "empty").touch()
     program.ok("umount", mounted.mountpoint)
@@ -122,7 +122,7 @@ def test_restore_replaces_lost_content_by_a_hole_and_reports_it(
 def test_impossible_restore_is_refused_before_any_change(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """Restore refuses a wrong time, a missing txg, a missing path and a target with files."""
+    """Restore refuses an invalid time, a missing txg or path, and a target with files."""
     words, out = ["restore", place.url], tmp_path / "out"
 
     assert program.run(*words, "--to", out, "--at", "10x").returncode == 2

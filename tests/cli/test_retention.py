@@ -1,4 +1,4 @@
-"""The retention command."""
+"""The retention command, which shows or changes the retention."""
 
 import json
 
@@ -8,7 +8,9 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_retention_is_seven_days_by_default_and_can_change(program: Program, place: Place) -> None:
+def test_retention_is_seven_days_by_default_and_can_be_changed(
+    program: Program, place: Place
+) -> None:
     """The default retention is 7 days; the command stores a new value in the superblock."""
     assert program.ok("retention", place.url) == "7d\n"
     assert program.ok("retention", place.url, "36h") == "36h\n"
@@ -24,7 +26,7 @@ def test_mkfs_sets_the_retention(program: Program, empty: Place) -> None:
 
 
 @pytest.mark.slow
-def test_retention_of_an_encrypted_filesystem_needs_the_passphrase(
+def test_changing_the_retention_of_an_encrypted_filesystem_needs_the_passphrase(
     program: Program, empty: Place
 ) -> None:
     """A wrong passphrase does not change the retention of an encrypted filesystem."""
@@ -36,7 +38,7 @@ def test_retention_of_an_encrypted_filesystem_needs_the_passphrase(
     assert program.ok("retention", empty.url) == "1d\n"
 
 
-def test_retention_refuses_an_invalid_time(program: Program, place: Place) -> None:
+def test_retention_command_refuses_an_invalid_time(program: Program, place: Place) -> None:
     """The error about an invalid retention shows an example of a valid time."""
     refused = program.run("retention", place.url, "soon")
     assert refused.returncode == 2

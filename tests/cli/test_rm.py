@@ -1,4 +1,4 @@
-"""The rm command."""
+"""The rm command, which removes files and directory trees on a mount."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(params=["plain", "with options"])
 def here(request: pytest.FixtureRequest) -> bool:
-    """Return whether rm runs in this process, with options, or as the fast path."""
+    """Return true to run rm with options, and false to run the fast path without options."""
     return bool(request.param == "with options")
 
 
@@ -38,8 +38,8 @@ def test_rm_without_options_imports_no_slow_module(program: Program, mounted: Pl
     assert not loaded & {"trio", "typer", "rich", "s3fs_meta.settings"}
 
 
-def test_rm_without_assertions_is_refused(program: Program, mounted: Place) -> None:
-    """Under python -O rm fails and removes nothing, because the program needs assertions."""
+def test_rm_is_refused_if_python_ignores_assertions(program: Program, mounted: Place) -> None:
+    """With python -O, rm fails and removes nothing, because the program needs its assertions."""
     file = mounted.mountpoint / "f"
     file.touch()
     done = subprocess.run(
@@ -60,9 +60,7 @@ def test_rm_without_paths_or_with_help_uses_the_full_command_line(program: Progr
     assert "Examples" in program.ok("rm", "--help", here=False)
 
 
-def test_rm_removes_named_entries_and_keeps_others(
-    program: Program, mounted: Place, here: bool
-) -> None:
+def test_rm_removes_only_the_given_entries(program: Program, mounted: Place, here: bool) -> None:
     """rm removes a tree, a file, a symlink, an empty directory and a name that is not UTF-8."""
     mnt = mounted.mountpoint
     for name in ("tree", "stays"):
@@ -92,10 +90,10 @@ def test_rm_lists_the_removed_names_as_json(program: Program, mounted: Place) ->
     assert done == {"removed": [str(path) for path in gone]}
 
 
-def test_rm_with_option_wait_ends_when_all_rows_are_deleted(
+def test_rm_with_option_wait_returns_when_all_rows_are_deleted(
     program: Program, mounted: Place
 ) -> None:
-    """After rm --wait, statfs counts only the root, and status shows no removal."""
+    """After rm --wait, statfs counts only the root inode, and status shows no removal."""
     mnt = mounted.mountpoint
     for number in range(20):
         (mnt / "tree" / f"d{number}" / "below").mkdir(parents=True)
@@ -110,7 +108,7 @@ def test_rm_with_option_wait_ends_when_all_rows_are_deleted(
     assert program.status(mnt)["trees"] == nothing
 
 
-def test_rm_removes_nothing_if_one_path_is_wrong(
+def test_rm_removes_nothing_if_one_path_is_invalid(
     program: Program, mounted: Place, here: bool
 ) -> None:
     """rm checks all paths before the first removal."""

@@ -1,4 +1,4 @@
-"""The rollback command."""
+"""The rollback command, which restores an earlier state of a filesystem."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from tests.programs import Program
 
 
 def test_rollback_without_confirmation_changes_nothing(program: Program, place: Place) -> None:
-    """Rollback shows its effect and requires --yes; to the newest txg it does nothing."""
-    # fsck -p adds a fence record, so that the filesystem has a second point in time.
+    """Rollback prints its effect and requires --yes; a rollback to the newest txg does nothing."""
+    # fsck -p uploads a fence record, so the filesystem now has a second point in time.
     program.ok("fsck", "-p", place.url)
 
     done = program.run("rollback", "--at", "txg=0", place.url)
     assert done.returncode == 2
-    assert "is rolled back from txg " in done.stderr
+    assert "will be rolled back from txg " in done.stderr
     assert "to txg 0 of " in done.stderr
     assert "use --yes" in done.stderr
     done = program.run("rollback", "--yes", "--at", "newest", place.url)
@@ -25,7 +25,7 @@ def test_rollback_without_confirmation_changes_nothing(program: Program, place: 
 
 @pytest.mark.mount
 def test_rollback_can_be_undone(program: Program, mounted: Place) -> None:
-    """A rollback restores a removed file, and a second rollback reverts the first."""
+    """A rollback restores a removed file, and a second rollback undoes the first."""
     mnt = mounted.mountpoint
     (mnt / "old").write_bytes(b"old" * 1000)
     program.ok("flush", mnt)

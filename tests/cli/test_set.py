@@ -1,4 +1,4 @@
-"""The set command, on real mounts."""
+"""The set command, which changes settings of a real mount."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_set_lists_the_settings(program: Program, mounted: Place) -> None:
-    """Without values the set command shows the settings that can change, and changes nothing."""
+def test_set_command_without_values_lists_the_settings(program: Program, mounted: Place) -> None:
+    """Without values, the set command only lists the settings that it can change."""
     found = json.loads(program.ok("set", "--json", mounted.mountpoint))["settings"]
 
     assert {one["name"]: one["value"] for one in found} == {
@@ -25,7 +25,9 @@ def test_set_lists_the_settings(program: Program, mounted: Place) -> None:
     assert "cachesize" in program.ok("set", mounted.mountpoint)
 
 
-def test_set_of_a_smaller_cache_size_evicts_at_once(program: Program, mounted: Place) -> None:
+def test_setting_a_smaller_cache_size_evicts_blocks_at_once(
+    program: Program, mounted: Place
+) -> None:
     """If the cache size is reduced, the least recently used blocks are evicted at once."""
     content = os.urandom(80 * MIB)
     (mounted.mountpoint / "f").write_bytes(content)
@@ -42,7 +44,7 @@ def test_set_of_a_smaller_cache_size_evicts_at_once(program: Program, mounted: P
 
 
 def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Place) -> None:
-    """The set command prints a new upload limit, and the present rate of a timetable."""
+    """The set command prints the new upload limit, and the current rate of a timetable."""
     line = "upload_limit=00:00,512K 23:59,512K"
     found = json.loads(program.ok("set", "--json", mounted.mountpoint, line))["settings"]
     shown = {one["name"]: one for one in found}["upload_limit"]
@@ -53,7 +55,7 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
     assert "now 512 KiB/s" in program.ok("set", mounted.mountpoint)
     program.ok("set", mounted.mountpoint, "upload_limit=1K")
     (mounted.mountpoint / "f").write_bytes(os.urandom(MIB))
-    program.ok("flush", mounted.mountpoint)  # flush ignores the limit
+    program.ok("flush", mounted.mountpoint)  # The flush command ignores the upload limit.
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,10 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
         (["cachesize=1G", "upload_limit=fast"], "is not a rate"),
     ],
 )
-def test_set_with_a_wrong_setting_changes_nothing(
+def test_set_command_with_a_wrong_setting_changes_nothing(
     program: Program, mounted: Place, words: list[str], message: str
 ) -> None:
-    """A wrong setting gives a one-line error, and no setting of the command is applied."""
+    """One wrong setting causes a one-line error, and none of the settings is applied."""
     done = program.run("set", mounted.mountpoint, *words)
 
     assert done.returncode == ExitStatus.USAGE
@@ -81,11 +83,11 @@ def test_set_with_a_wrong_setting_changes_nothing(
     assert all(one["value"] == one["mounted_with"] for one in found)
 
 
-def test_set_names_a_missing_mountpoint_in_the_error(program: Program) -> None:
+def test_set_command_error_names_a_missing_mountpoint(program: Program) -> None:
     refused = program.run("set", "cachesize=2G")
     assert refused.returncode == ExitStatus.USAGE
     assert "s3fs-meta set MOUNTPOINT cachesize=2G" in refused.stderr
 
 
-def test_unmounted_filesystem_has_no_settings(program: Program, place: Place) -> None:
+def test_set_command_on_an_unmounted_filesystem_fails(program: Program, place: Place) -> None:
     assert program.run("set", place.mountpoint).returncode == ExitStatus.NOT_MOUNTED

@@ -1,4 +1,4 @@
-"""The choice between the fast path of rm and the full command line."""
+"""The choice between the fast path of rm and the complete command line parser."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])
-def test_rm_with_paths_only_uses_the_fast_path(words: list[str]) -> None:
+def test_rm_with_only_paths_uses_the_fast_path(words: list[str]) -> None:
     assert is_plain_removal(words)
 
 
@@ -19,7 +19,7 @@ def test_rm_with_paths_only_uses_the_fast_path(words: list[str]) -> None:
     "words",
     [[], ["rm"], ["rm", "--wait", "a"], ["rm", "a", "--", "-b"], ["rm", "-h"], ["lock", "a"]],
 )
-def test_all_other_commands_use_the_full_command_line(words: list[str]) -> None:
+def test_rm_with_options_and_all_other_commands_skip_the_fast_path(words: list[str]) -> None:
     assert not is_plain_removal(words)
 
 
@@ -33,7 +33,7 @@ start.program()
 """
 
 
-def test_interrupted_fast_path_prints_one_line_and_has_status_130(program: Program) -> None:
+def test_interrupted_rm_prints_one_line_and_exits_with_130(program: Program) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The status command."""
+"""The status command, which reports the state and the statistics of a mount."""
 
 import json
 import math
@@ -23,10 +23,10 @@ def test_status_of_a_url_is_read_from_the_bucket(program: Program, place: Place)
     assert found["image"]["pieces"] == 1
 
 
-def test_status_of_an_encrypted_filesystem_needs_the_passphrase_for_images(
+def test_status_shows_the_image_of_an_encrypted_filesystem_only_with_passphrase(
     program: Program, empty: Place
 ) -> None:
-    """Without the passphrase, status omits the figures of the image."""
+    """Without the passphrase, status omits the details of the image."""
     program.environment["S3FS_META_PASSPHRASE"] = "x"
     program.ok("mkfs", empty.url)
     del program.environment["S3FS_META_PASSPHRASE"]
@@ -37,13 +37,13 @@ def test_status_of_an_encrypted_filesystem_needs_the_passphrase_for_images(
     assert found["image"] is None
 
 
-def test_status_of_a_missing_filesystem_has_status_5(program: Program, tmp_path: Path) -> None:
-    """A missing filesystem has exit status 5, unlike an unreachable store."""
+def test_status_exits_with_5_for_a_missing_filesystem(program: Program, tmp_path: Path) -> None:
+    """The exit status for a missing filesystem differs from that for an unreachable store."""
     assert program.run("status", f"local://{tmp_path}").returncode == 5
 
 
-def test_status_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
-    """The error names the path that is not mounted."""
+def test_status_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:
+    """The error shows the path that is not mounted."""
     done = program.run("status", tmp_path)
 
     assert done.returncode == 8
@@ -51,7 +51,7 @@ def test_status_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Pa
 
 
 @pytest.mark.mount
-def test_status_finds_a_mount_by_path_by_url_and_in_the_list(
+def test_status_finds_a_mount_by_path_or_url_and_lists_all_mounts(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
@@ -67,8 +67,8 @@ def test_status_finds_a_mount_by_path_by_url_and_in_the_list(
     assert by_path["pid"] in [one.get("pid") for one in listed]
 
 
-def test_status_prints_figures_with_units() -> None:
-    """Status prints sizes with binary units, and omits figures without a value."""
+def test_status_prints_sizes_with_units() -> None:
+    """Status prints sizes with binary units, and omits fields that have no value."""
     rows = status_view.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
     )
@@ -76,7 +76,7 @@ def test_status_prints_figures_with_units() -> None:
     assert rows == {"a": "2 KiB", "image last": "never", "ro": "yes"}
 
 
-def test_each_printed_size_has_a_label() -> None:
+def test_status_prints_a_label_for_each_size() -> None:
     """Each printed size has a label in words; a capacity of 0 is "unlimited"."""
     rows = status_view.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
@@ -102,7 +102,7 @@ def test_status_shows_upload_speed_and_remaining_time(
 
 
 def test_status_shows_an_outage_once() -> None:
-    """Status prints the reason of an outage only in its state."""
+    """Status prints the reason for an outage only once, in the line that shows the state."""
     part = {"last_error": ""}
     figures = dict.fromkeys(("upload", "chain", "image", "compaction", "reclaim"), part) | {
         "state": "serving",
@@ -115,12 +115,13 @@ def test_status_shows_an_outage_once() -> None:
         "outage": {"age_s": 25.0, "why": "connection refused", "silent_s": 0.0},
     }
 
-    assert status_view.state_of(figures) == "serving, bucket away since 25 s: connection refused"
+    shown = "serving, bucket unavailable for 25 s: connection refused"
+    assert status_view.state_of(figures) == shown
     assert status_view.errors_of(figures) == {"error of follow": "another reason"}
 
 
 def test_status_prints_latencies_as_quantiles() -> None:
-    """Status prints latency buckets only in its JSON output."""
+    """Only the JSON output of status has the buckets of the latency histograms."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
 
@@ -134,7 +135,7 @@ def test_status_prints_latencies_as_quantiles() -> None:
 def test_status_reads_the_age_of_the_last_image_from_the_bucket(
     program: Program, mounted: Place
 ) -> None:
-    """Status reports the same age of the last image before and after an unmount."""
+    """Status reports the same time of the last image before and after an unmount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)
 
@@ -142,7 +143,7 @@ def test_status_reads_the_age_of_the_last_image_from_the_bucket(
 
 
 @pytest.mark.mount
-def test_compression_ratio_is_hidden_until_all_blocks_are_uploaded(
+def test_status_hides_the_compression_ratio_until_all_blocks_are_uploaded(
     program: Program, mounted: Place
 ) -> None:
     """Status shows no compression ratio while blocks wait for their upload."""
@@ -151,7 +152,7 @@ def test_compression_ratio_is_hidden_until_all_blocks_are_uploaded(
     program.ok("flush", mounted.mountpoint)
     after = program.status(mounted.mountpoint)
 
-    if before["upload"]["pending_blocks"]:  # A loaded machine may have uploaded the blocks already.
+    if before["upload"]["pending_blocks"]:  # On a loaded machine, no block may be left to upload.
         assert before["compression_ratio"] is None
     assert after["compression_ratio"] == pytest.approx(
         after["block_bytes"] / after["stored_bytes"], abs=0.001
@@ -165,14 +166,16 @@ def test_status_fits_one_screen_and_starts_with_the_state(program: Program, moun
     lines = [line.split() for line in program.ok("status", mounted.mountpoint).splitlines()]
 
     assert lines[0] == ["state", "serving"]
-    assert len(lines) <= 24  # number of lines of a terminal
+    assert len(lines) <= 24  # A terminal has 24 lines.
     everything = program.ok("status", "--all", mounted.mountpoint)
     assert "requests getattr" in everything
     assert ["requests", "getattr"] not in [line[:2] for line in lines]
 
 
 @pytest.mark.mount
-def test_status_check_exits_like_a_monitoring_plugin(program: Program, mounted: Place) -> None:
+def test_status_check_exits_with_the_statuses_of_a_monitoring_plugin(
+    program: Program, mounted: Place
+) -> None:
     good = program.run("status", "--check", "--max-pending", "1G", mounted.mountpoint)
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     doubtful = program.run("status", "--check", "--max-pending", "1000", mounted.mountpoint)
@@ -207,7 +210,7 @@ def test_status_check_without_a_mount_is_critical(program: Program, place: Place
 @pytest.mark.parametrize(
     "words", [("--min-free", "101"), ("--max-age", "-1"), ("--max-pending", "much")]
 )
-def test_status_check_refuses_an_impossible_limit(
+def test_status_check_refuses_an_invalid_limit(
     program: Program, place: Place, words: tuple[str, str]
 ) -> None:
     done = program.run("status", "--check", *words, place.url)

@@ -28,7 +28,7 @@ def lose_machine(program: Program, place: Place) -> None:
 
 
 def table(program: Program, *words: str) -> dict[str, str]:
-    """Return the printed rows of status; on a wide terminal each row is one line."""
+    """Return the rows that status prints; on a wide terminal each row is one line."""
     program.environment["COLUMNS"] = "2000"
     lines = program.run("status", *words).stdout.splitlines()
     return {line[:14].strip(): line[14:].strip() for line in lines}
@@ -38,7 +38,7 @@ def table(program: Program, *words: str) -> dict[str, str]:
 def test_status_of_a_lost_host_prints_the_takeover_command(
     program: Program, mounted: Place
 ) -> None:
-    """Status of a lost writer's bucket needs no local state, and the printed command works."""
+    """If the writer is lost, status on another host prints a takeover command that succeeds."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
     before = program.status(mounted.mountpoint)
@@ -86,7 +86,7 @@ def test_status_after_a_kill_on_this_host_advises_no_takeover(
 
 
 @pytest.mark.mount
-def test_status_names_a_missing_changelog_and_has_status_12(
+def test_status_names_a_missing_changelog_and_exits_with_12(
     program: Program, mounted: Place
 ) -> None:
     for name in "abc":
@@ -104,7 +104,9 @@ def test_status_names_a_missing_changelog_and_has_status_12(
     assert rows["next"] == f"s3fs-meta fsck -n --cachedir {program.cachedir} {mounted.url}"
 
 
-def test_status_of_a_new_filesystem_says_never_mounted(program: Program, place: Place) -> None:
+def test_status_of_a_new_filesystem_reports_that_it_was_never_mounted(
+    program: Program, place: Place
+) -> None:
     rows = table(program, place.url)
     assert rows["lease"] == "free; no host has ever mounted the filesystem for writing"
     assert rows["last image"].endswith("0 changelogs after it")
@@ -128,7 +130,7 @@ def test_status_without_the_passphrase_checks_only_object_names(
     assert "size" not in unproven
 
 
-def test_status_of_a_directory_without_a_filesystem_has_status_5(
+def test_status_exits_with_5_for_a_directory_without_a_filesystem(
     program: Program, tmp_path: Path
 ) -> None:
     for url in (f"local://{tmp_path}", f"local://{tmp_path}/missing"):
@@ -147,5 +149,5 @@ def test_status_of_a_directory_without_a_filesystem_has_status_5(
         (-1, "in the future by this host's clock"),
     ],
 )
-def test_age_has_at_most_two_units(time_ns: int, text: str) -> None:
+def test_status_prints_ages_with_at_most_two_units(time_ns: int, text: str) -> None:
     assert status_bucket.age(time_ns) == text

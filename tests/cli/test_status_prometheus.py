@@ -1,4 +1,4 @@
-"""The output of ``status --prometheus``."""
+"""The metrics that ``status --prometheus`` prints."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.programs import Program
 
 
 def _samples(page: str) -> dict[str, float]:
-    """Return the samples whose only label is the mountpoint, and request counts by operation."""
+    """Return samples with the mountpoint as their only label, and request counts by operation."""
     found = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -25,7 +25,9 @@ def _samples(page: str) -> dict[str, float]:
 
 
 @pytest.mark.mount
-def test_prometheus_output_has_the_figures_of_a_mount(program: Program, mounted: Place) -> None:
+def test_prometheus_output_contains_the_metrics_of_a_mount(
+    program: Program, mounted: Place
+) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     (mounted.mountpoint / "f").rename(mounted.mountpoint / "g")
 
@@ -43,7 +45,7 @@ def test_prometheus_output_has_the_figures_of_a_mount(program: Program, mounted:
 
 @pytest.mark.mount
 def test_prometheus_output_reports_a_killed_mount_as_down(program: Program, mounted: Place) -> None:
-    """For a killed mount status --prometheus succeeds, so that a cron job updates its file."""
+    """For a killed mount, status --prometheus succeeds, so a cron job still updates its file."""
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -60,7 +62,7 @@ def test_prometheus_output_reports_a_path_without_a_mount_as_down(
 
 
 @pytest.mark.mount
-def test_mount_serves_its_figures_over_http(program: Program, place: Place) -> None:
+def test_mount_serves_its_metrics_over_http(program: Program, place: Place) -> None:
     program.ok("mount", "-o", "metrics=0", place.url, place.mountpoint)
     address = program.status(place.mountpoint)["metrics"]
 

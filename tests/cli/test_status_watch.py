@@ -16,7 +16,7 @@ from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, ROOT, Program
 
-END: Final = "share"  # a word in the heading of the last table of a screen
+END: Final = "share"  # This word is in the heading of the last table of each screen.
 
 BOUNDS = [0.001, 0.01]
 
@@ -45,7 +45,7 @@ def _latency(counts: list[int], **changed: float) -> dict[str, Any]:
     return {"bounds_s": BOUNDS, "operations": operations} | figures | changed
 
 
-def test_watch_shows_rates_between_two_readings() -> None:
+def test_status_watch_shows_rates_between_two_readings() -> None:
     later = _figures(
         latency=_latency([100, 20, 0], read_bytes=4 << 20, waiting=2, oldest_s=3.0),
         cache={"bytes": 1 << 20, "bytes_max": 1 << 30, "hits": 3, "misses": 1},
@@ -62,7 +62,7 @@ def test_watch_shows_rates_between_two_readings() -> None:
     assert shown.operations == [["read", "10/s", "5.5 ms", "9.9 ms"]]
 
 
-def test_watch_shows_processes_with_their_share_of_requests() -> None:
+def test_status_watch_shows_the_share_of_requests_of_each_process() -> None:
     processes = [
         {"pid": 7, "name": "tar", "uid": 0, "requests": 30},
         {"pid": None, "name": "write-back by the kernel", "uid": None, "requests": 10},
@@ -77,8 +77,8 @@ def test_watch_shows_processes_with_their_share_of_requests() -> None:
     ]
 
 
-def test_watch_of_an_older_daemon_shows_no_times() -> None:
-    """A daemon of an older version reports no operation times."""
+def test_status_watch_omits_times_that_an_older_daemon_does_not_report() -> None:
+    """A daemon of an older version does not report how long operations take."""
     old = {key: value for key, value in _figures().items() if key != "latency"}
 
     shown = view(TimedFigures(0.0, old), TimedFigures(2.0, old), {})
@@ -87,7 +87,7 @@ def test_watch_of_an_older_daemon_shows_no_times() -> None:
     assert shown.rows["requests"] == "0/s"
 
 
-def test_watch_escapes_control_characters_of_process_names() -> None:
+def test_status_watch_escapes_control_characters_in_process_names() -> None:
     """Terminal escapes in the name of another user's process are not printed."""
     one = {"pid": 5, "uid": 0, "name": "x\x1b[2J", "requests": 3}
     later = _figures(why="disk \x1b[31mfull", mountpoint="/m\x1b]0;x\x07")
@@ -102,7 +102,9 @@ def test_watch_escapes_control_characters_of_process_names() -> None:
     assert r"x\x1b[2J" in shown
 
 
-def test_watch_shows_errors_without_interpreting_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_watch_prints_brackets_in_errors_unchanged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     later = _figures(image={"last_error": "[red]refused"})
 
     Console(markup=False).print(
@@ -129,15 +131,15 @@ def _screen(watching: "subprocess.Popen[str]", mountpoint: Path) -> str:
     assert watching.stdout is not None
     lines: list[str] = []
     while not lines or END not in lines[-1]:
-        os.statvfs(mountpoint)  # The kernel does not cache the result.
+        os.statvfs(mountpoint)  # The kernel sends each statfs call to the daemon.
         lines.append(watching.stdout.readline())
-        assert lines[-1], "the command has exited"
+        assert lines[-1], "the command exited early"
     return "".join(lines)
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watch_prints_screens_until_a_signal_and_exits_with_0(
+def test_status_watch_runs_until_a_signal_and_exits_with_0(
     program: Program, mounted: Place, number: signal.Signals
 ) -> None:
     watching = _begin(program, mounted.mountpoint)
@@ -156,7 +158,7 @@ def test_watch_prints_screens_until_a_signal_and_exits_with_0(
 
 
 @pytest.mark.mount
-def test_watch_exits_with_0_when_the_filesystem_is_unmounted(
+def test_status_watch_exits_with_0_when_the_filesystem_is_unmounted(
     program: Program, mounted: Place
 ) -> None:
     watching = _begin(program, mounted.mountpoint)
@@ -171,5 +173,5 @@ def test_watch_exits_with_0_when_the_filesystem_is_unmounted(
     assert output.splitlines()[-1].startswith(mounted.url)
 
 
-def test_watch_of_a_path_without_a_mount_fails(program: Program, tmp_path: Path) -> None:
+def test_status_watch_of_a_path_without_a_mount_fails(program: Program, tmp_path: Path) -> None:
     assert program.run("status", "--watch", tmp_path).returncode == ExitStatus.NOT_MOUNTED

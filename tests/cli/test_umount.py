@@ -1,4 +1,4 @@
-"""Unmounts by the umount command, by other programs and by signals."""
+"""Unmounting with the umount command, with other programs and with signals."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def test_sigterm_unmounts_and_uploads_everything(
 
 
 def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted: Place) -> None:
-    """A umount command after fusermount3 -u waits until the lease is released."""
+    """After fusermount3 -u, the umount command waits until the daemon releases the lease."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
 
@@ -43,12 +43,14 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
     assert program.status(mounted.url)["state"] == "free"
 
 
-def test_umount_with_force_succeeds_if_the_upload_fails(program: Program, mounted: Place) -> None:
-    """If the upload fails, umount fails; umount --force leaves the changes on this host."""
+def test_umount_with_force_unmounts_even_if_the_upload_fails(
+    program: Program, mounted: Place
+) -> None:
+    """If the upload fails, umount keeps the mount; umount --force keeps changes on this host."""
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # A file instead of the directory prevents the creation of changelogs.
+    chain.touch()  # A file at the path of the directory prevents the creation of changelogs.
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)
@@ -73,11 +75,11 @@ def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> 
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes bind mounts")
-def test_umount_names_a_bind_mount_that_keeps_the_filesystem_busy(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make bind mounts")
+def test_umount_error_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The command in the error unmounts the bind mount, and then the daemon exits."""
+    """The error shows how to unmount the bind mount; the daemon exits after that unmount."""
     other = tmp_path / "other place"
     other.mkdir()
     subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)
@@ -96,16 +98,16 @@ def test_flush_and_umount_of_a_read_only_mount_succeed(program: Program, place: 
     """A read-only mount has nothing to upload, so flush and umount succeed."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
-    assert program.ok("flush", place.mountpoint) == "the bucket already holds everything\n"
+    assert program.ok("flush", place.mountpoint) == "the bucket already has all changes\n"
     done = program.run("umount", place.mountpoint)
 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_read_only_mount_reports_changes_of_a_killed_mount_once(
+def test_umount_of_a_read_only_mount_reports_changes_of_a_killed_mount_once(
     program: Program, place: Place
 ) -> None:
-    """The umount of a read-only mount reports changes of an earlier killed mount once."""
+    """Umount prints once how to upload the changes of an earlier, killed mount."""
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"on this disk")
@@ -122,7 +124,7 @@ def test_read_only_mount_reports_changes_of_a_killed_mount_once(
     assert done.stderr.count("mount the filesystem for writing, then unmount it") == 1
 
 
-def test_umount_of_a_path_that_was_never_mounted_has_status_8(
+def test_umount_exits_with_8_if_the_path_was_never_mounted(
     program: Program, tmp_path: Path
 ) -> None:
     assert program.run("umount", tmp_path).returncode == 8

@@ -1,4 +1,4 @@
-"""The unpin command, on real mounts."""
+"""The unpin command, which removes a pin from a real mount."""
 
 import json
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_unpinned_tree_may_be_evicted(program: Program, mounted: Place) -> None:
-    """Unpinning a path inside a pinned tree is refused and ends no pin."""
+    """Unpinning a path inside a pinned tree is refused, and the pin of the tree remains."""
     mnt = mounted.mountpoint
     (mnt / "top").mkdir()
     (mnt / "top" / "f").write_bytes(b"content")

@@ -1,4 +1,4 @@
-"""The version command."""
+"""The version command, which prints the versions of the program and its libraries."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.cli import entry
 
 
-def test_version_command_lists_the_versions_of_all_parts(
+def test_version_command_lists_program_and_library_versions(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The command prints the versions of the program and its libraries for bug reports."""

@@ -1,4 +1,4 @@
-"""The versions command."""
+"""The versions command, which lists the versions of a file."""
 
 import json
 import os
@@ -18,9 +18,7 @@ def listed(program: Program, place: Place, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_versions_of_a_path_that_never_existed_is_wrong_usage(
-    program: Program, place: Place
-) -> None:
+def test_versions_command_refuses_a_path_that_never_existed(program: Program, place: Place) -> None:
     refused = program.run("versions", place.url, "d/../x")
     assert refused.returncode == ExitStatus.USAGE
     refused = program.run("versions", place.url, "nothing")
@@ -29,10 +27,10 @@ def test_versions_of_a_path_that_never_existed_is_wrong_usage(
 
 
 @pytest.mark.mount
-def test_each_saved_version_of_a_file_is_listed_and_restored(
+def test_every_version_of_a_file_is_listed_and_can_be_restored(
     program: Program, mounted: Place, tmp_path: os.PathLike[str]
 ) -> None:
-    """Each version saved in place, by rename or before a removal can be restored."""
+    """Versions written in place, replaced by a rename, or removed later can all be restored."""
     directory = mounted.mountpoint / "reports"
     directory.mkdir()
     report, draft = directory / "report.txt", directory / "draft"
@@ -70,8 +68,10 @@ def test_each_saved_version_of_a_file_is_listed_and_restored(
 
 
 @pytest.mark.mount
-def test_versions_of_a_mounted_file_are_named_by_its_path(program: Program, mounted: Place) -> None:
-    """A mount lists versions before their upload; after the upload mount and bucket agree."""
+def test_versions_command_accepts_the_path_of_a_mounted_file(
+    program: Program, mounted: Place
+) -> None:
+    """Only the mount lists versions not yet uploaded; after a flush, the URL lists the same."""
     path = mounted.mountpoint / "d" / "f"
     path.parent.mkdir()
     path.write_bytes(b"first")
@@ -95,7 +95,9 @@ def test_versions_of_a_mounted_file_are_named_by_its_path(program: Program, moun
 
 
 @pytest.mark.mount
-def test_removed_file_is_found_by_a_pattern(program: Program, mounted: Place) -> None:
+def test_versions_command_finds_a_removed_file_by_a_pattern(
+    program: Program, mounted: Place
+) -> None:
     directory = mounted.mountpoint / "reports"
     directory.mkdir()
     for name in ("2025.pdf", "2026.pdf", "notes", "odd\n.pdf"):
@@ -121,7 +123,9 @@ def test_removed_file_is_found_by_a_pattern(program: Program, mounted: Place) ->
 
 
 @pytest.mark.mount
-def test_versions_lists_attribute_changes_only_on_request(program: Program, mounted: Place) -> None:
+def test_versions_command_lists_attribute_changes_only_on_request(
+    program: Program, mounted: Place
+) -> None:
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
     program.ok("flush", mounted.mountpoint)

@@ -1,4 +1,4 @@
-"""The warm command, on real mounts."""
+"""The warm command, which downloads directory trees into the cache of a real mount."""
 
 import contextlib
 import json
@@ -53,8 +53,8 @@ def _away(place: Place) -> Iterator[None]:
         aside.rename(place.bucket)
 
 
-def test_warm_caches_the_given_tree(program: Program, mounted: Place) -> None:
-    """Warm does not download other trees, and a second run downloads nothing."""
+def test_warm_command_caches_the_given_tree(program: Program, mounted: Place) -> None:
+    """Warm downloads only the given tree, and a second run downloads nothing."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     assert _warm(program, mnt / "top") == {
@@ -73,7 +73,7 @@ def test_warm_caches_the_given_tree(program: Program, mounted: Place) -> None:
     assert program.ok("warm", mnt) == "1 MiB downloaded, all 4 MiB cached\n"
 
 
-def test_warm_accepts_several_paths_and_follows_symlinks(
+def test_warm_command_accepts_several_paths_and_follows_symlinks(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     content = _cold_tree(program, mounted)
@@ -83,7 +83,7 @@ def test_warm_accepts_several_paths_and_follows_symlinks(
     assert found["fetched_bytes"] == MIB + len(content["top/d/a"])
 
 
-def test_warm_refuses_missing_unmounted_and_too_many_paths(
+def test_warm_command_refuses_missing_unmounted_and_too_many_paths(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """Warm prints one line for a missing path, an unmounted path or too many paths."""
@@ -94,11 +94,13 @@ def test_warm_refuses_missing_unmounted_and_too_many_paths(
     some = [mounted.mountpoint] * (PINS_MAX + 1)
     done = program.run("warm", *some)
     assert (done.returncode, done.stderr.count("\n")) == (ExitStatus.USAGE, 1)
-    assert "name their directory" in done.stderr
+    assert "use a directory that contains them" in done.stderr
 
 
-def test_warm_without_the_bucket_lists_the_missing_files(program: Program, mounted: Place) -> None:
-    """Without the bucket warm fails as for an unreachable store, except for a cached tree."""
+def test_warm_command_without_the_bucket_lists_the_missing_files(
+    program: Program, mounted: Place
+) -> None:
+    """If the bucket is unreachable, warm succeeds only for a cached tree."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     _warm(program, mnt / "top" / "d")
@@ -111,8 +113,10 @@ def test_warm_without_the_bucket_lists_the_missing_files(program: Program, mount
 
 
 @pytest.mark.slow
-def test_warm_lists_missing_files_in_its_json_output(program: Program, mounted: Place) -> None:
-    """With --json a failed download has the same exit status as without --json."""
+def test_warm_command_lists_missing_files_in_its_json_output(
+    program: Program, mounted: Place
+) -> None:
+    """If a download fails, warm exits with the same status with and without --json."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     with _away(mounted):
@@ -124,8 +128,8 @@ def test_warm_lists_missing_files_in_its_json_output(program: Program, mounted: 
     assert done.returncode == ExitStatus.STORE
 
 
-def test_warm_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Place) -> None:
-    """The error shows the sizes of the tree and the cache, and warm downloads nothing."""
+def test_warm_command_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Place) -> None:
+    """Warm prints the sizes of the tree and of the cache, and downloads nothing."""
     program.ok("mount", "-o", "cachesize=64M", place.url, place.mountpoint)
     mnt = place.mountpoint
     for name in range(2):
@@ -138,7 +142,7 @@ def test_warm_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Pla
     assert "room for 64.0 MiB" in done.stderr
     done = program.run("warm", "--pin", mnt / "0")
     assert done.returncode == ExitStatus.REQUEST
-    assert "33.0 MiB, and pins use at most 32.0 MiB" in done.stderr
+    assert "33.0 MiB, but pins use at most 32.0 MiB" in done.stderr
     assert program.status(mnt)["cache"]["bytes"] == 0
     assert _warm(program, mnt / "0")["fetched_bytes"] == 33 * MIB
     program.ok("umount", mnt)
@@ -147,7 +151,7 @@ def test_warm_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Pla
 def test_pinned_tree_stays_cached_after_a_kill_and_a_remount(
     program: Program, place: Place
 ) -> None:
-    """After a kill the next mount knows the pin before it evicts any block."""
+    """After a kill, the next mount reads the list of pins before it evicts any block."""
     options = ("-o", "cachesize=64M,read_timeout=1", place.url, str(place.mountpoint))
     program.ok("mount", *options)
     mnt = place.mountpoint
@@ -176,7 +180,7 @@ def test_pinned_tree_stays_cached_after_a_kill_and_a_remount(
 def test_follower_keeps_pinned_content_up_to_date(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A follower downloads changed files of a pin before a program reads them."""
+    """A follower downloads changed files of a pinned tree before a program reads them."""
     follower = Program(tmp_path / "follower")
     mnt = tmp_path / "follow"
     mnt.mkdir()
@@ -197,10 +201,10 @@ def test_follower_keeps_pinned_content_up_to_date(
         follower.ok("umount", mnt)
 
 
-def test_mount_of_a_point_in_time_can_be_warmed(
+def test_mount_of_a_point_in_time_can_be_warmed_and_pinned(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Pins of a mount of the past end when it is unmounted."""
+    """When a mount of a point in time is unmounted, its pins are removed."""
     _cold_tree(program, mounted)
     mnt = tmp_path / "past"
     mnt.mkdir()
@@ -214,8 +218,8 @@ def test_mount_of_a_point_in_time_can_be_warmed(
     assert json.loads(program.ok("pins", "--json", mounted.mountpoint))["pins"] == []
 
 
-def test_warm_shows_progress_until_an_interrupt(program: Program, mounted: Place) -> None:
-    """After Ctrl-C warm stops the download and prints how to continue."""
+def test_warm_command_shows_progress_until_an_interrupt(program: Program, mounted: Place) -> None:
+    """Ctrl-C stops the download, and warm prints how to continue it."""
     _cold_tree(program, mounted)
     program.ok("set", mounted.mountpoint, "download_limit=1K")
     ours, theirs = pty.openpty()
@@ -234,7 +238,7 @@ def test_warm_shows_progress_until_an_interrupt(program: Program, mounted: Place
         while b"downloading" not in shown:
             shown += os.read(ours, 4096)
         running.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # EIO means that the command has exited.
+        with contextlib.suppress(OSError):  # The read fails with EIO after the command has exited.
             while more := os.read(ours, 4096):
                 shown += more
         running.wait(PROCESS_S_MAX)

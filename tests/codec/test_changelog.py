@@ -185,7 +185,7 @@ def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
         ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), "00"),
     ],
 )
-def test_changelog_of_an_image_refuses_another_txg_or_a_later_epoch(
+def test_changelog_with_an_image_of_another_txg_or_later_epoch_is_refused(
     image: ManifestRef | None,
 ) -> None:
     """The image that a changelog announces has the same txg, and no later epoch."""
@@ -432,7 +432,7 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_part_with_the_wrong_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
+def test_changelog_part_with_the_wrong_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
     """A changelog contains the name and the hash of each part, and accepts no other object."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
@@ -504,7 +504,7 @@ def test_malformed_name_is_not_parsed_as_a_changelog_or_part(key: str) -> None:
     assert parse_part_key(key) is None
 
 
-# Changelogs and a part of version 1, as they exist in buckets.
+# Three changelogs and a part of version 1, as they exist in buckets.
 GROUP_1 = bytes.fromhex(
     """
     533346534d455441000100006368616e67657300000003c3000000000000000000000000000000000128b52f
@@ -562,11 +562,11 @@ PART_1 = bytes.fromhex(
     [(GROUP_1, GROUP), (FENCE_1, FENCE), (IMAGE_1, IMAGE)],
     ids=["group", "fence", "image"],
 )
-def test_changelogs_of_version_1_can_be_read_forever(data: bytes, link: Changelog) -> None:
+def test_changelogs_of_version_1_can_still_be_read(data: bytes, link: Changelog) -> None:
     assert decode(KEY, data, PLAIN) == link
 
 
-def test_changelog_parts_of_version_1_can_be_read_forever() -> None:
+def test_changelog_parts_of_version_1_can_still_be_read() -> None:
     ref = PartRef(part_key(PREFIX, 0), content_hash(PART_1))
 
     assert decode_part(ref, PART_1, PLAIN) == SECTION

@@ -9,7 +9,7 @@ from s3fs_meta.codec import changelog, envelope
 from s3fs_meta.codec.changelog import NO_CHANGES
 from tests.codec.changelogs import GROUP, KEY, PLAIN
 
-# A reference cycle contains the error and its traceback, so only the collector frees them.
+# The error and its traceback form a cycle, which only the garbage collector frees.
 _REFUSE_AND_COLLECT = """
 import gc, sys
 from s3fs_meta.codec.changelog import decode, key_of

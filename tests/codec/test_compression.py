@@ -95,7 +95,9 @@ def test_zstd_window_larger_than_the_content_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["zstd-1", "zstd-9", "zstd-19"])
 @pytest.mark.parametrize("plain_bytes", [9, 100, 1000, 1025, 65_537, 300_000])
-def test_own_zstd_windows_are_never_larger_than_the_content(name: str, plain_bytes: int) -> None:
+def test_written_zstd_frames_have_no_window_larger_than_the_content(
+    name: str, plain_bytes: int
+) -> None:
     """The check of zstd windows accepts all frames that this program writes."""
     data = bytes(plain_bytes)
     packed = Compressor.for_name(name).compress(data)
@@ -112,10 +114,10 @@ def test_zstd_frame_without_a_declared_size_is_refused() -> None:
 
 
 def test_zstd_frame_with_a_wrong_declared_size_is_refused() -> None:
-    """A frame that declares more bytes than it contains gives an error, not invented bytes."""
+    """A frame that declares more bytes than it contains raises an error and returns no bytes."""
     frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
     parameters = zstandard.get_frame_parameters(frame[1:])
-    # The low byte of the content size; the method, magic number and descriptor precede it.
+    # The low byte of the content size follows the method, magic number and descriptor.
     frame[6] ^= 1
     lie = zstandard.get_frame_parameters(frame[1:]).content_size
 
@@ -139,7 +141,7 @@ def test_bytes_after_a_zstd_frame_are_refused(tail: bytes) -> None:
         decompress(Compressor.for_name("zstd-1").compress(TEXT) + tail, len(TEXT))
 
 
-def test_error_about_an_unknown_compression_method_names_both_causes() -> None:
+def test_error_about_an_unknown_compression_method_names_two_possible_causes() -> None:
     """An unknown method means either damage or a newer program."""
     with pytest.raises(DecompressionError, match="damaged, or a newer s3fs-meta wrote them"):
         decompress(b"\x07data", 4)
@@ -166,7 +168,7 @@ def test_threads_can_share_one_compressor() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
-def test_any_bytes_survive_compression(data: bytes, times: int, name: str) -> None:
+def test_arbitrary_bytes_survive_compression(data: bytes, times: int, name: str) -> None:
     """Compression adds at most one byte, which names the method."""
     packed = Compressor.for_name(name).compress(data * times)
 
@@ -176,7 +178,7 @@ def test_any_bytes_survive_compression(data: bytes, times: int, name: str) -> No
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.integers(0, 3), st.booleans(), st.binary(max_size=200), st.integers(0, 1 << 40))
-def test_decompressing_random_bytes_gives_the_expected_length_or_an_error(
+def test_decompressing_random_bytes_returns_the_expected_length_or_fails(
     method: int, frame: bool, data: bytes, plain_bytes: int
 ) -> None:
     magic = zstandard.FRAME_HEADER if frame else b""
@@ -187,7 +189,7 @@ def test_decompressing_random_bytes_gives_the_expected_length_or_an_error(
     assert len(content) == plain_bytes
 
 
-def test_flipped_bit_of_a_frame_gives_the_expected_length_or_an_error() -> None:
+def test_frame_with_a_flipped_bit_decompresses_to_the_expected_length_or_fails() -> None:
     """A compressed frame has no checksum; the hash of its block detects other changes."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):

@@ -30,7 +30,7 @@ def test_envelope_round_trips(keyring: Keyring, payload: bytes) -> None:
 
 
 @both
-def test_envelope_seals_and_opens_memoryviews(keyring: Keyring) -> None:
+def test_envelope_can_be_sealed_and_opened_with_memoryviews(keyring: Keyring) -> None:
     data = encode(b"piece", KEY, memoryview(PAYLOAD), keyring, level=3)
 
     assert decode(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
@@ -94,7 +94,7 @@ def test_every_truncation_and_extension_of_an_envelope_is_detected(keyring: Keyr
 
 @both
 def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyring) -> None:
-    """An envelope of an unknown version is damaged only if the checksum of version 1 is right."""
+    """An envelope of unknown version is newer, unless its checksum is right for version 1."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
@@ -168,7 +168,7 @@ def test_random_bytes_are_refused_as_an_envelope(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
-def test_authentic_envelope_with_any_fields_is_refused_or_consistent(
+def test_authentic_envelope_with_arbitrary_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
     """An envelope with a right checksum is decoded to its declared length or refused."""
@@ -196,5 +196,5 @@ ENCRYPTED_ENVELOPE_1 = bytes.fromhex(
 @pytest.mark.parametrize(
     ("keyring", "data"), [(PLAIN, PLAIN_ENVELOPE_1), (ENCRYPTED, ENCRYPTED_ENVELOPE_1)]
 )
-def test_envelopes_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
+def test_envelopes_of_version_1_can_still_be_read(keyring: Keyring, data: bytes) -> None:
     assert decode(b"piece", KEY, data, keyring) == b"page of a database " * 3

@@ -53,7 +53,7 @@ def _refused(payload: bytes, key: ObjectKey = KEY) -> None:
 
 
 @both
-def test_index_object_round_trips(keyring: Any) -> None:
+def test_history_index_object_round_trips(keyring: Any) -> None:
     assert KEY == "history/2/000000001025-000000002048"
     assert INDEX.first == 1025
     for made in (INDEX, replace(INDEX, inodes=Inodes.of(()), names=(), unknown=0)):
@@ -68,7 +68,7 @@ def test_index_object_round_trips(keyring: Any) -> None:
     st.lists(st.tuples(_INOS, _MASKS, _MASKS), unique_by=lambda row: row[0]),
     st.lists(st.tuples(_INOS, _NAMES, st.integers(256, 2**63 - 2), _INOS, _MASKS)),
 )
-def test_every_index_object_of_valid_rows_round_trips(
+def test_every_history_index_object_with_valid_rows_round_trips(
     inodes: list[tuple[int, int, int]], names: list[tuple[int, bytes, int, int, int]]
 ) -> None:
     rows = {
@@ -86,7 +86,7 @@ def test_every_index_object_of_valid_rows_round_trips(
     assert decode(KEY, encode(made, PLAIN), PLAIN) == made
 
 
-def test_changed_inode_is_found_by_number_in_an_index_object() -> None:
+def test_changed_inode_is_found_by_number_in_a_history_index_object() -> None:
     assert [INDEX.inodes.find(row.ino) for row in INODES] == list(INODES)
     assert INDEX.inodes.find(Ino(8)) is None
     assert INDEX.inodes.find(Ino(2**62 + 1)) is None
@@ -112,13 +112,13 @@ def test_changed_inode_is_found_by_number_in_an_index_object() -> None:
     ],
     ids=str,
 )
-def test_index_object_with_a_wrong_field_is_refused(wrong: dict[str, Any]) -> None:
+def test_history_index_object_with_a_wrong_field_is_refused(wrong: dict[str, Any]) -> None:
     decode(KEY, envelope.encode(b"history", KEY, _payload(_header(), _columns()), PLAIN), PLAIN)
     _refused(_payload(_header(**wrong), _columns()))
 
 
 @pytest.mark.parametrize("field", sorted(json.loads(dump_header(INDEX))))
-def test_index_object_without_a_field_is_refused(field: str) -> None:
+def test_history_index_object_with_a_missing_field_is_refused(field: str) -> None:
     header = _header()
     del header[field]
     _refused(_payload(header, _columns()))
@@ -139,7 +139,7 @@ def test_index_object_without_a_field_is_refused(field: str) -> None:
     ],
     ids=["order", "twice", "mask", "cookie", "both", "ino", "parent", "slash", "nul"],
 )
-def test_index_object_with_invalid_removed_names_is_not_written(
+def test_history_index_object_with_invalid_removed_names_is_not_written(
     names: tuple[RemovedName, ...],
 ) -> None:
     with pytest.raises(FormatError):
@@ -151,12 +151,14 @@ def test_index_object_with_invalid_removed_names_is_not_written(
     [(INODES[1], INODES[0]), (INODES[0], INODES[0]), (ChangedInode(Ino(5), 0, 0),)],
     ids=["order", "twice", "unchanged"],
 )
-def test_index_object_with_invalid_inodes_is_not_written(inodes: tuple[ChangedInode, ...]) -> None:
+def test_history_index_object_with_invalid_inodes_is_not_written(
+    inodes: tuple[ChangedInode, ...],
+) -> None:
     with pytest.raises(FormatError):
         encode(replace(INDEX, inodes=Inodes.of(inodes)), PLAIN)
 
 
-def test_truncated_or_extended_index_object_is_refused() -> None:
+def test_truncated_or_extended_history_index_object_is_refused() -> None:
     whole = _payload(_header(), _columns())
     for size in (0, 3, 4, 100, len(whole) - 1):
         _refused(whole[:size])
@@ -164,20 +166,20 @@ def test_truncated_or_extended_index_object_is_refused() -> None:
     _refused(struct.pack(">I", 1 << 31) + whole[4:])
 
 
-def test_inode_numbers_that_overflow_in_an_index_object_are_refused() -> None:
+def test_history_index_object_with_overflowing_inode_numbers_is_refused() -> None:
     steps = array("Q", [2**63, 2**63, 2**63])
     steps.byteswap()
     _refused(_payload(_header(), steps.tobytes() + _columns()[24:]))
 
 
-def test_error_about_a_newer_index_object_advises_an_upgrade() -> None:
+def test_error_about_a_newer_history_index_object_advises_an_upgrade() -> None:
     data = envelope.encode(b"history", KEY, _payload(_header(version=2), _columns()), PLAIN)
     with pytest.raises(NewerFormatError, match="history index version 2"):
         decode(KEY, data, PLAIN)
 
 
 @both
-def test_every_flipped_bit_of_an_index_object_is_detected(keyring: Any) -> None:
+def test_every_flipped_bit_of_a_history_index_object_is_detected(keyring: Any) -> None:
     data = encode(INDEX, keyring)
     for at in range(len(data)):
         with pytest.raises(FormatError):

@@ -239,14 +239,14 @@ def test_every_damaged_byte_of_an_image_manifest_or_piece_is_detected(keyring: K
             decode_piece(piece, flipped(piece_data, at, at % 8), keyring)
 
 
-def test_image_manifests_of_version_1_can_be_read_forever() -> None:
+def test_image_manifests_of_version_1_can_still_be_read() -> None:
     data = envelope.encode(b"manifest", KEY, MANIFEST_1, PLAIN)
 
     assert decode(KEY, data, PLAIN) == replace(MANIFEST, changelog=NO_HASH)
 
 
 def test_image_manifest_of_version_1_with_a_changelog_field_is_refused() -> None:
-    """The field "changelog" exists only since version 2 of the image manifest."""
+    """The field "changelog" was added in version 2 of the image manifest."""
     payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
 
     with pytest.raises(FormatError, match="unknown field"):
@@ -259,7 +259,7 @@ MANIFEST_2 = b"""\
 """ + MANIFEST_1.removeprefix(b"{\n").replace(b'"version": 1', b'"version": 2')
 
 
-def test_image_manifests_of_version_2_can_be_read_forever() -> None:
+def test_image_manifests_of_version_2_can_still_be_read() -> None:
     data = envelope.encode(b"manifest", KEY, MANIFEST_2, PLAIN)
 
     assert decode(KEY, data, PLAIN) == MANIFEST

@@ -101,7 +101,7 @@ def _stored(fields: dict[str, object], kind: bytes = b"kept") -> bytes:
     ids=str,
 )
 def test_authentic_kept_point_with_wrong_fields_is_refused(change: dict[str, object]) -> None:
-    """Anyone who can write to the bucket of a plain filesystem can make an authentic object."""
+    """In a plain filesystem, anyone who can write to the bucket can make an authentic object."""
     key = point_of(PLAIN).key
     assert kept_point.decode(key, _stored(_fields()), PLAIN) == point_of(PLAIN)
     with pytest.raises(FormatError) as refused:
@@ -125,7 +125,7 @@ def test_error_about_a_newer_kept_point_advises_an_upgrade() -> None:
         kept_point.decode(point_of(PLAIN).key, _stored(_fields() | {"version": 2}), PLAIN)
 
 
-def test_kept_point_before_its_image_is_never_written() -> None:
+def test_kept_point_older_than_its_image_is_never_written() -> None:
     image = ManifestRef(ObjectKey("image/000000000043-3-0000000000000000/manifest"), "cd" * 32)
     with pytest.raises(FormatError):
         kept_point.encode(replace(point_of(PLAIN), image=image), PLAIN)
@@ -168,5 +168,5 @@ def test_valid_names_of_kept_points_are_accepted(name: str) -> None:
         *("Now", "x" * 65, "a\u202e", "a\ud800", "10m", "txg=4"),
     ],
 )
-def test_names_that_look_like_other_points_or_break_a_table_are_refused(name: str) -> None:
+def test_ambiguous_or_unprintable_names_of_kept_points_are_refused(name: str) -> None:
     assert not is_kept_name(name)

@@ -66,7 +66,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
             open_with_passphrase(UUID, PassphraseLock(lock.salt, lock.cost, damaged), b"secret")
 
 
-def test_recovery_key_may_be_typed_in_any_form() -> None:
+def test_recovery_key_may_be_typed_with_or_without_separators() -> None:
     """A recovery key may contain hyphens, spaces or neither, and letters of either case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -98,8 +98,8 @@ def test_typing_mistake_in_a_recovery_key_is_reported_as_a_typing_mistake() -> N
             open_with_recovery_key(UUID, wrapped, typed)
 
 
-def test_another_recovery_key_does_not_open_a_key_slot() -> None:
-    """A key slot refuses the recovery key of another filesystem and a replaced one."""
+def test_key_slot_cannot_be_opened_with_a_different_recovery_key() -> None:
+    """A key slot refuses a recovery key that was replaced or is of another filesystem."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -127,7 +127,9 @@ def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
     ],
     ids=str,
 )
-def test_expensive_key_slots_are_refused(lock: PassphraseLock, wrong: dict[str, object]) -> None:
+def test_key_slots_with_an_excessive_kdf_cost_are_refused(
+    lock: PassphraseLock, wrong: dict[str, object]
+) -> None:
     """A forged superblock must not cause unbounded memory or time for a passphrase hash."""
     with pytest.raises(FormatError):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))

@@ -26,7 +26,7 @@ def test_block_hash_is_equal_for_equal_keys_and_any_kind_of_buffer() -> None:
 
 
 def test_derived_keys_never_change() -> None:
-    """Existing buckets contain values that were computed with the derived keys."""
+    """Derived keys must not change: values in existing buckets were computed with these keys."""
     keyring = Keyring.from_master(MASTER)
 
     assert (

@@ -174,8 +174,8 @@ blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
 """
 
 
-def test_leases_of_version_1_can_be_read_forever() -> None:
-    """The nonce and the machine in a lease of version 1 are unknown."""
+def test_leases_of_version_1_can_still_be_read() -> None:
+    """A lease of version 1 contains neither a nonce nor the identifiers of a machine."""
     assert decode(KEY, LEASE_1) == replace(LEASE, nonce=None, machine=UNKNOWN_MACHINE)
 
 
@@ -196,7 +196,7 @@ def test_lease_without_a_nonce_is_not_written() -> None:
     ],
     ids=str,
 )
-def test_machines_differ_if_an_identifier_known_for_both_differs(
+def test_machines_differ_if_any_identifier_known_for_both_differs(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
     """A machine identifier that is unknown for one of two hosts is not compared."""
@@ -228,5 +228,5 @@ blake3 1b07b9cf3fc1b61db6b74c75fc541b53d6e36b5088de33c48c09b4b1d4c61b1c
 """
 
 
-def test_leases_of_version_2_can_be_read_forever() -> None:
+def test_leases_of_version_2_can_still_be_read() -> None:
     assert decode(KEY, LEASE_2) == LEASE

@@ -81,7 +81,7 @@ def test_malformed_name_is_not_parsed_as_a_level_object(key: str) -> None:
     ids=str,
 )
 def test_inconsistent_level_object_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A level that contradicts itself or its name is neither encoded nor decoded."""
+    """A level object that contradicts itself or its name is neither encoded nor decoded."""
     made = replace(LEVEL, **wrong)
     header = level.dump_header(made)
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)

@@ -83,7 +83,7 @@ def test_every_block_of_a_pack_can_be_read_from_its_record_alone(keyring: Keyrin
 
 @both
 def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
-    """The rows of the blocks in a pack can be rebuilt from the pack without the database."""
+    """A pack contains all values that are needed to rebuild the rows of its blocks."""
     pack = make_pack(keyring, contents(10))
 
     entries = read_index(keyring, KEY, pack.data, len(pack.data))
@@ -96,7 +96,7 @@ def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
 
 
 @both
-def test_open_pack_yields_every_verified_block(keyring: Keyring) -> None:
+def test_opening_a_pack_verifies_and_returns_every_block(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(5))
 
     assert list(open_pack(keyring, KEY, pack.data)) == list(
@@ -106,7 +106,7 @@ def test_open_pack_yields_every_verified_block(keyring: Keyring) -> None:
 
 @both
 def test_index_of_a_pack_needs_at_most_two_range_reads(keyring: Keyring) -> None:
-    """If the first range read misses a part of the index, it returns the range to read next."""
+    """If the first range read returns only a part of the index, one more read is enough."""
     pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
     size = len(pack.data)
     first = pack.data[-PACK_TAIL_BYTES:]
@@ -138,7 +138,9 @@ def test_packs_with_the_same_name_have_different_keys() -> None:
 
 
 @both
-def test_keys_of_another_filesystem_open_no_record_of_a_pack(keyring: Keyring) -> None:
+def test_record_of_a_pack_cannot_be_opened_with_keys_of_another_filesystem(
+    keyring: Keyring,
+) -> None:
     pack = make_pack(keyring, contents(3))
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
@@ -151,7 +153,7 @@ def test_keys_of_another_filesystem_open_no_record_of_a_pack(keyring: Keyring) -
 
 @both
 def test_plain_and_encrypted_packs_are_not_interchangeable(keyring: Keyring) -> None:
-    """A plain pack is refused in an encrypted filesystem, and an encrypted one in a plain one."""
+    """A plain filesystem refuses encrypted packs, and an encrypted one refuses plain packs."""
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
 
@@ -293,7 +295,7 @@ def test_last_block_may_exceed_the_target_size_of_a_pack() -> None:
     assert len(writer.finish().data) <= PACK_BYTES_MAX
 
 
-def test_pack_writer_is_full_at_the_largest_number_of_blocks() -> None:
+def test_pack_writer_is_full_at_the_maximum_number_of_blocks() -> None:
     writer = PackWriter(KEY, PLAIN, "none")
     digest = PLAIN.block_hash(b"x")
     while not writer.full:
@@ -417,7 +419,7 @@ ENCRYPTED_PACK_1 = bytes.fromhex(
 @pytest.mark.parametrize(
     ("keyring", "data"), [(PLAIN, PLAIN_PACK_1), (ENCRYPTED, ENCRYPTED_PACK_1)]
 )
-def test_packs_of_version_1_can_be_read_forever(keyring: Keyring, data: bytes) -> None:
+def test_packs_of_version_1_can_still_be_read(keyring: Keyring, data: bytes) -> None:
     read = list(open_pack(keyring, KEY, data))
 
     assert [content for _, content in read] == [b"a" * 40, b"xyz"]

@@ -100,7 +100,7 @@ def test_superblock_contains_the_master_key_only_in_wrapped_form() -> None:
     assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
-def test_old_superblock_opens_the_same_master_key() -> None:
+def test_old_superblock_still_unlocks_the_same_master_key() -> None:
     """As SECURITY.md states, an old superblock opens with its old passphrase or recovery key."""
     made, keyring, recovery_key = make()
     renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)
@@ -110,7 +110,7 @@ def test_old_superblock_opens_the_same_master_key() -> None:
     assert same_keys(unlock_with_recovery(made, recovery_key), now)
 
 
-def test_objects_of_a_plain_filesystem_can_be_made_from_its_superblock() -> None:
+def test_objects_of_a_plain_filesystem_can_be_forged_with_its_superblock() -> None:
     """As SECURITY.md states, the superblock of a plain filesystem contains all keys."""
     made, keyring, _ = make(None)
     forger = unlock_plain(decode(KEY, encode(made)))
@@ -187,7 +187,7 @@ def test_retention_in_a_superblock_can_be_changed(passphrase: bytes | None) -> N
 def test_superblocks_of_older_versions_have_generation_0_until_a_change(
     data: str, version: int, retention_s: int
 ) -> None:
-    """Superblocks of versions 1 and 2 stay as they are until a first change makes version 3."""
+    """Superblocks of versions 1 and 2 stay unchanged until a change rewrites them as version 3."""
     old = decode(KEY, SUPERBLOCKS[data])
     keyring = unlock(old, b"secret")
 
@@ -211,7 +211,7 @@ def test_every_change_raises_the_generation_of_a_superblock() -> None:
     assert decode(KEY, encode(last)).generation == INTEGER_MAX
 
 
-def test_forged_superblock_is_detected_with_the_keys() -> None:
+def test_forged_superblock_is_detected_by_a_process_that_has_the_keys() -> None:
     """A running mount accepts only a superblock that a holder of the keys wrote."""
     made, keyring, _ = make()
     plain, its_keys, _ = make(None)
@@ -226,7 +226,7 @@ def test_forged_superblock_is_detected_with_the_keys() -> None:
     assert not is_authentic(make(None)[0], its_keys)
 
 
-def test_tombstone_is_not_a_superblock() -> None:
+def test_tombstone_object_is_not_decoded_as_a_superblock() -> None:
     """A tombstone replaces the superblock while the filesystem is being destroyed."""
     data = encode_tombstone("büro")
 
@@ -390,7 +390,7 @@ def test_superblock_with_an_invalid_uuid_is_not_encoded() -> None:
 
 
 @pytest.mark.slow
-def test_superblock_with_the_default_kdf_cost_of_mkfs_opens() -> None:
+def test_superblock_with_the_default_kdf_cost_of_mkfs_can_be_opened() -> None:
     made, keyring, _ = create(UUID, "", 1 << 20, 4096, True, b"secret")
     assert made.wrapped_by_passphrase is not None
 
@@ -461,7 +461,7 @@ BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3
 
 
 @pytest.mark.parametrize("version", SUPERBLOCKS)
-def test_superblocks_of_earlier_versions_can_be_read_forever(version: str) -> None:
+def test_superblocks_of_earlier_versions_can_still_be_read(version: str) -> None:
     """Old superblocks open with their old passphrase and with a printed recovery key."""
     read = decode(KEY, SUPERBLOCKS[version])
 

@@ -67,7 +67,7 @@ def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: in
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=200) | st.text('[]{}:,"019.e-+tfn', max_size=50).map(str.encode))
-def test_text_object_with_a_correct_checksum_is_read_or_refused(body: bytes) -> None:
+def test_invalid_text_object_with_a_correct_checksum_raises_a_format_error(body: bytes) -> None:
     """A text object with a correct checksum may still contain invalid JSON."""
     text = b"s3fs-meta lease 1\n" + body + b"\n"
     try:

@@ -30,7 +30,7 @@ Failures: generic/003
 
 
 def _cases(text: str, size: int) -> list[Case]:
-    """Parse a report that is read in pieces of a given size."""
+    """Parse a report that arrives in pieces of a given size."""
     found, rest = [], ""
     for start in range(0, len(text), size):
         rest += text[start : start + size]
@@ -40,7 +40,7 @@ def _cases(text: str, size: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_parser_finds_each_xfstests_test(size: int) -> None:
+def test_parser_finds_the_result_of_each_xfstests_test(size: int) -> None:
     """The parser finds each case, regardless of how the report is split into pieces."""
     found = _cases(PRINTED, size)
 
@@ -57,8 +57,8 @@ def test_parser_finds_each_xfstests_test(size: int) -> None:
     assert "exit status 137" in found[4].detail
 
 
-def test_dangerous_xfstests_are_excluded() -> None:
-    """Tests of xfstests in the group "dangerous" are not run."""
+def test_xfstests_in_the_group_dangerous_are_excluded() -> None:
+    """Tests in the xfstests group "dangerous" are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
     assert xfstests.members(groups) == ["generic/001", "generic/004"]
@@ -84,8 +84,8 @@ def test_ltp_case_fails_if_one_of_its_parts_fails(
     assert ("TFAIL" in output) == ("TFAIL" in detail)
 
 
-def test_skipped_ltp_case_has_its_reason() -> None:
-    """The detail of a skipped case is the reason that LTP prints."""
+def test_ltp_report_contains_the_reason_for_a_skipped_case() -> None:
+    """The parser stores the reason that LTP prints for a skipped case."""
     output = "x.c:1: TCONF: not supported here\n\nSummary:\nskipped  1\nwarnings 0\n"
 
     _, detail = ltp.judge(programs.Finished(32, output, 1.0))
@@ -93,10 +93,10 @@ def test_skipped_ltp_case_has_its_reason() -> None:
     assert detail == "x.c:1: TCONF: not supported here"
 
 
-def test_only_file_related_ltp_system_calls_are_run(tmp_path: Path) -> None:
-    """LTP cases come from a list of file-related calls in its scenario "syscalls".
+def test_only_ltp_tests_of_file_related_system_calls_are_run(tmp_path: Path) -> None:
+    """In the LTP scenario "syscalls", only the cases of listed file-related calls are run.
 
-    All other scenarios are run completely.
+    All other scenarios of LTP are run completely.
     """
     scenarios = tmp_path / "runtest"
     scenarios.mkdir()
@@ -110,8 +110,8 @@ def test_only_file_related_ltp_system_calls_are_run(tmp_path: Path) -> None:
     assert len(ltp.tests(tmp_path, "fs")) == 4
 
 
-def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
-    """Each reason has at least three words, and no excluded case is an expected failure."""
+def test_every_excluded_or_failing_conformance_test_has_a_reason() -> None:
+    """Each reason has at least three words, and no excluded case is expected to fail."""
     for suite in ("xfstests", "ltp"):
         excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
         for reason in [*excluded.values(), *expected.values()]:
@@ -129,7 +129,7 @@ def test_pjdfstest_refuses_a_directory_with_a_long_path(tmp_path: Path) -> None:
     assert "--scratch" in found[0].detail
 
 
-def test_hanging_program_is_killed_with_its_children() -> None:
+def test_hanging_conformance_program_is_killed_with_its_children() -> None:
     """A hanging program and its child are killed when the program's output is closed."""
     script = "sleep 1000 & echo $!; sleep 1000"
     pieces = programs.pieces(
@@ -139,13 +139,13 @@ def test_hanging_program_is_killed_with_its_children() -> None:
 
     pieces.close()
 
-    # The pidfd is readable after the child has exited.
+    # The pidfd becomes readable when the child exits.
     assert select.select([child], [], [], 60.0)[0]
     os.close(child)
 
 
-def test_silent_program_is_reported_as_hanging() -> None:
-    """After a silence that is too long, the last piece of the output is None."""
+def test_silent_conformance_program_is_reported_as_hanging() -> None:
+    """If a program is silent for too long, the last piece of its output is None."""
     pieces = programs.pieces(
         ["sleep", "1000"], directory=Path("/"), seconds_max=0.0, environment=os.environ
     )
@@ -153,7 +153,7 @@ def test_silent_program_is_reported_as_hanging() -> None:
     assert list(pieces) == [None]
 
 
-def test_output_of_a_program_is_read_to_its_end() -> None:
+def test_output_of_a_conformance_program_is_read_to_its_end() -> None:
     """The output of a program is read completely, including the part just before its exit."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 

@@ -20,14 +20,16 @@ def _raising(exc: BaseException) -> boundary.Body:
     return body
 
 
-def test_expected_error_is_printed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_expected_error_is_printed_in_one_line_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert boundary.run(_raising(HeldError("held by\n  host 'a'"))) is ExitStatus.HELD
 
     assert capsys.readouterr().err == "s3fs-meta: held by host 'a'\n"
 
 
-def test_os_error_names_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """An OSError that no module converts gives one line with the file."""
+def test_os_error_is_printed_with_the_path_of_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """An OSError that no module converts is printed in one line with the path of the file."""
     error = PermissionError(13, "Permission denied", "/x")
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
@@ -42,13 +44,13 @@ def test_unexpected_error_prints_its_traceback(capsys: pytest.CaptureFixture[str
     assert "RuntimeError: boom" in shown
 
 
-def test_interrupt_has_exit_status_130(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_program_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C ends the program with status 130, which shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_interrupt_prints_what_the_command_leaves_behind(
+def test_interrupted_command_prints_what_it_has_already_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     body = _raising(InterruptedCommandError("nothing was changed"))
@@ -57,16 +59,16 @@ def test_interrupt_prints_what_the_command_leaves_behind(
     assert capsys.readouterr().err == "s3fs-meta: interrupted: nothing was changed\n"
 
 
-def test_interrupt_caught_by_the_parser_has_exit_status_130(
+def test_interrupt_caught_by_the_command_line_parser_exits_with_130(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A Ctrl-C that the command line parser catches has status 130 and no message."""
+    """If the command line parser catches Ctrl-C, the status is 130 and no message is printed."""
     assert boundary.run(lambda: 130) is ExitStatus.INTERRUPTED
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_interrupt_in_a_nursery_has_exit_status_130(capsys: pytest.CaptureFixture[str]) -> None:
-    """An interrupt in a nursery decides the exit status, even if other errors follow."""
+def test_interrupt_in_a_group_of_tasks_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """If a task is interrupted, the exit status is 130 even if other tasks also fail."""
 
     async def wait() -> None:
         async with trio.open_nursery():
@@ -84,12 +86,12 @@ def test_interrupt_in_a_nursery_has_exit_status_130(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_error_boundary_returns_the_status_of_its_body() -> None:
+def test_error_boundary_returns_the_exit_status_of_the_command() -> None:
     assert boundary.run(lambda: None) == 0
     assert boundary.run(lambda: 4) == 4
 
 
-def test_group_with_one_known_error_is_reported_as_that_error(
+def test_exception_group_with_one_expected_error_is_reported_as_that_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class GroupError(Exception):
@@ -99,7 +101,7 @@ def test_group_with_one_known_error_is_reported_as_that_error(
     assert capsys.readouterr().err == "s3fs-meta: wrong\n"
 
 
-def test_python_without_assertions_is_refused() -> None:
+def test_program_refuses_to_run_if_python_ignores_assertions() -> None:
     done = subprocess.run(
         [sys.executable, "-O", "-m", "s3fs_meta", "version"],
         capture_output=True,
@@ -114,7 +116,7 @@ def test_python_without_assertions_is_refused() -> None:
 def test_control_characters_in_an_error_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Control characters of an object key or process name are escaped in an error."""
+    """An error message escapes control characters in an object key or process name."""
     boundary.print_line("s3fs-meta", "used by x\x1b[2J\nsecond line")
 
     assert capsys.readouterr().err == "s3fs-meta: used by x\\x1b[2J\nsecond line\n"
@@ -123,8 +125,8 @@ def test_control_characters_in_an_error_are_escaped(
 @pytest.mark.parametrize(
     "words", [["--help"], ["log", "--help"], ["version"], ["version", "--json"]]
 )
-def test_closed_pipe_causes_no_error(words: list[str]) -> None:
-    """A reader such as ``head`` may exit before the program has written its output."""
+def test_closed_output_pipe_causes_no_error_message(words: list[str]) -> None:
+    """A reader such as ``head`` may exit before the program has written all output."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:

@@ -1,4 +1,4 @@
-"""Exit statuses: one for each family of errors."""
+"""The exit statuses of the program, one for each family of errors."""
 
 from collections.abc import Iterator
 
@@ -44,15 +44,15 @@ def test_every_error_class_has_an_exit_status(kind: type[errors.S3fsError]) -> N
         (RuntimeError("x"), ExitStatus.BUG),
     ],
 )
-def test_special_error_classes_precede_general_classes(
+def test_exit_status_table_lists_subclasses_before_their_base_classes(
     error: Exception, expected: ExitStatus
 ) -> None:
-    """The first entry of the table that matches an error decides its status."""
+    """The first entry of the table that matches an error decides the exit status."""
     assert exits.status_of(error) is expected
 
 
-def test_error_received_from_a_mount_keeps_its_exit_status() -> None:
-    """An error received through the control socket has the status of its class."""
+def test_error_received_from_a_daemon_keeps_its_exit_status() -> None:
+    """An error received through the control socket has the exit status of its class."""
     fenced = errors.ControlError("FencedError", "x")
 
     assert exits.status_of(fenced) is ExitStatus.FENCED
@@ -61,8 +61,8 @@ def test_error_received_from_a_mount_keeps_its_exit_status() -> None:
     assert exits.status_of(errors.ControlError("Any", "x")) is ExitStatus.CONTROL
 
 
-def test_error_classes_of_every_module_are_known_to_clients() -> None:
-    """A client finds the family of a mount's error by the name of its class."""
+def test_control_client_knows_the_error_classes_of_every_module() -> None:
+    """A client determines the family of a mount's error from the name of the error's class."""
     modules = {one.__module__ for one in _all_errors(errors.S3fsError)}
     shared = {name for name in modules if name.endswith("errors") and name.count(".") == 1}
 
@@ -71,20 +71,20 @@ def test_error_classes_of_every_module_are_known_to_clients() -> None:
     assert exits.status_of(errors.ControlError("KilledMountError", "x")) is ExitStatus.NOT_MOUNTED
 
 
-def test_every_exit_status_has_a_text_for_the_help() -> None:
+def test_every_exit_status_has_a_description_for_help_texts() -> None:
     assert set(exits.MEANINGS) == set(ExitStatus)
 
 
-def test_fsck_and_mount_use_only_statuses_of_their_manual_pages() -> None:
-    """Each status of fsck and mount is listed in the manual page fsck(8) or mount(8)."""
+def test_fsck_and_mount_use_only_exit_statuses_of_their_manual_pages() -> None:
+    """The manual pages fsck(8) and mount(8) list each status of these commands."""
     assert {exits.fsck_status(one) for one in ExitStatus} <= set(exits.FSCK_MEANINGS)
     assert {exits.mount_status(one) for one in ExitStatus} <= set(exits.MOUNT_MEANINGS)
     assert exits.fsck_status(ExitStatus.USAGE) == 16
     assert exits.mount_status(ExitStatus.HELD) == 32
 
 
-def test_exceptions_of_nested_groups_are_found() -> None:
-    """The search returns the exceptions of a group and of the groups inside it."""
+def test_exceptions_in_nested_exception_groups_are_found() -> None:
+    """The search returns the exceptions of a group and of all nested groups."""
 
     class GroupError(Exception):
         exceptions = (ValueError(1), KeyError(2))

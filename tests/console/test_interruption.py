@@ -1,4 +1,4 @@
-"""The text that an interrupted command prints about its remaining work."""
+"""The text that an interrupted command prints about its remaining effects."""
 
 import pytest
 import trio
@@ -8,8 +8,8 @@ from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import UsageError
 
 
-def test_interrupted_command_reports_its_latest_description() -> None:
-    """A command updates the description of its interruption as it proceeds."""
+def test_interrupted_command_prints_the_latest_description_of_its_effects() -> None:
+    """A command may update the description while it runs; an interrupt prints the latest one."""
 
     def command() -> None:
         with interruption.explained("nothing was removed") as remains:
@@ -21,7 +21,7 @@ def test_interrupted_command_reports_its_latest_description() -> None:
 
 
 def test_interrupt_inside_an_exception_group_is_found() -> None:
-    """An interrupt is found in a group with errors of other tasks."""
+    """An interrupt is found in an exception group that also has errors of other tasks."""
 
     async def body() -> None:
         async with trio.open_nursery() as nursery:
@@ -35,7 +35,7 @@ def test_interrupt_inside_an_exception_group_is_found() -> None:
         trio.run(body, strict_exception_groups=True)
 
 
-def test_other_errors_are_passed_on_unchanged() -> None:
+def test_errors_other_than_interrupts_are_raised_unchanged() -> None:
     error = UsageError("no")
 
     with pytest.raises(UsageError) as caught, interruption.explained("nothing was changed"):

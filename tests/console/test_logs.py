@@ -1,4 +1,4 @@
-"""Formats and destinations of log lines."""
+"""The formats and destinations of log lines."""
 
 import logging
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ def restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_journal_lines_carry_their_priority() -> None:
-    """Each line of a message has the priority of the message, as the journal requires."""
+def test_journal_lines_begin_with_their_priority() -> None:
+    """Each line of a message begins with its priority, as systemd's journal requires."""
     record = logging.LogRecord("a", logging.ERROR, "f", 1, "one\ntwo", None, None)
 
     assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
 
 
-def test_full_log_file_is_rotated_and_one_older_file_is_kept(tmp_path: Path) -> None:
+def test_full_log_file_is_rotated_and_one_old_file_is_kept(tmp_path: Path) -> None:
     logs.to_file(tmp_path / "mount.log", logging.INFO, bytes_max=1000)
 
     for number in range(100):
@@ -41,15 +41,15 @@ def test_full_log_file_is_rotated_and_one_older_file_is_kept(tmp_path: Path) -> 
 
 
 def test_debug_messages_of_libraries_are_not_logged() -> None:
-    """The S3 library would log the headers of requests at debug level."""
+    """At debug level, the S3 library would log the headers of requests."""
     logs.to_stderr(logging.DEBUG)
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
     assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)
 
 
-def test_log_completes_advised_commands_with_the_url(tmp_path: Path) -> None:
-    """The log adds the URL to advised commands of modules that do not know it."""
+def test_log_adds_the_url_to_suggested_commands(tmp_path: Path) -> None:
+    """The log adds the URL to advised commands, because many modules do not know it."""
     logs.to_file(tmp_path / "mount.log", logging.INFO, lambda text: text.replace("fsck", "fsck x"))
 
     logging.getLogger("x").info("unmount, and run %s", "fsck")

@@ -1,4 +1,4 @@
-"""Results on standard output."""
+"""The output of command results on standard output."""
 
 import io
 import sys
@@ -14,14 +14,14 @@ class Terminal(io.StringIO):
 
     @override
     def isatty(self) -> bool:
-        """Return true, as the method of a terminal does."""
+        """Return true, because this stream is a terminal."""
         return True
 
 
 def test_control_characters_are_escaped_only_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names of files are escaped only on a terminal, because scripts need them unchanged."""
+    """File names are escaped only on a terminal, because scripts need the unchanged names."""
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         monkeypatch.setattr(sys, "stdout", stream)
@@ -46,7 +46,7 @@ def test_sizes_are_printed_with_binary_units(size_bytes: int, expected: str) -> 
     assert output.human_bytes(size_bytes) == expected
 
 
-def test_table_prints_brackets_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_print_brackets_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets in a table cell are not markup."""
     output.print_table({"name": "[red]x"})
 
@@ -67,5 +67,5 @@ def test_table_prints_brackets_unchanged(capsys: pytest.CaptureFixture[str]) -> 
         (3 * 3600 + 59, "3 h 1 min"),
     ],
 )
-def test_durations_are_printed_with_a_unit(time_s: float, expected: str) -> None:
+def test_durations_are_printed_with_their_unit(time_s: float, expected: str) -> None:
     assert output.human_duration(time_s) == expected

@@ -1,4 +1,4 @@
-"""Sources of a passphrase."""
+"""The sources from which a command reads the passphrase."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ def _typing(*answers: str) -> passphrase_source.Ask:
     return lambda _prompt: next(left)
 
 
-def test_passphrase_file_precedes_environment_and_terminal(tmp_path: Path) -> None:
-    """A passphrase file precedes the environment, which precedes the terminal."""
+def test_passphrase_file_has_priority_over_environment_and_terminal(tmp_path: Path) -> None:
+    """A passphrase file has priority over the environment, which has priority over the terminal."""
     file = tmp_path / "p"
     file.write_bytes(b"from file\n")
 
@@ -35,7 +35,7 @@ def test_passphrase_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     assert passphrase_source.existing(None, file) == b" pass word "
 
 
-def test_unreadable_passphrase_file_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_unreadable_passphrase_file_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing.*No such file"):
         passphrase_source.existing(None, tmp_path / "missing")
 
@@ -54,14 +54,14 @@ def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
 
 
 def test_new_passphrase_must_be_typed_twice() -> None:
-    """A new passphrase is refused if the two inputs differ."""
+    """A new passphrase is refused if the user types it differently the second time."""
     assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
     with pytest.raises(PassphraseError, match="differ"):
         passphrase_source.new(None, None, _typing("a", "b"))
 
 
-def test_missing_terminal_is_an_error_if_a_passphrase_is_needed() -> None:
-    """Without a terminal, a missing passphrase is an error and not a wait for input."""
+def test_missing_passphrase_without_a_terminal_is_an_error() -> None:
+    """Without a terminal, a missing passphrase is an error; the program does not wait for input."""
     done = subprocess.run(
         [
             sys.executable,

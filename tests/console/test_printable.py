@@ -1,4 +1,4 @@
-"""Text that is safe on a terminal."""
+"""The escaping of text that is printed on a terminal."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A passphrase in the environment, which other processes can neither read nor inherit."""
+"""Hiding a passphrase in the environment from other processes and from child processes."""
 
 import os
 import subprocess
@@ -51,8 +51,8 @@ def test_passphrase_is_overwritten_in_proc_environ() -> None:
     ]
 
 
-def test_environment_without_a_passphrase_stays_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the variable of the passphrase, /proc/self/environ stays as it is."""
+def test_proc_environ_without_a_passphrase_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the passphrase variable, /proc/self/environ does not change."""
     before = Path("/proc/self/environ").read_bytes()
     take()
     assert Path("/proc/self/environ").read_bytes() == before
@@ -86,7 +86,7 @@ def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, m
 @pytest.mark.mount
 def test_daemon_keeps_bucket_credentials_in_its_environment(place: Place, program: Program) -> None:
     """The daemon reads the credentials again when the store refuses them; see SECURITY.md."""
-    program.executes = True  # After a fork, /proc/PID/environ would be that of the tests.
+    program.executes = True  # /proc/PID/environ changes only at execve(2).
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
     try:

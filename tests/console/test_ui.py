@@ -8,7 +8,7 @@ from s3fs_meta.console.ui import TerminalFront
 
 
 def test_notice_is_one_line_with_the_program_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """The name of the program distinguishes a notice from other output of a script."""
+    """The program name distinguishes a notice from other output of a script."""
     with TerminalFront() as front:
         front.notice("waiting [red]")
 
@@ -39,10 +39,10 @@ def test_progress_bars_and_notices_are_shown_on_a_terminal(
     assert "s3fs-meta: hello" in shown
 
 
-def test_progress_bar_without_work_shows_100_percent(
+def test_progress_bar_for_zero_items_shows_100_percent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A progress bar for zero items is full."""
+    """A progress bar whose total is zero is shown as full."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:
@@ -55,7 +55,7 @@ def test_progress_bar_without_work_shows_100_percent(
 def test_progress_bar_is_full_after_a_successful_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """A fast command skips its last progress report, but its bar is full."""
+    """The bar of a successful command is full, even if the last progress report was skipped."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with contextlib.suppress(KeyboardInterrupt), TerminalFront() as front:
@@ -66,10 +66,10 @@ def test_progress_bar_is_full_after_a_successful_command(
     assert (" 22%" if fails else "100%") in capsys.readouterr().err
 
 
-def test_notice_above_progress_bars_is_not_broken_into_lines(
+def test_long_notice_above_progress_bars_stays_on_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long URL or command in a notice stays on one line, so that it can be copied."""
+    """A notice is not wrapped, so the user can copy a long URL or command from it."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     text = "to wait for the upload, run: s3fs-meta flush /mnt/" + "home/" * 40

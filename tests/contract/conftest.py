@@ -1,8 +1,8 @@
-"""Fixtures: servers for the contract suite. Assertions of its cases show details."""
+"""Fixtures: servers for the contract suite, whose failed assertions show details."""
 
 import pytest
 
-from tests.servers import (  # noqa: F401 - fixtures
+from tests.servers import (  # noqa: F401 - pytest finds fixtures here
     certificate,
     s3_second_server,
     s3_server,

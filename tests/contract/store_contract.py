@@ -1,7 +1,7 @@
 """The contract of object stores: the cases that ``test_stores`` runs on every store.
 
-A case is an async function that receives an empty store. It tests one promise of the docstring of
-``ObjectStore``.
+A case is an async function that receives an empty store. It tests one promise that the docstring of
+``ObjectStore`` makes.
 """
 
 import os
@@ -53,7 +53,7 @@ async def keys_of(store: ObjectStore, prefix: str = "", *, after: str = "") -> l
 
 
 async def put_all(store: ObjectStore, keys: Iterable[str], data: bytes = b"content") -> None:
-    """Put objects, with four tasks at a time."""
+    """Upload objects with four concurrent tasks."""
     todo = iter(keys)
 
     async def worker() -> None:
@@ -83,7 +83,7 @@ async def get_returns_what_put_stored(store: ObjectStore) -> None:
 
 @case
 async def empty_object_is_an_object(store: ObjectStore) -> None:
-    """An empty object can be read, and is listed."""
+    """An empty object can be read and appears in listings."""
     await store.put(KEY, b"")
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b""
@@ -133,7 +133,7 @@ async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
 
 @case
 async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
-    """Neither a prefix of a key nor an extension of it is an object."""
+    """A prefix or an extension of an existing key is not an object."""
     await store.put(KEY, b"content")
 
     for key in ("pack", "pack/3f", f"{KEY}/more"):
@@ -143,7 +143,7 @@ async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 @case
 async def object_larger_than_the_limit_of_a_get_is_refused(store: ObjectStore) -> None:
-    """The error of a get contains the key, the size and the limit; the object can be replaced."""
+    """A get above its limit raises an error with the key, the size, the limit and the etag."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -171,7 +171,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 @case
 async def range_beyond_the_end_raises_format_error(store: ObjectStore) -> None:
-    """A range across or after the end of an object raises FormatError with the key."""
+    """A range that ends after the end of an object raises FormatError with the key."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
 
@@ -244,7 +244,7 @@ async def replace_of_a_deleted_object_is_refused(store: ObjectStore) -> None:
 
 @case
 async def one_of_many_concurrent_creates_succeeds(store: ObjectStore) -> None:
-    """Of many concurrent creates one succeeds, and the object has its bytes."""
+    """Of many concurrent creates, exactly one succeeds, and only its bytes are stored."""
     winners: list[bytes] = []
 
     async def create(data: bytes) -> None:
@@ -284,7 +284,7 @@ async def concurrent_replaces_lose_no_update(store: ObjectStore) -> None:
 
 @case
 async def probe_accepts_the_store(store: ObjectStore) -> None:
-    """The probe finds that the store honours conditional writes, and leaves no object."""
+    """The probe reports that the store honours conditional writes, and leaves no object behind."""
     assert await probe(store, "c0ffee")
 
     assert await keys_of(store) == []
@@ -292,7 +292,7 @@ async def probe_accepts_the_store(store: ObjectStore) -> None:
 
 @case
 async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None:
-    """A reader that runs concurrently with two writers always gets a complete object of one of them."""
+    """A reader that runs concurrently with two writers always gets a complete object."""
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     await store.put(KEY, contents[0])
 
@@ -329,7 +329,7 @@ async def delete_of_missing_keys_is_no_error(store: ObjectStore) -> None:
 
 @case
 async def listing_is_sorted_by_bytes(store: ObjectStore) -> None:
-    """Keys are sorted by bytes, even around '-', '.', '/' and '0'."""
+    """Keys are sorted by bytes, even if they differ only in '-', '.', '/' or '0'."""
     keys = ["a/b/c", "a/b-c", "a/b0", "a-b", "a.b/c", "a0", "B", "lease", "image/1-1-a/manifest"]
     await put_all(store, keys)
 
@@ -338,7 +338,7 @@ async def listing_is_sorted_by_bytes(store: ObjectStore) -> None:
 
 @case
 async def listing_accepts_any_prefix(store: ObjectStore) -> None:
-    """The prefix of a listing may end within a component; a listing contains object sizes."""
+    """The prefix of a listing may end in the middle of a name; a listing contains object sizes."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
 
@@ -376,7 +376,7 @@ async def check_pages(store: ObjectStore, count: int) -> None:
 
 
 async def listing_of_a_page_and_one_object_is_complete(store: ObjectStore) -> None:
-    """A listing of a page and one object is complete; two batches delete the objects."""
+    """A listing of one object more than a page is complete; two batches delete the objects."""
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
@@ -446,12 +446,12 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
                 await request
 
 
-# --- cases of cancellation, and other cases ------------------------------------------------------
+# --- cancellation and other cases ----------------------------------------------------------------
 
 
 @case
 async def cancelled_write_leaves_old_or_new_content(store: ObjectStore) -> None:
-    """After a cancelled put, the object has its old or new content, and the store works."""
+    """After a cancelled put, the object has its old or new content, and the store is usable."""
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
 
@@ -484,13 +484,13 @@ async def store_and_objects_have_one_clock(store: ObjectStore) -> None:
     if not store.has_own_clock:
         assert (
             abs(after - time.time_ns()) < 60 * 10**9
-            # A local store has the clock of this host, or of the server of a network disk.
+            # A local store uses the clock of this host, or of the file server of a network disk.
         )
 
 
 @case
 async def every_method_can_be_cancelled(store: ObjectStore) -> None:
-    """Every method has a schedule point, at which a cancelled task ends."""
+    """Every method has a schedule point, where a cancelled task stops."""
     await store.put(KEY, b"content")
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
@@ -526,7 +526,7 @@ async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_has_a_scheme_and_error_messages_one_line(store: ObjectStore) -> None:
-    """The URL has a scheme, and the message about a missing object is one line."""
+    """The URL has a scheme, and the message about a missing object is a single line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

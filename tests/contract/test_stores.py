@@ -34,8 +34,8 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
 
 # moto answers some concurrent requests with status 500.
-# A TLS handshake fails if urllib3 replaces a protocol list meanwhile (python/cpython#141012).
-# Both errors are TransientStoreError, so the cases retry as the program does.
+# A TLS handshake can fail while urllib3 replaces a protocol list (python/cpython#141012).
+# Both errors raise TransientStoreError, so the cases retry like the program.
 
 _prefixes = (f"store-{number}" for number in itertools.count())
 _with_bucket: set[S3Server] = set()
@@ -88,6 +88,8 @@ def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> 
     ],
     indirect=["store"],
 )
-async def test_every_store_honours_the_contract(store: ObjectStore, case: Case) -> None:
-    """The case of the suite passes on this kind of store."""
+async def test_every_kind_of_store_passes_the_contract_suite(
+    store: ObjectStore, case: Case
+) -> None:
+    """Each case of the contract suite passes on each kind of store."""
     await case(store)

@@ -11,19 +11,19 @@ from s3fs_meta.errors import ControlError
 from s3fs_meta.mount_errors import NotMountedError
 
 
-async def test_client_reports_a_missing_state_directory_as_not_mounted(tmp_path: Path) -> None:
+async def test_control_client_reports_not_mounted_without_a_state_directory(tmp_path: Path) -> None:
     """The state directory does not exist if this host never mounted the filesystem."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path / "missing", "status")
 
 
-async def test_client_reports_a_missing_socket_as_not_mounted(tmp_path: Path) -> None:
+async def test_control_client_reports_not_mounted_without_a_socket(tmp_path: Path) -> None:
     """After an unmount the control socket does not exist."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path, "status")
 
 
-async def test_client_reports_a_socket_without_a_listener_as_not_mounted(tmp_path: Path) -> None:
+async def test_control_client_reports_not_mounted_if_no_process_listens(tmp_path: Path) -> None:
     """A killed daemon leaves its socket file behind."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
@@ -33,7 +33,7 @@ async def test_client_reports_a_socket_without_a_listener_as_not_mounted(tmp_pat
         await client.call(tmp_path, "status")
 
 
-async def test_daemon_that_dies_before_its_answer_raises_control_error(
+async def test_control_call_raises_control_error_if_the_daemon_dies(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     """A connection that the daemon closes without an answer raises ControlError."""
@@ -53,15 +53,15 @@ async def test_daemon_that_dies_before_its_answer_raises_control_error(
         await client.call(tmp_path, "flush")
 
 
-async def test_cancelled_client_leaves_no_connection(
+async def test_cancelled_control_client_closes_its_connection(
     tmp_path: Path,
 ) -> None:
-    """A client that is cancelled before the server accepts it closes its connection."""
+    """A client that is cancelled before the server accepts its connection closes the connection."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
         listener.listen(0)
-        first.connect(path)  # The queue of the listening socket is full.
+        first.connect(path)  # The listening socket's queue is now full.
         with trio.move_on_after(0.1) as scope:
             await client.call(tmp_path, "status")
         assert scope.cancelled_caught

@@ -1,4 +1,4 @@
-"""Control requests without an event loop."""
+"""Synchronous control requests, which need no event loop."""
 
 import socket
 import threading
@@ -15,10 +15,10 @@ from s3fs_meta.errors import ControlError, NotPermittedError
 from s3fs_meta.mount_errors import NotMountedError
 
 
-async def test_plain_call_skips_progress_and_returns_the_result(
+async def test_synchronous_control_call_ignores_progress_and_returns_the_result(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """A plain call ignores progress events that the server sends before the result."""
+    """A synchronous call ignores progress events that the server sends before the result."""
 
     async def handler(arguments: Message, report: Report) -> Message:
         report({"what": "half", "done": 1, "total": 2})
@@ -31,8 +31,10 @@ async def test_plain_call_skips_progress_and_returns_the_result(
     assert found == {"twice": 42}
 
 
-async def test_error_of_a_plain_call_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """An error keeps the class that was raised in the mount, for the exit status."""
+async def test_synchronous_control_call_raises_the_error_class_of_the_daemon(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """The caller raises an error of the same class as the mount, so the exit status is correct."""
 
     async def refuse(_arguments: Message, _report: Report) -> Message:
         raise NotPermittedError("a word")
@@ -44,8 +46,8 @@ async def test_error_of_a_plain_call_keeps_its_class(tmp_path: Path, nursery: tr
     assert caught.value.kind == "NotPermittedError"
 
 
-def test_plain_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
-    """Without a state directory, a socket or a listener the call raises NotMountedError."""
+def test_synchronous_control_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
+    """If the state directory, socket or listener is missing, the call raises NotMountedError."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):
             plain_call.call(directory, "status", {})
@@ -57,7 +59,7 @@ def test_plain_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[b"", b'{"progress": {}}\n', b'{"resu'])
 def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Yield the directory of a server that disconnects without a complete answer."""
+    """Yield the directory of a server that disconnects before its answer is complete."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "control.sock"))
         listener.listen()
@@ -74,7 +76,7 @@ def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path
         thread.join()
 
 
-def test_plain_call_to_a_dying_daemon_raises_control_error(dying_mount: Path) -> None:
+def test_synchronous_control_call_to_a_dying_daemon_raises_control_error(dying_mount: Path) -> None:
     """A connection closed without a result raises ControlError."""
     with pytest.raises(ControlError):
         plain_call.call(dying_mount, "flush", {})

@@ -17,7 +17,9 @@ _values = st.recursive(
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), _values))
-def test_encoded_message_is_one_line_and_decodes_unchanged(message: dict[str, object]) -> None:
+def test_control_message_is_encoded_as_one_line_and_decoded_unchanged(
+    message: dict[str, object],
+) -> None:
     """The only newline of an encoded message is its last byte."""
     line = encode(message)
 
@@ -38,6 +40,6 @@ def test_invalid_control_request_is_refused(line: bytes) -> None:
 
 
 def test_control_message_above_the_size_limit_is_refused() -> None:
-    """A message above the size limit raises an error at its sender."""
+    """The sender of a message above the size limit gets an error."""
     with pytest.raises(ControlError, match="too long"):
         encode({"text": "x" * CONTROL_MESSAGE_BYTES_MAX})

@@ -24,7 +24,7 @@ from s3fs_meta.limits import (
 
 
 class Commands:
-    """Command handlers with events with which a test controls and observes them."""
+    """Command handlers, with events by which a test controls and observes the handlers."""
 
     def __init__(self) -> None:
         self.started = trio.Event()
@@ -43,7 +43,7 @@ class Commands:
         return {"last": 2 * CONTROL_EVENTS_MAX}
 
     async def fail(self, arguments: Message, _report: Report) -> Message:
-        """Raise a bug if the request says so, otherwise an expected error."""
+        """Raise an unexpected error if the request asks for a bug, otherwise an expected one."""
         if arguments.get("bug"):
             raise RuntimeError("oops")
         raise NoSpaceLeftError("disk")
@@ -56,7 +56,7 @@ class Commands:
         return {}
 
     async def hold(self, _arguments: Message, report: Report) -> Message:
-        """Wait until the test sets ``gate``, and record a cancellation of the handler."""
+        """Wait until the test sets ``gate``; record a cancellation before that."""
         try:
             report({"held": 1})
             await self.gate.wait()
@@ -66,7 +66,7 @@ class Commands:
         return {}
 
     async def tell(self, _arguments: Message, report: Report) -> Message:
-        """Report progress after ``gate`` is set, and record the end."""
+        """Report progress after the test sets ``gate``, and record that the handler ended."""
         self.started.set()
         await self.gate.wait()
         for number in range(3):
@@ -76,7 +76,7 @@ class Commands:
         return {}
 
     async def big(self, _arguments: Message, _report: Report) -> Message:
-        """Return a result that is too long for a message."""
+        """Return a result above the size limit of a message."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
 
 
@@ -90,7 +90,7 @@ def commands() -> Commands:
 async def directory(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> AsyncIterator[Path]:
-    """Serve in a directory whose path is longer than a socket address may be."""
+    """Run a server in a directory whose path is too long for a socket address."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     names = ("echo", "count", "fail", "wait", "hold", "tell", "big")
@@ -111,7 +111,7 @@ async def _one_line(stream: trio.SocketStream) -> Any:
     return json.loads(await stream.receive_some(CONTROL_MESSAGE_BYTES_MAX))
 
 
-async def test_result_of_a_handler_is_returned_to_the_caller(directory: Path) -> None:
+async def test_result_of_a_control_handler_is_returned_to_the_client(directory: Path) -> None:
     assert await client.call(directory, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
 
 
@@ -126,7 +126,7 @@ async def test_control_socket_has_mode_0600(directory: Path) -> None:
 def _ask_as_other_user(directory: Path) -> int:
     """Connect as another user; return 0 if the server closes the connection."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # The child only makes system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)  # The child makes only system calls.
         pid = os.fork()
     if pid == 0:
         status = 1
@@ -152,8 +152,8 @@ async def test_control_server_disconnects_another_user(directory: Path) -> None:
     assert await trio.to_thread.run_sync(_ask_as_other_user, directory) == 0
 
 
-async def test_progress_events_are_ordered_and_never_block_the_handler(directory: Path) -> None:
-    """A slow client may miss events, but receives the result."""
+async def test_progress_events_arrive_in_order_and_never_block_the_handler(directory: Path) -> None:
+    """A slow client may miss progress events, but it always receives the result."""
     events: list[Message] = []
 
     result = await client.call(directory, "count", report=events.append)
@@ -163,17 +163,17 @@ async def test_progress_events_are_ordered_and_never_block_the_handler(directory
     assert events == sorted(events, key=lambda event: int(event["done"]))
 
 
-async def test_error_of_a_handler_keeps_its_class_and_text(directory: Path) -> None:
+async def test_error_of_a_control_handler_reaches_the_client_unchanged(directory: Path) -> None:
     with pytest.raises(ControlError, match="no space left: disk") as caught:
         await client.call(directory, "fail")
 
     assert caught.value.kind == "NoSpaceLeftError"
 
 
-async def test_bug_in_a_handler_does_not_end_the_server(
+async def test_bug_in_a_control_handler_does_not_stop_the_server(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug in a handler is logged, and the client gets one sentence as the error."""
+    """A bug in a handler is logged, and the client receives a one-sentence error."""
     with pytest.raises(ControlError, match="see its log"):
         await client.call(directory, "fail", {"bug": True})
 
@@ -181,17 +181,17 @@ async def test_bug_in_a_handler_does_not_end_the_server(
     assert await client.call(directory, "echo", {}) == {}
 
 
-async def test_unknown_command_is_named_in_the_error(directory: Path) -> None:
+async def test_error_about_an_unknown_control_command_names_the_command(directory: Path) -> None:
     """An older mount answers the unknown command of a newer client with an error."""
     with pytest.raises(ControlError, match="unknown control command 'levitate'"):
         await client.call(directory, "levitate")
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
-async def test_invalid_request_is_answered_and_its_client_disconnected(
+async def test_client_that_sends_an_invalid_request_gets_an_error_and_is_disconnected(
     directory: Path, line: bytes
 ) -> None:
-    """The client of an invalid request gets an error, and the connection is closed."""
+    """The server answers an invalid request with an error, and closes the connection."""
     async with await _raw(directory) as stream:
         await stream.send_all(line + b"\n")
 
@@ -199,20 +199,20 @@ async def test_invalid_request_is_answered_and_its_client_disconnected(
         assert await stream.receive_some(1) == b""
 
 
-async def test_client_that_sends_an_endless_line_is_disconnected(directory: Path) -> None:
-    """A request without a newline is refused when it exceeds the size limit of a message."""
+async def test_control_client_that_sends_an_endless_line_is_disconnected(directory: Path) -> None:
+    """A request without a newline is refused when it reaches the size limit of a message."""
     async with await _raw(directory) as stream:
         await stream.send_all(b"x" * (CONTROL_MESSAGE_BYTES_MAX + 1))
 
         assert "too long" in (await _one_line(stream))["error"]["message"]
 
 
-async def test_result_above_the_message_size_limit_is_an_error(directory: Path) -> None:
+async def test_control_result_above_the_message_size_limit_is_an_error(directory: Path) -> None:
     with pytest.raises(ControlError, match="too long"):
         await client.call(directory, "big")
 
 
-async def test_two_requests_on_one_connection_are_answered_in_order(directory: Path) -> None:
+async def test_control_requests_on_one_connection_are_answered_in_order(directory: Path) -> None:
     async with await _raw(directory) as stream:
         for number in range(2):
             await stream.send_all(
@@ -221,7 +221,7 @@ async def test_two_requests_on_one_connection_are_answered_in_order(directory: P
             assert await _one_line(stream) == {"result": {"n": number}}
 
 
-async def test_command_continues_after_its_client_disconnects(
+async def test_control_command_continues_after_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
     async with await _raw(directory) as stream:
@@ -241,8 +241,10 @@ async def test_silent_control_client_is_disconnected(
         assert await stream.receive_some(1) == b""
 
 
-async def test_clients_above_the_connection_limit_wait(directory: Path, commands: Commands) -> None:
-    """Clients above the connection limit wait and then get an answer."""
+async def test_control_clients_above_the_connection_limit_wait_for_an_answer(
+    directory: Path, commands: Commands
+) -> None:
+    """Clients above the connection limit are answered when another client disconnects."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_CONNECTIONS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
@@ -252,7 +254,7 @@ async def test_clients_above_the_connection_limit_wait(directory: Path, commands
     assert len(commands.finished) == CONTROL_CONNECTIONS_MAX + 3
 
 
-async def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+async def test_socket_file_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
     """The server replaces the socket file of a killed daemon, and removes its own at the end."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
@@ -267,8 +269,10 @@ async def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-async def test_server_ends_after_its_answer_is_sent(tmp_path: Path, commands: Commands) -> None:
-    """The server waits until its last answer is sent before it ends."""
+async def test_control_server_stops_only_after_its_answer_is_sent(
+    tmp_path: Path, commands: Commands
+) -> None:
+    """The server sends its last answer before it stops."""
     results: list[dict[str, Any]] = []
 
     async def ask() -> None:
@@ -287,12 +291,12 @@ async def test_server_ends_after_its_answer_is_sent(tmp_path: Path, commands: Co
     assert results == [{}]
 
 
-async def test_bound_command_is_cancelled_when_its_client_disconnects(
+async def test_control_command_can_be_cancelled_when_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
-    """When the client of a bound command disconnects, the handler is cancelled.
+    """The handler of a command that is bound to its client is cancelled with the client.
 
-    A connected client gets its answer and may send another request.
+    A client that stays connected receives the answer and may send another request.
     """
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "hold"}\n')
@@ -310,7 +314,7 @@ async def test_bound_command_is_cancelled_when_its_client_disconnects(
     assert b'{"result":{}}' in received
 
 
-async def test_unbound_command_with_progress_continues_without_its_client(
+async def test_control_command_that_reports_progress_continues_without_its_client(
     directory: Path, commands: Commands
 ) -> None:
     stream = await _raw(directory)

@@ -55,7 +55,7 @@ LAST: Final = Txg(19)
 
 
 async def build(home: Path, *, encrypted: bool) -> World:
-    """Make a filesystem with its history, and the variants that some damages need.
+    """Make a filesystem with its history, and the variants that some kinds of damage need.
 
     Args:
         home: an empty directory, which keeps the state directory of the writer.
@@ -81,7 +81,7 @@ async def build(home: Path, *, encrypted: bool) -> World:
 
 
 def _retained(superblock: Superblock, keyring: Keyring) -> Superblock:
-    """Return the superblock with a retention of 30 days, which makes its first version outdated."""
+    """Return a newer version of the superblock, with a retention of 30 days."""
     return superblock_codec.amend(superblock, keyring, retention_s=30 * 86_400)
 
 
@@ -97,14 +97,14 @@ async def _make(store: MemoryStore, home: Path, *, encrypted: bool) -> None:
 
 
 async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: bool) -> Objects:
-    """Write the history in the module's docstring; return the objects of the bucket at txg 12."""
+    """Write the history listed in the module's docstring; return the bucket's objects at txg 12."""
     early: Objects = {}
     rnd = random.Random(seed)
     async with host(store, state, encrypted=encrypted) as writer:
         while writer.session.link.txg < LAST - 1:
             txg = Txg(writer.session.link.txg + 1)
             await _change(writer, rnd, txg)
-            if txg == IMAGE_AT - 1:  # The image has the txg that is shipped with its blocks.
+            if txg == IMAGE_AT - 1:  # The next txg uploads the blocks of the image.
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:
@@ -145,7 +145,7 @@ async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
 
 
 async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
-    """Return the objects of the bucket as if another host had continued it from txg 12."""
+    """Return the objects of a bucket that another host has continued from txg 12."""
     store = MemoryStore()
     store.objects = dict(early)
     rnd = random.Random(2)

@@ -1,8 +1,8 @@
 """The kinds of objects, and ways to damage one object or all copies of it.
 
-A damage returns the replacement of an object (None: the object is deleted), or no change if it
-cannot be applied. For example, an image cannot be replaced by an older version of itself, because
-its name is drawn at random and never used again.
+A damage function returns the replacement of an object, or None to delete the object. If the damage
+is impossible, the function returns no change. For example, an image cannot be replaced by an older
+version, because the key of an image is random and never used again.
 """
 
 from collections.abc import Callable, Mapping
@@ -109,19 +109,19 @@ def truncated(world: World, key: ObjectKey) -> Changes:
 
 
 def flipped_bit(world: World, key: ObjectKey) -> Changes:
-    """One bit in the middle of the object is wrong."""
+    """One bit in the middle of the object is flipped."""
     data = world.objects[key]
     return {key: flipped(data, len(data) // 2)}
 
 
 def another(world: World, key: ObjectKey) -> Changes:
-    """The object's key holds another object of the same kind."""
+    """The object is replaced by another object of the same kind."""
     same = [other for other in sorted(world.objects) if other != key and _kind(other) == _kind(key)]
     return {key: world.objects[same[0]]} if same else _NO_CHANGE
 
 
 def older(world: World, key: ObjectKey) -> Changes:
-    """The object is replaced by an older one with its key, or by that of a fork."""
+    """The object is replaced by an older object with the same key, or by an object of a fork."""
     present = world.objects[key]
     of_superblock = key in {superblock_codec.KEY, superblock_codec.COPY_KEY}
     for source in (world.young,) if of_superblock else (world.early, world.fork):
@@ -131,14 +131,14 @@ def older(world: World, key: ObjectKey) -> Changes:
 
 
 def foreign(world: World, key: ObjectKey) -> Changes:
-    """The object is replaced by one of another filesystem with the same passphrase."""
+    """The object is replaced by an object of another filesystem with the same passphrase."""
     same = [other for other in sorted(world.foreign) if _kind(other) == _kind(key)]
     chosen = key if key in world.foreign else same[-1] if same else None
     return _NO_CHANGE if chosen is None else {key: world.foreign[chosen]}
 
 
 def oversized(world: World, key: ObjectKey) -> Changes:
-    """Zeros follow the object, so that it is larger than any object may be."""
+    """Zeros are appended to the object until it is above the maximum size of objects."""
     return {key: world_of_bytes.oversized(world.objects[key])}
 
 

@@ -1,7 +1,7 @@
-"""The entrances: commands and mounts that the matrix tries on each damaged bucket.
+"""The operations that the matrix tries on each damaged bucket: commands and mounts.
 
-Commands run in this process, with the arguments that a user gives. Mounts are opened without the
-kernel, which cannot change the effect of a damaged bucket.
+Commands run in this process, with the same arguments as those of a user. Mounts are opened without
+FUSE, because the kernel cannot change the effect of a damaged bucket.
 """
 
 import contextlib
@@ -46,20 +46,20 @@ BOUND_S: Final = 60
 
 @dataclass
 class Result:
-    """The result of one entrance on a damaged bucket."""
+    """The result of one command or mount on a damaged bucket."""
 
     status: int = 0
     said: str = ""
-    txg: Txg | None = None  # The txg whose tree is in *tree*.
-    tree: Tree | None = None  # The tree that the entrance showed.
-    cached: bool = False  # True if the host had the content cached.
+    txg: Txg | None = None  # The txg that the mount showed.
+    tree: Tree | None = None  # The tree that the mount showed.
+    cached: bool = False  # True if the host had all content in its cache.
     wrote: bool = False  # True if the file NEW was written and uploaded.
-    # For each point in time, its tree or an error message.
+    # The tree of each point in time, or the error message if it cannot be opened.
     points: dict[Txg, Tree | str] = field(default_factory=dict)
 
 
 class Cell:
-    """One damaged bucket, and one host that opens it."""
+    """One matrix cell: a damaged bucket, and a host that opens the bucket."""
 
     def __init__(self, world: World, damaged: Objects, home: Path) -> None:
         self.world = world
@@ -73,7 +73,7 @@ class Cell:
 
     @property
     def state(self) -> Path:
-        """Return the state directory of this host."""
+        """Return the state directory of the host that opens the bucket."""
         return locate(self.bucket.url, self.program.cachedir)
 
     def with_state(self) -> None:
@@ -85,7 +85,7 @@ class Cell:
     async def opened(
         self, options: OpenOptions | None = None, *, follow: bool = False
     ) -> AsyncIterator[Host]:
-        """Open the filesystem as a mount on this host does."""
+        """Open the filesystem in the same way as a mount on this host."""
         async with (
             self.store() as store,
             host(
@@ -99,7 +99,7 @@ class Cell:
             yield mounted
 
     def store(self) -> contextlib.AbstractAsyncContextManager[ObjectStore]:
-        """Return the store of the bucket as commands open it."""
+        """Return the store of the bucket, opened in the same way as by a command."""
         return opened_store(self.bucket.url, S3Options())
 
     def command(self, *words: str | Path) -> Result:
@@ -108,7 +108,7 @@ class Cell:
         return Result(done.returncode, done.stdout + done.stderr)
 
     def run(self, body: Callable[[Result], Awaitable[None]]) -> Result:
-        """Run an async function; return a raised error as the status and message of a command."""
+        """Run an async function; convert an error to the exit status and message of a command."""
         result = Result()
         log = _Log()
 
@@ -151,7 +151,7 @@ class _Log(logging.Handler):
             logger.removeHandler(self)
 
 
-# --- entrances by a mount ----------------------------------------------------------------------
+# --- operations that mount the bucket ----------------------------------------------------------
 
 
 async def _show(result: Result, mounted: Host) -> None:
@@ -208,7 +208,7 @@ def running_writer(cell: Cell) -> Result:
 
 
 def running_follower(cell: Cell) -> Result:
-    """A follower has shown an early state of the bucket, and then reads the damaged one."""
+    """A follower shows an early state of the bucket, and then polls the damaged bucket."""
     cell.bucket.write(cell.world.early)
 
     async def body(result: Result) -> None:
@@ -225,7 +225,7 @@ def running_follower(cell: Cell) -> Result:
 
 
 def promotion(cell: Cell) -> Result:
-    """A follower at the end of the chain becomes the writer after the damage."""
+    """A follower that has applied all txgs is promoted after the damage."""
     cell.bucket.write(cell.world.objects)
 
     async def body(result: Result) -> None:
@@ -287,7 +287,7 @@ def points_of(cell: Cell) -> Result:
     return result
 
 
-# --- entrances by a command --------------------------------------------------------------------
+# --- operations that run a command -------------------------------------------------------------
 
 
 def restore(cell: Cell) -> Result:
@@ -321,7 +321,7 @@ def _fsck(does: str, *words: str, state: bool = False) -> Callable[[Cell], Resul
 
 
 def reclaim(cell: Cell) -> Result:
-    """Another host reclaims, but no object is old enough to be deleted."""
+    """Another host runs reclaim, but no object is old enough for its deletion."""
     cell.bucket.write(cell.damaged)
     return cell.command("reclaim", cell.bucket.url)
 
@@ -369,7 +369,7 @@ ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
 
 
 def _damage_under(cell: Cell) -> None:
-    """Damage the bucket of a running mount, except objects that the mount uploaded."""
+    """Damage the bucket of a running mount, but keep the objects that the mount has uploaded."""
     now = cell.bucket.read()
     changed = {
         key

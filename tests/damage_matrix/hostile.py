@@ -1,8 +1,8 @@
 """Hostile objects, which have valid checksums and harmful content.
 
-Anyone who can write to the bucket can make them for a plain filesystem. For an encrypted
+An attacker with write access to the bucket can make them for a plain filesystem. For an encrypted
 filesystem, only two kinds can be made without the key: a superblock that claims to be plain, and
-any lease.
+a lease with any content.
 """
 
 import sqlite3
@@ -35,7 +35,7 @@ _PIECES: Final = IMAGE_PIECES_MAX  # A manifest of a few kilobytes lists pieces 
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:
-    """Return the objects that replace a healthy one, or none if that needs the key."""
+    """Return the replacements of a healthy object, or none if making them requires the key."""
     kind = key.split("/", maxsplit=1)[0]
     if world.encrypted and kind not in _WITHOUT_THE_KEY:
         return {}
@@ -62,7 +62,7 @@ def _plain(present: Superblock) -> Superblock:
 
 
 def _lease(world: World, key: ObjectKey) -> Objects:
-    """Set the highest possible epoch, so that no host can use a later one."""
+    """Set the highest possible epoch, so that no host can acquire a higher epoch."""
     lease = lease_codec.decode(key, world.objects[key])
     return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
 
@@ -99,7 +99,7 @@ def _image(world: World, key: ObjectKey) -> Objects:
 
 
 def _long_manifest(world: World, key: ObjectKey) -> Objects:
-    """List so many pieces that reading the manifest would use too much memory."""
+    """List so many pieces that a restore from the manifest would use too much memory."""
     keyring = world.keyring()
     manifest = image_codec.decode(key, world.objects[key], keyring)
     prefix = image_codec.image_of(key)
@@ -133,7 +133,7 @@ def _trigger(world: World, key: ObjectKey) -> Objects:
 
 
 def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyring) -> Objects:
-    """Return a manifest, and a lease that names this manifest as the head."""
+    """Return a manifest, and a lease with this manifest as the head."""
     data = image_codec.encode(manifest, key, keyring)
     lease = lease_codec.decode(lease_codec.KEY, world.objects[lease_codec.KEY])
     assert lease.head is not None
@@ -142,7 +142,7 @@ def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyrin
 
 
 def _pack(world: World, key: ObjectKey) -> Objects:
-    """Store a pack with the same number of blocks, but with other content."""
+    """Store a pack that has the same number of blocks with different content."""
     keyring = world.keyring()
     writer = pack_codec.PackWriter(key, keyring, "zstd-1")
     for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):
@@ -153,7 +153,7 @@ def _pack(world: World, key: ObjectKey) -> Objects:
 
 
 def _kept(world: World, key: ObjectKey) -> Objects:
-    """Store a kept point that names a missing image and no packs."""
+    """Store a kept point that refers to a missing image and to no packs."""
     keyring = world.keyring()
     point = kept_codec.decode(key, world.objects[key], keyring)
     image = point.image._replace(key=image_codec.manifest_key(point.txg, Epoch(1), bytes(8)))

@@ -1,4 +1,4 @@
-"""The judge, which compares the result of one cell of the matrix with its rule.
+"""The judge, which compares the result of one cell of the matrix with the cell's rule.
 
 For every cell, regardless of its rule, it requires no traceback, bounded time and memory, and that no
 healthy object is changed or deleted. Every point in time that intact objects make reachable must
@@ -45,7 +45,7 @@ class NoSuchCellError(Exception):
 
 
 class Judge:
-    """Judge of one cell of the matrix; it collects deviations from the cell's rule."""
+    """Collects the deviations of one matrix cell from the rule for that cell."""
 
     def __init__(self, world: World, where: Coordinates, home: Path) -> None:
         """Prepare a cell.
@@ -65,14 +65,14 @@ class Judge:
         self.after: Objects = {}
 
     def run(self) -> list[str]:
-        """Run the cell; return the deviations from its rule."""
+        """Run the matrix cell; return its deviations from the rule."""
         began_s, before = time.monotonic(), _reset_peak()
         self.result = ENTRANCES[self.where.entrance](self.cell)
         taken_s, taken = time.monotonic() - began_s, _peak() - before
         self.after = self.cell.bucket.read()
-        self._expect(taken_s < SECONDS_MAX, f"it took {taken_s:.0f} s")
-        self._expect(taken < MEMORY_BYTES_MAX, f"it took {taken // MIB} MiB of memory")
-        self._expect(not _TRACEBACK.search(self.result.said), "a traceback")
+        self._expect(taken_s < SECONDS_MAX, f"the operation took {taken_s:.0f} s")
+        self._expect(taken < MEMORY_BYTES_MAX, f"the operation used {taken // MIB} MiB of memory")
+        self._expect(not _TRACEBACK.search(self.result.said), "the output contains a traceback")
         self._nothing_healthy_changed()
         _VERDICTS[self.where.rule.verdict](self)
         if not self.problems and self.after != self.cell.damaged:
@@ -86,7 +86,7 @@ class Judge:
         if not held:
             self.problems.append(otherwise)
 
-    # --- conditions for all cells ----------------------------------------------------------------
+    # --- conditions that every cell must meet ----------------------------------------------------
 
     def _is_superseded(self, key: ObjectKey) -> bool:
         """Return whether an object belongs to an image that is older than two other images."""
@@ -99,7 +99,7 @@ class Judge:
         """Require that no immutable object is changed or deleted."""
         hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
         if hostile and not self.result.cached:
-            return  # Without a former superblock, a host accepts one that disables the retention.
+            return  # A new host accepts a superblock that disables the retention.
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
@@ -113,10 +113,10 @@ class Judge:
                 for key in {*self.after, *self.cell.damaged}
                 if self.after.get(key) != self.cell.damaged.get(key)
             )
-            self._expect(not changed, f"it changed {changed}")
+            self._expect(not changed, f"these objects were changed: {changed}")
 
     def _all_points_are_there(self) -> None:
-        """Require that formerly reachable points in time are still reachable from the bucket."""
+        """Require that every point in time that was reachable from the bucket still is."""
         if self.where.damage == "hostile":
             return  # A hostile object is authentic, so its history is as valid as the original.
         for key in _MUTABLE:
@@ -135,10 +135,10 @@ class Judge:
                 self._compare(txg, seen, cached=False)
             elif not only_reachable:
                 wrong = differences(self.world.points[txg], seen)
-                self._expect(not wrong, f"txg {txg} is made up: {wrong[:3]}")
+                self._expect(not wrong, f"txg {txg} shows a wrong state: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare a tree with the recorded one; lost content may be a hole, or restored."""
+        """Compare a tree with the recorded tree; lost content may be a hole or be restored."""
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
@@ -151,7 +151,7 @@ class Judge:
         gone = self.where.kind == "last changelog" and self.where.damage == "missing"
         return Txg(self.world.last - 1) if gone else self.world.last
 
-    # --- verdicts of single rules ----------------------------------------------------------------
+    # --- results that individual rules require ---------------------------------------------------
 
     def works(self) -> None:
         """Require success, and the current tree."""
@@ -161,7 +161,7 @@ class Judge:
         self._expect(self.result.status in allowed, f"status {self.result.status}")
         if self.result.tree is not None and self.result.txg is not None:
             shown = min(self.result.txg, self.world.last)
-            self._expect(shown >= self._newest_for_this_host(), f"it shows only txg {shown}")
+            self._expect(shown >= self._newest_for_this_host(), f"the mount shows only txg {shown}")
             self._compare(shown, self.result.tree)
 
     def _newest_for_this_host(self) -> Txg:
@@ -170,19 +170,19 @@ class Judge:
         if self.where.entrance == "running follower":
             return max(self.oracle.reachable | self.oracle.reachable_from([build.EARLY_AT]))
         newest = self.oracle.newest
-        assert newest is not None, "without local state no mount can succeed here"
+        assert newest is not None, "no mount without local state can succeed"
         return newest
 
     def by_way(self) -> None:
-        """Require the current tree if it is reachable, else a refusal that names fsck."""
+        """Require the current tree if it is reachable, otherwise a refusal that advises fsck."""
         if self._end in self.oracle.reachable:
             self.works()
             return
         self.refused()
-        self._expect("fsck" in self.result.said, "it does not name fsck")
+        self._expect("fsck" in self.result.said, "the error does not advise fsck")
 
     def points(self) -> None:
-        """Require every reachable point in time, with its content."""
+        """Require that every reachable point in time can be opened and has its content."""
         self._compare_points(self.result)
 
     def found(self) -> None:
@@ -191,12 +191,15 @@ class Judge:
             self.where.kind == "pack" and self.where.damage in {"missing", "empty", "truncated"}
         )
         allowed = {4} if needed or self.where.rule.kinds == ("lease",) else {0, 4}
-        self._expect(self.result.status in allowed, f"status {self.result.status} not {allowed}")
+        self._expect(
+            self.result.status in allowed,
+            f"the exit status is {self.result.status} instead of {allowed}",
+        )
 
     def repaired(self) -> None:
         """Require a clean second fsck, and that another host sees all remaining content."""
         if "--end-at" in self.result.said and self.oracle.newest is not None:
-            # fsck abandons txgs that another host may have acknowledged only with --end-at.
+            # Another host may have acknowledged txgs, which fsck abandons only with --end-at.
             words = self.where.entrance.split(",")[0].split()[1:]
             end = f"--end-at={self.oracle.newest}"
             self.result.status = self.cell.command("fsck", *words, end, self.cell.bucket.url).status
@@ -217,18 +220,18 @@ class Judge:
             self._compare(newest, seen.tree)
 
     def _drop_points(self, said: str) -> None:
-        """Drop the kept points that fsck names; only the user can decide to drop them."""
+        """Drop the kept points that fsck lists, because only the user may decide to drop them."""
         points = set(re.findall(r"kept point (kept-\d+)", said))
-        self._expect(bool(points), "it names no kept point")
+        self._expect(bool(points), "the output lists no kept point")
         for name in sorted(points):
             dropped = self.cell.command("keep", self.cell.bucket.url, "--drop", name)
             self._expect(dropped.status == 0, f"keep --drop: {dropped.said[:300]}")
 
     def reported(self) -> None:
-        """Require that fsck names the object and does not change it, and that all else works."""
+        """Require that fsck reports the object without a change, and that the tree can be read."""
         self._expect(self.result.status == 4, f"status {self.result.status}")
         for key in self.keys:
-            self._expect(key in self.result.said, f"it does not name {key}")
+            self._expect(key in self.result.said, f"the report does not name {key}")
         seen = entrances.other_host(self.cell)
         self._expect(seen.status == 0, f"another host cannot mount: {seen.said[:300]}")
         if seen.tree is not None:
@@ -240,7 +243,7 @@ class Judge:
         self._expect(again.status == 0, f"after keep --drop: {again.status}: {again.said[:300]}")
 
     def refused(self) -> None:
-        """Require a refusal that changed nothing."""
+        """Require a refusal that prints advice and leaves the bucket unchanged."""
         if self.where.entrance == "mount -o ro,at=":
             opened = [txg for txg, seen in self.result.points.items() if not isinstance(seen, str)]
             self._expect(not opened, f"these points in time were opened: {opened}")
@@ -251,20 +254,21 @@ class Judge:
             allowed = {4, 8}
         else:
             allowed = {int(status) for status in _REFUSALS}
-        self._expect(self.result.status in allowed, f"status {self.result.status}, not refused")
+        self._expect(self.result.status in allowed, f"not refused: status {self.result.status}")
         self._expect(
-            "create one with" not in self.result.said, "it suggests mkfs over a filesystem"
+            "create one with" not in self.result.said,
+            "the error suggests mkfs although a filesystem exists",
         )
         advice = re.search(r"fsck -|leave the passphrase out", self.result.said)
-        self._expect(bool(advice), f"no advice: {self.result.said[:300]}")
+        self._expect(bool(advice), f"the error gives no advice: {self.result.said[:300]}")
         unchanged = self.after == self.cell.damaged
-        self._expect(unchanged, "it was refused, and changed the bucket")
+        self._expect(unchanged, "the refused operation changed the bucket")
 
     def rebuilt(self) -> None:
         """Require all content, and the newest names in the chain or in the pieces of images."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
-        if again.status == 4 and "I72" in again.said:  # a rebuild does not restore kept points
+        if again.status == 4 and "I72" in again.said:  # A rebuild restores no kept points.
             self._drop_points(again.said)
             again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
@@ -281,7 +285,7 @@ class Judge:
             self._expect(present[path] in there, f"the content of {path!r} is lost")
 
     def _newest_names(self) -> Txg:
-        """Return the last txg whose names are in intact objects, for a bucket without images."""
+        """Return the last txg whose names can be read from intact objects other than manifests."""
         by_chain = self.oracle.reachable_from([CHAIN_START])
         by_pieces = [
             txg
@@ -291,21 +295,22 @@ class Judge:
         return max((*by_chain, *by_pieces))
 
     def held(self) -> None:
-        """Require a refusal because another host may be writing."""
+        """Require a refusal that advises --takeover, because another host may be the writer."""
         allowed = {8} if self.where.entrance.startswith("fsck") else {int(ExitStatus.HELD)}
         self._expect(self.result.status in allowed, f"status {self.result.status}")
-        self._expect("--takeover" in self.result.said, "it does not name --takeover")
+        self._expect("--takeover" in self.result.said, "the error does not advise --takeover")
 
     def stops(self) -> None:
         """Require that the mount stops, and that unshipped data stays on this host."""
-        self._expect(self.result.status != 0, "it went on without its lease")
-        self._expect(not self.result.wrote, "it reported a success")
-        self._expect(bool(re.search(r"fsck|takeover|fenced|epoch", self.result.said)), "no advice")
+        self._expect(self.result.status != 0, "the mount continued without its lease")
+        self._expect(not self.result.wrote, "the mount reported a successful upload")
+        advice = re.search(r"fsck|takeover|fenced|epoch", self.result.said)
+        self._expect(bool(advice), "the error gives no advice")
         if self.result.tree is not None:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Require no more than the conditions for all cells."""
+        """Require nothing, because the conditions for all cells are sufficient."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
@@ -330,7 +335,7 @@ def _blocks(tree: Tree) -> list[bytes | None]:
 def _without_lost(
     expected: Tree, whole: Tree, path: bytes, blocks: tuple[bytes | None, ...]
 ) -> tuple[bytes | None, ...]:
-    """Treat each lost block as an error if the program showed a hole or the original content."""
+    """Mark each lost block as unreadable if the program showed a hole or the original content."""
     if path not in expected or len(expected[path]) != len(blocks):
         return blocks
     return tuple(

@@ -53,7 +53,7 @@ class Oracle:
         return frozenset(found)
 
     def _steps(self) -> dict[Txg, list[Txg]]:
-        """Return, for each txg, the ends of all intact changelogs and levels that begin there."""
+        """Return the last txgs of all intact changelogs and levels, grouped by their first txg."""
         steps: dict[Txg, list[Txg]] = {}
         parts = parts_of(self._world)
         for key in self._world.objects:
@@ -76,7 +76,7 @@ class Oracle:
     def tree(self, txg: Txg, *, cached: bool = False) -> Tree:
         """Return the readable content at a point in time.
 
-        With *cached* the host has every block in its cache, so all content is readable.
+        If *cached* is true, the host has every block in its cache, so all content is readable.
         """
         whole = self._world.points[txg]
         if cached:
@@ -94,7 +94,7 @@ class Oracle:
 
     def _readable(self, record: Record | None) -> bool:
         if record is None:
-            return True  # a hole
+            return True  # A hole has no record and is always readable.
         stored = slice(record.start, record.stop)
         return (
             self._damaged.get(record.pack, b"")[stored] == self._world.objects[record.pack][stored]
@@ -130,7 +130,7 @@ def differences(expected: Tree, found: Tree) -> list[str]:
         if path not in found:
             lines.append(f"{path!r} is missing")
         elif path not in expected:
-            lines.append(f"{path!r} was never there")
+            lines.append(f"{path!r} is unexpected")
         elif len(expected[path]) != len(found[path]):
             lines.append(f"{path!r} has {len(found[path])} blocks, not {len(expected[path])}")
         else:

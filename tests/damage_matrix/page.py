@@ -15,21 +15,21 @@ from tests.damage_matrix.known import KNOWN, Known
 from tests.damage_matrix.rules import ANY, RULES
 
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
-END: Final = "<!-- End of what `make docs` made. -->\n"
+END: Final = "<!-- End of the section that `make docs` generates. -->\n"
 
-# The maximum loss caused by damage to an object of each kind.
+# For each kind of object, the maximum loss that damage to one such object causes.
 _COSTS: Final = {
     "superblock": "nothing",
     "superblock-copy": "nothing",
-    "both superblocks": "everything, unless a host that mounted it has its state directory",
+    "both superblocks": "everything, unless a host that mounted the filesystem still has its state",
     "lease": "nothing: `fsck -y` creates a new one",
-    "first changelog": "points in time that only this changelog leads to, here txgs 1 to 4",
-    "middle changelog": "points in time that only this changelog leads to, here txgs 3 and 4",
+    "first changelog": "points in time that only this changelog leads to; in the test, txgs 1 to 4",
+    "middle changelog": "points in time that only this changelog leads to; in the test, txgs 3, 4",
     "changelog after the image": "nothing: levels after an older image replace it",
-    "needed changelog": "its changes and those of later changelogs up to the next image, on"
-    " hosts without local state",
+    "needed changelog": "its changes and the changes of later changelogs up to the next image,"
+    " on hosts without local state",
     "last changelog": "its changes, on hosts without local state",
-    "part": "as much as its changelog",
+    "part": "the same as its changelog",
     "level": "nothing: its changelogs replace it",
     "manifest": "nothing: an older image and the changelogs after it replace it",
     "piece": "nothing: an older image and the changelogs after it replace it",
@@ -40,9 +40,9 @@ _COSTS: Final = {
     "all images, start of the chain": "history and all names; `fsck --rebuild -y` restores all content"
     " in `lost+found`",
     "pack": "the content of blocks whose records are damaged and that no host has cached",
-    "kept point": "the name; what the point needs stays until `keep --drop`, if the object is damaged"
-    " and not deleted",
-    "pack of the past": "as much as a pack, but only at earlier points in time",
+    "kept point": "the name of the point; if the object is damaged and not deleted, objects that"
+    " the point needs stay until `keep --drop`",
+    "pack of the past": "the same as a pack, but only at earlier points in time",
 }
 
 
@@ -57,12 +57,12 @@ def section() -> str:
 def _damages_and_entrances() -> list[str]:
     return [
         "A test damages one object of a bucket, or all copies of an object, in each of these ways."
-        " Then it tries each entrance:\n",
-        "| damage | |",
+        " Then it tries each operation:\n",
+        "| damage | effect |",
         "| --- | --- |",
         *(f"| {name} | {_first_line(make)} |" for name, make in DAMAGES.items()),
         "",
-        "| entrance | |",
+        "| operation | description |",
         "| --- | --- |",
         *(f"| {name} | {_first_line(enter)} |" for name, enter in ENTRANCES.items()),
         "",
@@ -71,16 +71,19 @@ def _damages_and_entrances() -> list[str]:
 
 def _expectations() -> list[str]:
     return [
-        "For every object, damage and entrance: there is no traceback; time and memory are bounded;"
-        " no intact object is changed or deleted; every point in time to which intact objects lead"
-        " can be restored afterwards, with every intact block of its content; an entrance that"
-        " only reads changes nothing in the bucket.\n",
-        "| object | data lost with it, at most |",
+        "For every object, damage and operation, the test requires:\n",
+        "- The program prints no traceback.",
+        "- Time and memory are bounded.",
+        "- No intact object is changed or deleted.",
+        "- Every point in time to which intact objects lead can be restored afterwards, with every"
+        " intact block of its content.",
+        "- An operation that only reads changes nothing in the bucket.\n",
+        "| object | maximum data loss |",
         "| --- | --- |",
         *(f"| {kind} | {_COSTS[kind]} |" for kind in KINDS),
         "",
-        "The first rule that covers the object, the damage and the entrance applies:\n",
-        "| object | damage | entrance | what happens | because |",
+        "The first rule that covers the object, the damage and the operation applies:\n",
+        "| object | damage | operation | result | reason |",
         "| --- | --- | --- | --- | --- |",
         *(
             f"| {_named(rule.kinds)}{_sort(rule.encrypted)} | {_named(rule.damages)} |"
@@ -100,7 +103,7 @@ def page(present: str) -> str:
     """Return the page with a new version of the section."""
     before, _, rest = present.partition(BEGIN)
     _, _, after = rest.partition(END)
-    assert after, f"the page has no line {END!r} after {BEGIN!r}"
+    assert after, f"the page must have the line {END!r} after {BEGIN!r}"
     return before + section() + after
 
 

@@ -1,7 +1,7 @@
-"""The expected result of each cell of the matrix, as a table of rules with reasons.
+"""The expected result of each cell of the damage matrix, as a table of rules with reasons.
 
-The first rule that covers an object, a damage and an entrance applies. The oracle decides whether
-the current state is reachable, and how much may be lost.
+For each object, damage and operation, the first rule that covers them applies. The oracle computes
+whether the current state is reachable, and how much data may be lost.
 """
 
 import enum
@@ -38,35 +38,42 @@ BY_METADATA: Final = (
 class Verdict(enum.Enum):
     """The result that a rule requires."""
 
-    WORKS = "works"
-    BY_WAY = "works if intact objects lead to the current state; else names the object and fsck -y"
+    WORKS = "succeeds"
+    BY_WAY = (
+        "succeeds if intact objects lead to the current state; otherwise fails, names the object"
+        " and advises fsck -y"
+    )
     POINTS = (
-        "each point in time to which intact objects lead works, with its content; no other does"
+        "succeeds, with all content, for exactly those points in time to which intact objects lead"
     )
     FOUND = (
-        "status 4 if the current state or its content is damaged, otherwise 0 or 4; changes nothing"
+        "exits with 4 if the current state or its content is damaged, otherwise with 0 or 4;"
+        " changes nothing"
     )
     REPAIRED = (
-        "repaired; a second run is clean, after keep --drop of points that need lost objects, and"
-        " another host has all remaining content"
+        "succeeds; after keep --drop of points that need lost objects, a second run finds no error,"
+        " and another host has all remaining content"
     )
-    REFUSED = "refused, with advice; changes nothing"
-    HELD = "refused: another host holds the filesystem; --takeover overrides"
-    REPORTED = "reported, status 4, until keep --drop drops the point; changes nothing else"
-    REBUILT = "all content is restored, and the newest names that intact objects lead to"
-    STOPS = "ships nothing more, keeps unshipped data on this host, and reports it"
-    SAFE = "no crash and no hang; bounded memory; intact objects stay"
+    REFUSED = "is refused with advice, and changes nothing"
+    HELD = "is refused because another host may hold the lease, with the advice --takeover"
+    REPORTED = (
+        "exits with 4 until keep --drop drops the point, names the object and does not change the"
+        " object"
+    )
+    REBUILT = "restores all content, and the newest names to which intact objects lead"
+    STOPS = "uploads nothing more, keeps unshipped data on this host, and reports it"
+    SAFE = "does not crash or hang, uses bounded memory, and keeps intact objects"
 
 
 class Rule(NamedTuple):
-    """The expected result of some cells of the matrix, with the reason."""
+    """The expected result of some cells of the damage matrix, with the reason."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]
     entrances: tuple[str, ...]
     verdict: Verdict
     why: str
-    encrypted: bool | None = None  # None: the rule applies to plain and encrypted filesystems.
+    encrypted: bool | None = None  # None means that the rule applies to both kinds of filesystems.
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
         """Return whether the rule applies to a cell."""
@@ -84,7 +91,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ANY,
         Verdict.SAFE,
-        "in a plain filesystem any writer of the bucket can forge any state",
+        "anyone who can write to the bucket of a plain filesystem can forge any state",
         encrypted=False,
     ),
     Rule(
@@ -92,7 +99,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ANY,
         MOUNTED,
         Verdict.WORKS,
-        "a mount has the keys in memory",
+        "the mount has the keys in memory",
     ),
     Rule(
         ("both superblocks",),
@@ -115,7 +122,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ANY,
         Verdict.REFUSED,
-        "a passphrase is given, so a superblock without encryption must have been exchanged",
+        "a passphrase is given, so a superblock without encryption must be forged",
         encrypted=True,
     ),
     Rule(
@@ -141,29 +148,29 @@ RULES: Final[tuple[Rule, ...]] = (
             "fsck --rebuild -y",
         ),
         Verdict.REFUSED,
-        "this host can read no copy of the keys; a host that mounted the filesystem has one",
+        "this host can read no copy of the keys, but a host that mounted the filesystem has one",
     ),
     Rule(
         ("all manifests",),
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
-        "the chain leads from its start to the current state; without its start, the keys of image"
-        " pieces contain their positions, which replaces a manifest",
+        "the chain leads from its first changelog to the current state; without that changelog, the"
+        " keys of image pieces give the order that a manifest would give",
     ),
     Rule(
         ("all images",),
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
-        "the chain leads from its start to the current state",
+        "the chain leads from its first changelog to the current state",
     ),
     Rule(
         ("all images, start of the chain",),
         ANY,
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
-        "packs contain the content of files, and no object contains a name: files are in lost+found",
+        "packs contain the content of files, but no names, so the files are restored in lost+found",
     ),
     Rule(
         ALL_IMAGES,
@@ -186,7 +193,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ANY,
         Verdict.SAFE,
-        "the lease is not authentic: an attacker who writes it can end an epoch, but nothing else",
+        "the lease is not authenticated: by writing it, an attacker can only end an epoch",
     ),
     Rule(
         ("lease",),
@@ -200,14 +207,14 @@ RULES: Final[tuple[Rule, ...]] = (
         (*BROKEN, "older version"),
         ("running writer",),
         Verdict.WORKS,
-        "the writer uploads its lease again, as no other host has written since",
+        "the writer uploads its lease again, because no other host has written since",
     ),
     Rule(
         ("lease",),
         ("foreign",),
         ("running writer",),
         Verdict.STOPS,
-        "the other lease may belong to a host that writes",
+        "another host may have acquired the other lease and be the writer",
     ),
     Rule(
         ("lease",),
@@ -221,7 +228,7 @@ RULES: Final[tuple[Rule, ...]] = (
         BROKEN,
         FSCK,
         Verdict.REPAIRED,
-        "the epoch and the newest image follow from the other objects",
+        "fsck computes the epoch and the newest image from the other objects",
     ),
     Rule(
         ("lease",),
@@ -235,15 +242,15 @@ RULES: Final[tuple[Rule, ...]] = (
         ("older version",),
         (*WRITING, "promote", "fsck -y", "fsck -y --deep"),
         Verdict.HELD,
-        "an older lease may not be released",
+        "an older lease may be one that was not released yet",
     ),
     Rule(
         ("kept point",),
         ("empty", "truncated", "one bit", "another of its kind", "foreign", "oversized"),
         FSCK,
         Verdict.REPORTED,
-        "only a copy of the object has its name and its needs, and reclaim deletes nothing that it"
-        " may need",
+        "only a copy of the object has the point's name and list of needed objects, so reclaim"
+        " keeps all objects that the point may need",
     ),
     Rule(
         ("last changelog",),
@@ -271,14 +278,14 @@ RULES: Final[tuple[Rule, ...]] = (
         ANY,
         (*READING, "mount", "reclaim"),
         Verdict.BY_WAY,
-        "only a complete state is shown as the current state",
+        "a host shows only a complete state as the current state",
     ),
     Rule(
         ANY,
         ANY,
         ("fsck -n",),
         Verdict.FOUND,
-        "fsck -n reads what the current state needs; --deep reads everything",
+        "fsck -n reads the objects that the current state needs, and only --deep reads all objects",
     ),
     Rule(
         ANY,
@@ -292,18 +299,18 @@ RULES: Final[tuple[Rule, ...]] = (
         ANY,
         ANY,
         Verdict.WORKS,
-        "all objects that this entrance needs are intact, or in local state",
+        "all objects that the operation needs are intact or in local state",
     ),
 )
 
 
 def rule_of(kind: str, damage: str, entrance: str, *, encrypted: bool) -> Rule:
-    """Return the first rule that covers a cell."""
+    """Return the first rule that covers a cell of the damage matrix."""
     return next(rule for rule in RULES if rule.covers(kind, damage, entrance, encrypted=encrypted))
 
 
 class Coordinates(NamedTuple):
-    """One cell of the matrix: object, damage, entrance, and plain or encrypted filesystem."""
+    """One cell of the damage matrix: object, damage, operation, and plain or encrypted."""
 
     kind: str
     damage: str
@@ -322,7 +329,7 @@ class Coordinates(NamedTuple):
 
 
 def all_cells() -> list[Coordinates]:
-    """Return every cell of the matrix."""
+    """Return every cell of the damage matrix."""
     return [
         Coordinates(kind, damage, entrance, encrypted)
         for kind in KINDS

@@ -1,4 +1,4 @@
-"""Wrong clocks and clock jumps during a mount: no history is lost.
+"""Wrong clocks and clock jumps during a mount, which must not lose history.
 
 The host may refuse to mount, or mount and delete no history. Afterwards, a host with a correct
 clock finds every earlier point in time by its number and by its time.
@@ -29,12 +29,12 @@ class WrongClock:
         self._right = SystemClock()
 
     def now_ns(self) -> int:
-        """Return the wrong time."""
+        """Return the time of the wrong clock."""
         return self._right.now_ns() + self.offset_ns
 
 
 async def _use(mounted: Host, name: bytes) -> None:
-    """Write a file, make an image and reclaim; together they move the retention floor."""
+    """Write a file, make an image and run reclaim, so that the retention floor moves."""
     await mounted.write(name, b"content of " + name)
     await mounted.session.make_image()
     await mounted.session.reclaimer.run()
@@ -66,7 +66,8 @@ def _at_right_time(cell: Cell) -> Result:
             async with cell.store() as store:
                 encrypted = cell.world.encrypted
                 bucket = await bucket_of(store, encrypted=encrypted, state=cell.state)
-                now_ns = clock.now_ns() + 2 * HOUR_NS  # The largest accepted clock error.
+                # Two hours is the largest accepted clock error.
+                now_ns = clock.now_ns() + 2 * HOUR_NS
                 found = await bucket.points.find(PointInTime("now", now_ns), now_ns)
                 result.wrote = found.txg == result.txg
 
@@ -74,7 +75,7 @@ def _at_right_time(cell: Cell) -> Result:
 
 
 def _times(cell: Cell, world: World) -> Result:
-    """Search every recorded point in time by its time; return those that are not found."""
+    """Search every recorded point in time by its time; report those that the search misses."""
 
     async def body(result: Result) -> None:
         clock = SystemClock()
@@ -83,7 +84,7 @@ def _times(cell: Cell, world: World) -> Result:
             for txg, time_ns in world.times.items():
                 found = await bucket.points.find(PointInTime("then", time_ns), clock.now_ns())
                 if found.txg != txg:
-                    result.said += f"at the time of txg {txg} there is txg {found.txg}\n"
+                    result.said += f"a search for the time of txg {txg} finds txg {found.txg}\n"
 
     return cell.run(body)
 
@@ -93,10 +94,10 @@ def _times(cell: Cell, world: World) -> Result:
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("jumps", [False, True], ids=["wrong", "jumps"])
 @pytest.mark.parametrize("offset", OFFSETS)
-def test_wrong_clock_loses_no_history(
+def test_mount_with_a_wrong_clock_loses_no_history(
     worlds: Worlds, tmp_path: Path, offset: str, jumps: bool, encrypted: bool
 ) -> None:
-    """All recorded points in time have their content, and a correct host can write."""
+    """All recorded points in time keep their content, and a host with a correct clock can write."""
     world = worlds[encrypted]
     cell = Cell(world, world.objects, tmp_path)
     cell.bucket.write(world.objects)

@@ -1,4 +1,4 @@
-"""The damage matrix: each kind of object × each damage × each entrance.
+"""The damage matrix: each kind of object × each damage × each operation.
 
 Each cell requires that only the expected content is lost. ``make test`` runs a random sample of
 cells. A failure prints the seed of its sample; the environment variable S3FS_META_MATRIX_SEED
@@ -31,7 +31,7 @@ SAMPLES: Final = 4
 
 
 def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
-    """Run cells; return a text for each cell that deviates from its rule."""
+    """Run matrix cells; return a description of each cell that deviates from its rule."""
     found: list[str] = []
     for number, where in enumerate(cells):
         cell = home / str(number)
@@ -48,14 +48,14 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
                 "\n    ".join([str(where), f"rule: {where.rule.verdict.value}", *problems])
             )
         elif expected is not None and not problems:
-            found.append(f"{where} passes: take it out of known.py ({expected.item})")
+            found.append(f"{where} passes: remove its entry from known.py ({expected.item})")
         shutil.rmtree(cell)
     return found
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(SAMPLES))
-def test_random_cells_of_the_matrix_match_their_rules(
+def test_randomly_chosen_damage_has_the_expected_effect(
     worlds: Worlds, tmp_path: Path, part: int
 ) -> None:
     """The seed of the random sample is printed after a failure."""
@@ -72,7 +72,7 @@ def test_random_cells_of_the_matrix_match_their_rules(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_cells_of_the_matrix_match_their_rules(
+def test_every_damage_to_the_bucket_has_the_expected_effect(
     worlds: Worlds, tmp_path: Path, kind: str, damage: str
 ) -> None:
     cells = [where for where in all_cells() if (where.kind, where.damage) == (kind, damage)]
@@ -82,8 +82,8 @@ def test_all_cells_of_the_matrix_match_their_rules(
     assert not found, "\n".join(found)
 
 
-def test_every_kind_of_object_can_be_damaged_in_many_ways(worlds: Worlds) -> None:
-    """At least five damages can be applied to each kind of object."""
+def test_damage_matrix_has_at_least_five_kinds_of_damage_for_each_object(worlds: Worlds) -> None:
+    """The bucket has each kind of object, and each kind can be damaged in five or more ways."""
     for world in worlds.values():
         for kind, find in KINDS.items():
             assert world.objects.keys() >= set(find(world)), kind
@@ -91,8 +91,8 @@ def test_every_kind_of_object_can_be_damaged_in_many_ways(worlds: Worlds) -> Non
             assert len(possible) >= 5, (kind, possible)
 
 
-def test_oracle_finds_all_recorded_trees_in_a_healthy_bucket(worlds: Worlds) -> None:
-    """The oracle computes the recorded trees from the undamaged bucket."""
+def test_oracle_computes_the_recorded_trees_of_a_healthy_bucket(worlds: Worlds) -> None:
+    """For the undamaged bucket, the oracle computes exactly the recorded trees."""
     for world in worlds.values():
         healthy = Oracle(world, world.objects)
         assert healthy.reachable == world.points.keys()
@@ -100,8 +100,8 @@ def test_oracle_finds_all_recorded_trees_in_a_healthy_bucket(worlds: Worlds) -> 
             assert not oracle.differences(tree, healthy.tree(txg))
 
 
-def test_every_rule_of_the_matrix_is_used() -> None:
-    """Each rule, and each known failure, covers at least one cell of the matrix."""
+def test_every_rule_of_the_damage_matrix_applies_to_some_damage() -> None:
+    """Each rule and each known failure covers at least one cell of the matrix."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)
     assert {one for one in map(known, cells) if one is not None} == set(KNOWN)

@@ -1,6 +1,6 @@
 """Damage to each file of a state directory: missing, truncated, old, foreign, or other owner.
 
-No shipped data may be lost. Unshipped data must be shipped by the next mount, or stay on this disk.
+No shipped data may be lost. The next mount must ship unshipped data or keep it on this disk.
 """
 
 import os
@@ -22,7 +22,7 @@ UNSHIPPED: Final = b"unshipped"
 CONTENT: Final = b"only on this host " * 100
 UNPRIVILEGED: Final = 65534
 
-# Called with a world, a state directory and a file; returns False if the damage is impossible.
+# A function that damages a file of a state directory; it returns False if that is impossible.
 Damage = Callable[[World, Path, Path], bool]
 
 
@@ -45,12 +45,12 @@ def truncated(_world: World, _state: Path, path: Path) -> bool:
 
 
 def older(world: World, state: Path, path: Path) -> bool:
-    """Replace the file with an earlier version; replace a database together with its log."""
+    """Replace the file with an earlier version; a database is replaced together with its WAL."""
     return _replaced(world.early_state, state, path)
 
 
 def foreign(world: World, state: Path, path: Path) -> bool:
-    """Replace the file with that of another filesystem; replace a database with its log."""
+    """Replace the file with the file of another filesystem; a database together with its WAL."""
     return _replaced(world.foreign_state, state, path)
 
 
@@ -70,7 +70,7 @@ FILES: Final = (
     "clean block",
     "dirty block",
 )
-# The combinations of file, damage and end of the mount that are known to fail.
+# Each known failure is a file name, a kind of damage, and whether the mount was killed.
 KNOWN: Final[set[tuple[str, str, bool]]] = set()
 _HOLD_WHAT_WAS_NOT_SHIPPED: Final = ("meta.db-wal", "dirty block")
 
@@ -135,18 +135,18 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
     """Mount after the damage; return the deviations from the expected result."""
     world = cell.world
     result = _mounted(cell)
-    # The owner is checked only for directories and files that must be private.
+    # The program checks the owner only of directories and files that must be private.
     if damage is of_another_user and not name.endswith(" block"):
         if result.status == ExitStatus.SETTINGS and "as that user" in result.said:
             return []
-        return [f"it is not refused with advice: {result.status}: {result.said}"]
+        return [f"the mount is not refused with advice: {result.status}: {result.said}"]
     result, problems = _after_advice(cell, result)
     if result.tree is None:
-        return [*problems, f"it cannot be mounted: {result.status}: {result.said}"]
+        return [*problems, f"the filesystem cannot be mounted: {result.status}: {result.said}"]
     problems += _compare(world.points[world.last], result.tree)
     there = result.tree.get(b"/" + UNSHIPPED) == (CONTENT,)
     if killed and not (there or name in _HOLD_WHAT_WAS_NOT_SHIPPED or _quarantined(cell)):
-        problems.append("what was not shipped is lost")
+        problems.append("the content that was not uploaded is lost")
     problems += [f"{key} was changed" for key in _changed(cell.damaged, cell.bucket.read())]
     seen = entrances.other_host(cell)
     if seen.tree is None:
@@ -155,21 +155,21 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
 
 
 def _after_advice(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
-    """Follow the advice of a refused mount and mount again; return the result and problems."""
+    """Follow the advice of a refused mount, mount again, and return the result and problems."""
     if refused.status == 0:
         return refused, []
     if refused.status == ExitStatus.HELD and "copy or a backup" in refused.said:
-        # The database is an old one, and the lease is not released.
+        # The database is an older copy, and the lease was not released.
         return _mounted(cell, takeover=True), []
     if refused.status == ExitStatus.SETTINGS and "move it away" in refused.said:
         cell.state.rename(cell.home / "moved")
         return _mounted(cell, takeover=True), []
     problems: list[str] = []
     if "fsck" not in refused.said:
-        problems.append(f"it is refused without advice: {refused.status}: {refused.said}")
+        problems.append(f"the mount is refused without advice: {refused.status}: {refused.said}")
     repaired = cell.command("fsck", "-y", cell.bucket.url)
     if repaired.status != 1:
-        problems.append(f"fsck -y has status {repaired.status}: {repaired.said[:300]}")
+        problems.append(f"fsck -y exited with {repaired.status}: {repaired.said[:300]}")
     return _mounted(cell), problems
 
 
@@ -187,10 +187,10 @@ def _changed(before: Objects, after: Objects) -> list[str]:
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("killed", [False, True], ids=["unmounted", "killed"])
-def test_damaged_state_directory_loses_only_its_own_content(
+def test_damage_to_the_state_directory_loses_no_uploaded_data(
     worlds: Worlds, tmp_path: Path, name: str, damage: Damage, killed: bool
 ) -> None:
-    """A mount succeeds, at once or after fsck -y, and another host sees all shipped data."""
+    """A mount succeeds, directly or after fsck -y, and another host sees all shipped data."""
     if damage is of_another_user and os.geteuid() != 0:
         pytest.skip("only root can change the owner of a file")
     problems: list[str] = []
@@ -205,7 +205,7 @@ def test_damaged_state_directory_loses_only_its_own_content(
             cell.damaged = cell.bucket.read()
         path = _file(cell, name)
         if path is None or not damage(world, cell.state, path):
-            pytest.skip("the file does not exist, or cannot be damaged so")
+            pytest.skip("the file does not exist, or this damage is impossible")
         problems += _judge(cell, name, damage, killed=killed)
     expected = (name, damage.__name__, killed) in KNOWN
-    assert bool(problems) == expected, "\n".join(problems) or "remove the cell from KNOWN"
+    assert bool(problems) == expected, "\n".join(problems) or "it passes: remove it from KNOWN"

@@ -1,8 +1,8 @@
 """The filesystems that the matrix damages, made once and copied for each cell.
 
-One history has every kind of object: the image of mkfs, changelogs, levels, another image, a part
-of a changelog, and packs; its host has unmounted cleanly. Its variants are an early state of the
-bucket, a fork from that early state, and a foreign filesystem.
+The history of the filesystem has every kind of object: images, changelogs, levels, a part of a
+changelog, and packs. Its host has unmounted cleanly. The variants are an early state of the bucket,
+a fork from that early state, and a foreign filesystem.
 """
 
 import contextlib
@@ -49,13 +49,13 @@ from s3fs_meta.testing.sudden_end import kill
 PASSPHRASE: Final = b"a passphrase of the matrix"
 BLOCK_BYTES: Final = 64 * KIB
 ROOT: Final = Caller(0, 0, 0o022, 1)
-# Followers poll only on request, and no request waits long for an object.
+# Followers poll only when a test asks for it, and requests have short timeouts.
 OPTIONS: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=5, poll_interval_s=3600)
 OVERSIZED_BYTES: Final = 256 * MIB
 _PAGE: Final = 100
 
 Objects = dict[ObjectKey, bytes]
-# By path: the blocks of a file (None if reading fails), or the target of a symlink.
+# A tree maps each path to the blocks of the file (None if unreadable) or to the symlink target.
 Tree = dict[bytes, tuple[bytes | None, ...]]
 
 
@@ -64,7 +64,7 @@ class Oversized(bytes):
 
 
 def oversized(data: bytes) -> Oversized:
-    """Return an object to be extended with zeros; its own trailing zeros are replaced by nines."""
+    """Return an object that *write* extends with zeros; it always ends with nine zero bytes."""
     return Oversized(data.rstrip(b"\0") + bytes(9))
 
 
@@ -80,7 +80,7 @@ Worlds = dict[bool, "World"]
 
 
 class Bucket:
-    """A bucket in a local directory; its objects are read and written as bytes."""
+    """A bucket in a local directory, whose objects are read and written as bytes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -99,7 +99,7 @@ class Bucket:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             if isinstance(data, Oversized):
-                os.truncate(path, OVERSIZED_BYTES)  # The appended zeros are a hole in the file.
+                os.truncate(path, OVERSIZED_BYTES)  # The zeros are a hole at the end of the file.
 
     def read(self) -> Objects:
         """Return all objects of the bucket, without the store's own files."""
@@ -120,18 +120,18 @@ def _content(path: Path) -> bytes:
 
 @dataclass
 class World:
-    """A filesystem with its history and variants."""
+    """A filesystem with its history, and variants of its bucket and local state."""
 
     encrypted: bool
     objects: Objects = field(default_factory=dict)
     young: Objects = field(default_factory=dict)  # The bucket before its superblock was changed.
     early: Objects = field(default_factory=dict)  # The bucket at txg 12.
-    # The bucket as another host continued it from *early*.
+    # The bucket after another host has continued it from txg 12.
     fork: Objects = field(default_factory=dict)
-    foreign: Objects = field(default_factory=dict)  # A foreign filesystem with the same passphrase.
+    foreign: Objects = field(default_factory=dict)  # Another filesystem with the same passphrase.
     state: Path = Path()  # The state directory of the host that wrote *objects* and unmounted.
     early_state: Path = Path()  # The writer's state directory at txg 12, copied during the mount.
-    foreign_state: Path = Path()  # The state directory of the foreign filesystem's host.
+    foreign_state: Path = Path()  # The state directory of the other filesystem's host.
     times: dict[Txg, int] = field(default_factory=dict)  # The time of each txg of the history.
     points: dict[Txg, Tree] = field(default_factory=dict)  # The tree after each txg of the history.
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Host:
         self.killed = False
 
     async def kill(self) -> None:
-        """Sync all data, and stop without an unmount, as after SIGKILL."""
+        """Sync all data, and then stop without an unmount, as SIGKILL does."""
         await self.session.durability.sync_all()
         kill(self.session.volume)
         self.killed = True
@@ -183,7 +183,7 @@ class Host:
     async def observe(self) -> Tree:
         """Return the tree of the filesystem; None stands for an unreadable block.
 
-        At an earlier point in time, the program also searches for lost content in the newest state.
+        At an earlier point in time, lost content is also searched in the newest state.
         """
         if self.session.elsewhere is None:
             return await self._observe()
@@ -236,7 +236,7 @@ class Host:
         return Record(key, located.pack_offset, located.pack_offset + located.stored_bytes)
 
     async def evict(self) -> None:
-        """Evict every clean block, so that reads must use the bucket."""
+        """Evict every clean block, so that reads download from the bucket."""
         await self.session.durability.sync_all()
         self.session.cache.evictor.evict_bytes(1 << 60)
         self.session.durability.commit()
@@ -310,13 +310,13 @@ async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]
 
 
 async def bucket_of(store: ObjectStore, *, encrypted: bool, state: Path) -> PastBucket:
-    """Return the bucket, opened to read points in time."""
+    """Return the bucket, opened for reading points in time."""
     secret = secret_of(encrypted=encrypted)
     return await read_bucket(store, Remembered(state), secret, SystemClock())
 
 
 def secret_of(*, encrypted: bool) -> Secret:
-    """Return the passphrase of an encrypted filesystem, or a function that refuses the request."""
+    """Return the passphrase; for a plain filesystem, a request for the passphrase is an error."""
 
     def none() -> bytes:
         raise PassphraseError("this plain filesystem must not request a passphrase")

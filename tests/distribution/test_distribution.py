@@ -64,7 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     venv.create(path, with_pip=True)
     made = Installed(path, wheel, sdist)
     made.run("pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
-    # This .pth file adds the packages of the tests, but not their editable s3fs-meta.
+    # The .pth file adds the test packages, but not the editable installation of s3fs-meta.
     [packages] = path.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return made
@@ -90,10 +90,10 @@ def test_wheel_installs_program_extension_man_pages_and_completion(
     assert "MOUNTPOINT" in installed.run("s3fs-meta", "mount", "--help")
 
 
-def test_installed_program_makes_and_checks_a_filesystem(
+def test_installed_program_can_create_and_check_a_filesystem(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """SQL files, the price table and other data files are in the package."""
+    """The package contains the SQL files, the price table and other data files."""
     (tmp_path / "bucket").mkdir()
     url, state = f"local://{tmp_path}/bucket", ("--cachedir", tmp_path / "state")
 
@@ -124,10 +124,10 @@ def test_bash_loads_the_installed_completion(installed: Installed) -> None:
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["_s3fs_meta"])
 
 
-def test_documented_commands_install_and_remove_links_to_man_pages(
+def test_documented_commands_install_and_remove_the_man_page_links(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """The documented commands for man pages work with another home directory."""
+    """The documented commands link the man pages below $HOME and remove the links."""
     [link] = [one for one in blocks_of(ROOT / "docs/start/install.md") if "readlink" in one]
     uninstall = (ROOT / "docs/guide/upgrading.md").read_text()
     [remove] = [line for line in uninstall.splitlines() if line.startswith("rm -f ~/.local/share")]
@@ -144,8 +144,8 @@ def test_documented_commands_install_and_remove_links_to_man_pages(
     assert run(remove) == []
 
 
-def test_uninstalling_leaves_no_file(installed: Installed) -> None:
-    """The test that uninstalls runs last, because other tests need the program."""
+def test_uninstalling_the_package_removes_every_file(installed: Installed) -> None:
+    """Uninstalling in a copy of the environment removes every file of the program."""
     copy = installed.path.with_name("copy")
     shutil.copytree(installed.path, copy, symlinks=True)
     subprocess.run(

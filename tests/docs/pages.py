@@ -1,4 +1,4 @@
-"""A runner for the commands of a page of the documentation."""
+"""Functions that run the commands of a documentation page."""
 
 import os
 import re
@@ -9,17 +9,17 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 
-# Limits a hang, not the speed: a page runs up to thirty processes that each import the program.
+# This limit stops a page that hangs. A slow page may start thirty s3fs-meta processes.
 PAGE_S_MAX: Final = 600
 
-# The commands find the program, and keep local state in a directory of the test.
-# Processes that a page starts in the background end with it.
+# This shell code runs s3fs-meta from the sources, with local state in the working directory.
+# When the shell exits, the trap stops all background processes of the page.
 _PRELUDE: Final = """
 set -eu
 trap 'jobs -p | xargs --no-run-if-empty kill' EXIT
 function s3fs-meta() {
     local run=
-    [ "$BASHPID" = "$$" ] || run=exec  # in the background, so that a signal reaches the program
+    [ "$BASHPID" = "$$" ] || run=exec  # Signals then reach a program in the background.
     case "$*" in
         *--cachedir*) $run "$PYTHON" -m s3fs_meta "$@" ;;
         *) $run "$PYTHON" -m s3fs_meta "$@" --cachedir "$PWD/state" ;;
@@ -52,7 +52,7 @@ def run_page(page: Path, directory: Path) -> str:
 
 def _unmount_below(directory: Path) -> None:
     """Unmount everything that a page has left mounted below a directory."""
-    # Pages that run as root also make bind mounts, which fusermount3 refuses.
+    # Pages that run as root also make bind mounts, which fusermount3 cannot unmount.
     command = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
     for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
         mountpoint = line.split(" ")[4]

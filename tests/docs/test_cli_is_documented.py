@@ -1,4 +1,4 @@
-"""The generated pages about commands, exit statuses and errnos."""
+"""The generated reference pages of commands, exit statuses and errnos."""
 
 from pathlib import Path
 

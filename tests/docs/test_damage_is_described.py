@@ -1,4 +1,4 @@
-"""The section on damage of docs/design/durability.md equals the rules of the damage matrix."""
+"""The section about damage in docs/design/durability.md, which shows the matrix rules."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.damage_matrix.page import page
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "durability.md"
 
 
-def test_documented_damage_section_matches_the_rules() -> None:
-    """The section equals the output of ``python -m tests.damage_matrix.page``."""
+def test_documented_effects_of_damage_match_the_damage_matrix() -> None:
+    """The committed section equals the output of ``python -m tests.damage_matrix.page``."""
     present = PAGE.read_text()
-    assert present == page(present), "run make docs"
+    assert present == page(present), "the page is outdated; run make docs"

@@ -1,4 +1,4 @@
-"""The Grafana dashboard and its alert rules, which use only metrics that a mount has."""
+"""The Grafana dashboard and its alert rules, which use only existing metrics of a mount."""
 
 import json
 import re
@@ -17,7 +17,7 @@ METRIC = re.compile(r"\b(s3fs_meta_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
 ADDED_BY_PROMETHEUS = {"instance", "le"}
 
-__all__ = ["empty", "mounted", "place", "program"]  # fixtures
+__all__ = ["empty", "mounted", "place", "program"]  # These are pytest fixtures.
 
 
 def _dashboard() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _dashboard() -> dict[str, Any]:
 
 
 def _expressions() -> Iterator[str]:
-    """Yield the expressions of the panels, the variables and the rules."""
+    """Yield the expressions of the panels, the variables and the alert rules."""
     made = _dashboard()
     for panel in made["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
@@ -39,7 +39,7 @@ def _expressions() -> Iterator[str]:
 
 
 def _real(page: str) -> dict[str, set[str]]:
-    """Return the labels of each sample; a metric without samples has only ``mountpoint``."""
+    """Return the labels of each metric; a metric without samples has only ``mountpoint``."""
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(page):
         total = "_total" if family.type == "counter" else ""
@@ -50,7 +50,7 @@ def _real(page: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.mount
-def test_dashboard_uses_only_metrics_and_labels_of_a_mount(
+def test_grafana_dashboard_uses_only_existing_metrics_and_labels(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x")
@@ -68,7 +68,7 @@ def test_dashboard_uses_only_metrics_and_labels_of_a_mount(
 
 
 def test_dashboard_panels_have_unique_numbers_and_do_not_overlap() -> None:
-    """Grafana drops panels with a repeated number, and draws overlapping panels on each other."""
+    """Grafana drops panels with equal numbers, and draws overlapping panels over each other."""
     panels = _dashboard()["panels"]
     places = [
         (x, y)
@@ -86,7 +86,7 @@ def test_dashboard_panels_have_unique_numbers_and_do_not_overlap() -> None:
         assert panel["type"] == "row" or panel["fieldConfig"]["defaults"]["unit"]
 
 
-def test_all_variables_of_the_dashboard_are_defined() -> None:
+def test_all_variables_used_in_the_dashboard_are_defined() -> None:
     defined = {one["name"] for one in _dashboard()["templating"]["list"]}
     builtin = {"__rate_interval", "__all"}
 

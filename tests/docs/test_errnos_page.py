@@ -1,16 +1,16 @@
-"""The generated page of errnos."""
+"""The generated reference page of errnos."""
 
 from contrib.docs import errnos_page
 from s3fs_meta import errors
 
 
-def test_error_classes_omitted_from_the_errno_page_have_subclasses() -> None:
-    """A base class of errors may be omitted from the page only if it has subclasses."""
+def test_errno_page_omits_only_error_classes_with_subclasses() -> None:
+    """The page may omit an error class only if it is the base class of others."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 
 
-def test_errno_page_lists_only_errors_of_requests() -> None:
-    """The errno page has a row for each error of requests, and none for other errors."""
+def test_errno_page_lists_exactly_the_errors_of_requests() -> None:
+    """The errno page has a row for each error of requests, and no row for any other error."""
     rows = [line for line in errnos_page.page().splitlines() if line.startswith("| E")]
 
     assert any(row.startswith("| ENOENT | ") and row.endswith("| no | no |") for row in rows)

@@ -1,4 +1,4 @@
-"""The commands of docs/start/first-mount.md."""
+"""The commands of docs/start/first-mount.md, which must succeed."""
 
 from pathlib import Path
 

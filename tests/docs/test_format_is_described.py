@@ -1,6 +1,6 @@
-"""A reader written only from docs/design/format.md, which reads objects of the program.
+"""A reader that implements docs/design/format.md and reads objects of the program.
 
-The reader is the page in Python, and uses no module of ``s3fs_meta.codec``.
+The reader follows only the page, and uses no module of ``s3fs_meta.codec``.
 """
 
 import json
@@ -48,9 +48,9 @@ def _plain(compressed: bytes, plain_bytes: int) -> bytes:
 
 
 class Section(NamedTuple):
-    """Changes of a txg in one changelog, part or level."""
+    """The changes of a txg that one changelog, part or level contains."""
 
-    locations: dict[int, tuple[Any, ...]]  # blocks by number
+    locations: dict[int, tuple[Any, ...]]  # The location of each block, by block number.
     changeset: bytes
 
 
@@ -141,7 +141,7 @@ class Reader:
         return manifest, b"".join(pieces)
 
     def links(self, txg: int, previous: str) -> Iterator[tuple[dict[str, Any], list[Section]]]:
-        """Yield each changelog after a txg as a link, with all sections of its changes."""
+        """Yield the header of each changelog after a txg, with all sections of its changes."""
         while (self._root / (key := f"changelog/{txg + 1:012d}")).exists():
             payload = self._envelope(key, b"changes")
             (header_bytes,) = struct.unpack(">I", payload[:4])
@@ -214,7 +214,9 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-async def test_format_page_suffices_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
+async def test_bucket_can_be_read_with_only_the_format_page(
+    tmp_path: Path, encrypted: bool
+) -> None:
     """A reader that follows the format page decodes every kind of object in a bucket."""
     for name in ("bucket", "state"):
         (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs

@@ -1,4 +1,4 @@
-"""The page docs/design/invariants.md: each invariant is maintained, checked and tested."""
+"""The page docs/design/invariants.md, whose invariants must be maintained and tested."""
 
 import ast
 import importlib
@@ -49,8 +49,8 @@ def test_invariants_page_lists_every_invariant_in_order() -> None:
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_code_that_maintains_an_invariant_exists(described: Described) -> None:
-    """Each row names an existing function, class or method of s3fs_meta."""
+def test_code_that_maintains_an_invariant_exists_as_documented(described: Described) -> None:
+    """The code that a row of the page refers to exists in s3fs_meta."""
     parts = described.kept_by.split(".")
     path = next(
         parts[:length]
@@ -64,8 +64,8 @@ def test_code_that_maintains_an_invariant_exists(described: Described) -> None:
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_invariant_is_checked_by_its_documented_module(described: Described) -> None:
-    """The named module defines the query and the repair of the invariant."""
+def test_documented_module_checks_each_invariant(described: Described) -> None:
+    """The module in the row defines the query and the repair of the invariant."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()
     for value in vars(module).values():
@@ -75,7 +75,7 @@ def test_invariant_is_checked_by_its_documented_module(described: Described) -> 
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_docstring_of_the_documented_test_names_its_invariant(described: Described) -> None:
+def test_docstring_of_an_invariant_test_has_the_invariant_number(described: Described) -> None:
     tree = ast.parse((ROOT / "tests" / "check" / f"{described.test_module}.py").read_text())
     tests = {
         node.name: ast.get_docstring(node) or ""
@@ -86,8 +86,8 @@ def test_docstring_of_the_documented_test_names_its_invariant(described: Describ
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_invariants_page_names_the_option_of_each_repair(described: Described) -> None:
-    """A row names -p for a safe repair, -y for another repair, and neither without a repair."""
+def test_invariants_page_shows_the_fsck_option_of_each_repair(described: Described) -> None:
+    """A row shows -p for a safe repair, -y for any other repair, and no option without a repair."""
     one = BY_NAME[described.name]
     assert described.repair.startswith("leftover") == (one.severity is Severity.LEFTOVER)
     if one.repair is None:

@@ -1,4 +1,4 @@
-"""Links between documents."""
+"""Links between documents, whose targets must exist."""
 
 import re
 from pathlib import Path
@@ -31,8 +31,8 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_links_of_documents_resolve(page: Path) -> None:
-    """Each relative link names an existing file, and an existing heading in it."""
+def test_links_in_documents_point_to_existing_targets(page: Path) -> None:
+    """The target of each relative link exists: the file, and the heading in the file."""
     broken = []
     for link in _links(page):
         name, _, anchor = link.partition("#")
@@ -43,7 +43,7 @@ def test_links_of_documents_resolve(page: Path) -> None:
     assert broken == []
 
 
-def test_every_page_is_linked_from_the_index() -> None:
+def test_every_document_is_linked_from_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     named = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
 

@@ -31,7 +31,7 @@ def test_groff_formats_every_manual_page_without_warnings() -> None:
 
 
 def test_special_characters_of_a_manual_page_are_escaped() -> None:
-    """Dashes, backslashes and leading dots are not interpreted as roff requests."""
+    """Dashes, backslashes and leading dots are escaped, so roff does not interpret them."""
     assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"
     assert man_pages.roff_text(".x") == r"\&.x"
     assert man_pages.roff_text("`ro`") == r"\fBro\fR"

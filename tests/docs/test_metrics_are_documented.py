@@ -1,4 +1,4 @@
-"""The documentation of all figures of a mount."""
+"""The documentation of all statistics of a mount."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
-# The figures below these are named after the counted items.
+# Below these prefixes, each key is the name of a counted item.
 PLURAL = {
     "store.": "<method>",
     "billed.": "<cause>",
@@ -20,7 +20,7 @@ PLURAL = {
     "latency.operations.": "<operation>",
 }
 
-__all__ = ["empty", "mounted", "place", "program"]  # fixtures
+__all__ = ["empty", "mounted", "place", "program"]  # These are pytest fixtures.
 
 
 def _names(figures: dict[str, Any], before: str = "") -> set[str]:
@@ -41,14 +41,14 @@ def _table(page: str) -> set[str]:
 
 
 @pytest.mark.mount
-def test_metrics_page_names_exactly_the_figures_of_status(program: Program, mounted: Place) -> None:
+def test_metrics_page_lists_exactly_the_fields_of_status(program: Program, mounted: Place) -> None:
     page, _, _ = PAGE.read_text().partition("## Prometheus")
 
     assert _table(page) == _names(program.status(mounted.mountpoint))
 
 
 @pytest.mark.mount
-def test_metrics_page_names_exactly_the_prometheus_metrics(
+def test_metrics_page_lists_exactly_the_prometheus_metrics(
     program: Program, mounted: Place
 ) -> None:
     _, _, page = PAGE.read_text().partition("## Prometheus")

@@ -21,7 +21,7 @@ def _relative(path: Path) -> str:
 
 @cache
 def _tests(module: Path) -> frozenset[str]:
-    """Return the tests of a module, or the cases of the store contract."""
+    """Return the names of a module's tests, or the names of the store contract's cases."""
     return frozenset(
         node.name
         for node in ast.parse(module.read_text()).body
@@ -45,8 +45,8 @@ def test_every_test_named_in_a_document_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_documents_name_tests_as_path_and_name(page: Path) -> None:
-    """Documents name a test as PATH::NAME, because only that form is checked."""
+def test_documents_refer_to_tests_by_path_and_name(page: Path) -> None:
+    """Documents refer to a test as PATH::NAME, because only this form is checked."""
     code = _CODE.findall(page.read_text())
     named = [one for one in code if "::" in one or one.startswith(("test_", "tests/"))]
 
@@ -69,8 +69,8 @@ def test_every_file_named_in_a_document_exists(page: Path) -> None:
     assert missing == []
 
 
-def test_every_promise_of_the_security_page_names_its_test() -> None:
-    """Each row of SECURITY.md names a test of its promise."""
+def test_every_claim_of_the_security_page_refers_to_a_test() -> None:
+    """Each row of SECURITY.md refers to a test that checks the claim of that row."""
     page = (ROOT / "SECURITY.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     statements = [row for row in rows if not row.startswith(("| --- ", "| statement "))]

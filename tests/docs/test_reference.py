@@ -8,15 +8,15 @@ from contrib.docs import reference
 from s3fs_meta.cli import completion
 
 
-def test_freshly_written_pages_are_not_stale(tmp_path: Path) -> None:
-    """Right after the pages are written, a check reports no page as stale."""
+def test_newly_generated_reference_pages_are_not_stale(tmp_path: Path) -> None:
+    """A check directly after writing the pages reports no stale page."""
     for name, make in reference.PAGES.items():
         (tmp_path / name).write_text(make())
 
     assert reference.stale(tmp_path) == []
 
 
-def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
+def test_changed_or_missing_reference_pages_are_reported_as_stale(tmp_path: Path) -> None:
     """The check prints the difference between a stale page and its new text."""
     (tmp_path / "settings.md").write_text(reference.settings_page().replace("wal", "whale", 1))
 
@@ -28,7 +28,7 @@ def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_shell_has_a_completion_script() -> None:
-    """The completion script of each shell names the program and its completion variable."""
+    """Each shell's completion script contains the program name and the completion variable."""
     found = reference.completion_scripts()
 
     assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}

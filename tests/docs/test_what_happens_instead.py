@@ -68,7 +68,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
 
 
 def test_refused_system_calls_have_the_documented_errno(mounted: Place) -> None:
-    """Each call in the table "Refused, and what happens instead" has the errno of its row."""
+    """Calls in the table "Refused, and what happens instead" fail with the errno of their row."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
     answers: dict[str, int | None] = dict.fromkeys(_REFUSED)
@@ -92,7 +92,7 @@ def test_syncfs_on_a_mount_succeeds(mounted: Place) -> None:
 
 
 def test_file_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
-    """A second flock(2) or fcntl(2) lock of a file is refused on this host."""
+    """If a process has locked a file with flock(2) or fcntl(2), a second lock is refused."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as one, path.open("r+b") as other:
         fcntl.flock(one, fcntl.LOCK_EX)
@@ -111,7 +111,7 @@ def test_file_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
     assert done.stdout == "refused\n"
 
 
-def test_reads_from_the_page_cache_keep_atime(place: Place, program: Program) -> None:
+def test_reads_from_the_page_cache_do_not_change_atime(place: Place, program: Program) -> None:
     """A read from the kernel's page cache does not update atime."""
     program.ok("mount", "-o", "strictatime", place.url, place.mountpoint)
     path = place.mountpoint / "f"
@@ -125,7 +125,7 @@ def test_reads_from_the_page_cache_keep_atime(place: Place, program: Program) ->
 
 
 def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
-    """Return the modes of files made with 0666 and umask 022, without and with a default ACL."""
+    """Create files with mode 0666 and umask 022; return their modes without and with an ACL."""
     everything = [acl.AclEntry(tag, 7) for tag in (acl.USER_OBJ, acl.GROUP_OBJ, acl.OTHER)]
     before = os.umask(0o022)
     try:
@@ -137,13 +137,15 @@ def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
     return (folder / "f").stat().st_mode & 0o777, (folder / "g").stat().st_mode & 0o777
 
 
-def test_default_acl_overrides_the_umask(mounted: Place) -> None:
-    """With a default ACL the umask is ignored, as on other local filesystems."""
+def test_default_acl_replaces_the_umask(mounted: Place) -> None:
+    """If a directory has a default ACL, the umask is ignored, as on other local filesystems."""
     assert _modes_under_a_default_acl(mounted.mountpoint) == (0o644, 0o666)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask the helper for a remount")
-def test_remount_refuses_to_change_other_options(mounted: Place, program: Program) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may remount with the helper of mount(8)")
+def test_remount_refuses_to_change_options_other_than_ro_and_rw(
+    mounted: Place, program: Program
+) -> None:
     """A remount with other options is refused with advice, and the mount continues."""
     refused = program.run(
         mounted.url,
@@ -159,7 +161,9 @@ def test_remount_refuses_to_change_other_options(mounted: Place, program: Progra
     (mounted.mountpoint / "f").write_bytes(b"goes on")
 
 
-def test_copies_and_zeros_take_no_space_in_the_bucket(mounted: Place, program: Program) -> None:
+def test_duplicate_content_and_zeros_take_no_space_in_the_bucket(
+    mounted: Place, program: Program
+) -> None:
     """Equal content of copies is stored once, and zeros are not stored."""
     path = mounted.mountpoint / "f"
     path.write_bytes(os.urandom(1 << 20))

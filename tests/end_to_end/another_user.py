@@ -14,8 +14,8 @@ from s3fs_meta.mount import mount_table
 
 _UID: Final = 65534
 AS_ANOTHER_USER: Final = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
-# setpriv can read a Python that its target user may not read,
-# so the program starts Python again as that user.
+# The program setpriv can start Python even if only root may read the interpreter.
+# The code therefore starts Python a second time, as the unprivileged user.
 _CAN: Final = """
 import os, subprocess, sys, s3fs_meta
 os.close(os.open("/dev/fuse", os.O_RDWR))
@@ -24,7 +24,7 @@ subprocess.run([sys.executable, "-c", ""], check=True)
 
 
 class AnotherUser:
-    """A directory of an unprivileged user, with an empty filesystem and a mountpoint."""
+    """An unprivileged user with a directory that contains an empty filesystem and a mountpoint."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -52,7 +52,7 @@ def another_user() -> Iterator[AnotherUser]:
     """Return an unprivileged user who can mount; unmount at the end of the test."""
     able = [*AS_ANOTHER_USER, sys.executable, "-c", _CAN]
     if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
-        pytest.skip("no other user can run the program and open /dev/fuse here")
+        pytest.skip("on this host no other user can run the program and open /dev/fuse")
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, _UID, _UID)
         made = AnotherUser(Path(name))

@@ -35,7 +35,7 @@ def bucket(s3_server: S3Server) -> S3Server:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return the root of a mount that all tests of a module share, open to all users.
+    """Return the root of a mount that all tests of a module share, accessible to all users.
 
     At the end of the module it must unmount cleanly, and fsck must report nothing.
     """
@@ -57,7 +57,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(shared: Path) -> Path:
-    """Return an empty directory on a mounted filesystem that only this test uses."""
+    """Return an empty directory, used only by this test, on the shared mount."""
     path = shared / f"test-{next(_numbers)}"
     path.mkdir()
     path.chmod(0o755)
@@ -68,7 +68,7 @@ def folder(shared: Path) -> Path:
 def as_root() -> None:
     """Skip a test that needs root privileges."""
     if os.geteuid() != 0 and "root" not in REQUIRED:
-        pytest.skip("needs root")
+        pytest.skip("the test needs root privileges")
 
 
 @pytest.fixture

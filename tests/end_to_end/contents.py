@@ -1,4 +1,4 @@
-"""Written files, and the comparison of acknowledged contents with the files of a mount."""
+"""Functions that write files, and that compare the files of a mount with expected contents."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def write_synced(path: Path, data: bytes) -> None:
 def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
     """Write synced files of 1 MiB until no space is left; return the acknowledged contents by name.
 
-    The refused file is removed, which must also work on a full disk.
+    The refused file is removed, which must succeed even on a full disk.
     """
     taken: dict[str, bytes] = {}
     with refused(errno.ENOSPC):
@@ -46,7 +46,7 @@ def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
 
 
 def facts(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return by path all properties that a copy must keep; inode numbers become first paths."""
+    """Return by path all properties that a copy must keep; a path replaces the inode number."""
     found: dict[str, tuple[object, ...]] = {}
     firsts: dict[int, str] = {}
     for path in sorted(root.rglob("*")):
@@ -54,7 +54,7 @@ def facts(root: Path) -> dict[str, tuple[object, ...]]:
         first = name if path.is_dir() else firsts.setdefault(at.st_ino, name)
         names = sorted(os.listxattr(path, follow_symlinks=False))
         found[name] = (
-            first,  # first path in sort order among the hard links of one file
+            first,  # The first path of the inode in sort order.
             at.st_mode,
             (at.st_uid, at.st_gid),
             at.st_nlink,

@@ -37,7 +37,7 @@ class Host(NamedTuple):
 
 @contextmanager
 def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
-    """Mount as another host would, with separate local state."""
+    """Mount like another host, with separate local state."""
     host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
     host.mnt.mkdir()
     host.program.ok("mount", "-o", words, url, host.mnt)

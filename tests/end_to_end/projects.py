@@ -1,4 +1,4 @@
-"""Programs and source trees that tests build on a mount."""
+"""A source tree to compile, and a copy of files in the background, for tests on a mount."""
 
 import contextlib
 import subprocess
@@ -53,12 +53,12 @@ def modes(root: Path) -> dict[str, int]:
 
 
 class Copying(threading.Thread):
-    """A thread that copies files one after another until a copy fails."""
+    """A thread that copies files one by one until a copy fails."""
 
     def __init__(self, sources: Sequence[Path], target: Path) -> None:
         super().__init__()
         self.sources, self.target = sources, target
-        self.done: list[tuple[str, Path]] = []  # names of copies and their sources
+        self.done: list[tuple[str, Path]] = []  # The name and source of each completed copy.
 
     @override
     def run(self) -> None:

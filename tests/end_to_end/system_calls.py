@@ -1,4 +1,4 @@
-"""System calls that Python lacks, calls as another user, and expected errnos."""
+"""System calls that Python does not provide, calls as another user, and expected errnos."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.getdents64.restype = ctypes.c_ssize_t
 
 AT_FDCWD: Final = -100
-CLOCK_REALTIME_COARSE: Final = 5  # clock_gettime(2): the time of the last clock tick
+CLOCK_REALTIME_COARSE: Final = 5  # The time of the last clock tick: see clock_gettime(2).
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
 UTIME_NOW: Final = (1 << 30) - 1
@@ -48,7 +48,7 @@ def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> Non
 
 
 class Listed(NamedTuple):
-    """An entry of a directory; a listing continues after it at *next_position*."""
+    """An entry of a directory, and the position at which a listing continues after it."""
 
     name: bytes
     ino: int
@@ -68,7 +68,7 @@ def read_entries(directory: int, buffer_bytes: int = 4096) -> list[Listed]:
 
 
 def _parsed(data: bytes) -> list[Listed]:
-    """Return the records of struct linux_dirent64. Source: getdents64(2)."""
+    """Parse an array of struct linux_dirent64. Source: getdents64(2)."""
     found = []
     start = 0
     while start < len(data):
@@ -100,7 +100,7 @@ def drop_page_cache(path: Path) -> None:
 def kernel_stamp_ns() -> int:
     """Return the kernel's current timestamp for files, from its fine-grained clock if it has one.
 
-    After the call the kernel gives no file an earlier timestamp. Source: Linux 6.13, fs/inode.c.
+    Later changes of files have no earlier timestamp. Source: Linux 6.13, fs/inode.c.
     """
     with tempfile.TemporaryFile() as file:
         os.fstat(file.fileno())
@@ -109,7 +109,7 @@ def kernel_stamp_ns() -> int:
 
 
 def wait_for_clock_tick() -> None:
-    """Wait, about 10 ms, until the kernel gives files a later timestamp than before the call."""
+    """Wait about 10 ms, until changes of files have a later timestamp than before the call."""
     before = time.time_ns()
     while time.clock_gettime_ns(CLOCK_REALTIME_COARSE) <= before:
         pass
@@ -121,15 +121,15 @@ def as_user(
     """Call *work* in a process of another user; return its result, or raise its OSError.
 
     Args:
-        uid: user and group of the process.
-        folder: working directory of the process, which root enters. Paths of *work* are
-            relative, because the user may have no access to its parents.
-        work: makes only system calls, because the process is a fork.
-        groups: supplementary groups.
+        uid: the user id and group id of the process.
+        folder: the working directory of the process, set before it becomes the user. *work* must
+            use relative paths, because the user may have no access to the parent directories.
+        work: a function that only makes system calls, because it runs in a forked process.
+        groups: the supplementary groups of the process.
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Python would warn of a fork while trio has idle threads.
+        # Python would warn about a fork while trio has idle threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -138,7 +138,7 @@ def as_user(
     with os.fdopen(reader, "rb") as pipe:
         data = pipe.read()
     os.waitpid(pid, 0)
-    assert data, "the child died before it could say why"
+    assert data, "the child process exited before it reported its result"
     result, error = pickle.loads(data)
     if error is not None:
         raise OSError(error, os.strerror(error))

@@ -25,7 +25,7 @@ def _flushed(program: Program, mnt: Path) -> int:
 
 @contextmanager
 def _without_packs(bucket: Path) -> Iterator[None]:
-    """Hide the packs of a bucket, so that no content can be downloaded."""
+    """Hide the packs of a bucket within a context, so that no content can be downloaded."""
     packs = bucket / "pack"
     hidden = packs.with_name("hidden")
     packs.rename(hidden)
@@ -36,7 +36,7 @@ def _without_packs(bucket: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, content: bytes) -> None:
-    """Create a directory with every property that a copy keeps."""
+    """Create a directory that has every property that a clone must keep."""
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "big").write_bytes(content)
     (folder / "linked").hardlink_to(folder / "deep" / "big")
@@ -45,10 +45,10 @@ def _make_folder(folder: Path, content: bytes) -> None:
     os.chmod(folder / "deep", 0o2750)
 
 
-def test_overwritten_file_and_removed_directory_are_cloned_from_the_past(
+def test_overwritten_file_and_removed_directory_can_be_cloned_from_a_past_txg(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Clones of the past need no download; another host sees them after the next upload."""
+    """A clone of the past downloads nothing, and another host sees it after the next upload."""
     mnt = mounted.mountpoint
     content = os.urandom(3 << 20)
     _make_folder(mnt / "folder", content)
@@ -85,8 +85,10 @@ def test_overwritten_file_and_removed_directory_are_cloned_from_the_past(
         elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_impossible_clone_of_the_past_is_refused(program: Program, mounted: Place) -> None:
-    """An impossible clone of the past prints its reason and creates no target."""
+def test_clone_from_a_past_txg_with_an_invalid_source_or_target_is_refused(
+    program: Program, mounted: Place
+) -> None:
+    """An impossible clone of the past prints the reason and does not create its target."""
     mnt = mounted.mountpoint
     (mnt / "f").write_text("content")
     txg = _flushed(program, mnt)
@@ -128,7 +130,7 @@ class InStep:
 
 
 class Synced:
-    """A worker that writes numbers into two open files, and syncs the first before the second."""
+    """A worker that writes numbers into two open files; it syncs the first before the second."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
@@ -168,7 +170,7 @@ def running(worker: InStep | Synced) -> Iterator[None]:
 
 
 def _make_places(tree: Path) -> InStep:
-    """Create a tree of 30 directories; the worker uses the first and the last."""
+    """Create a tree of 30 directories, of which the worker uses the first and the last."""
     for number in range(30):
         (tree / f"d{number:02}").mkdir(parents=True)
         for each in range(20):
@@ -180,18 +182,18 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return the last number of a directory, by its names and by the content of its file."""
+    """Return the last number in the names of a directory, and the number in its file."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 
 
 @pytest.mark.parametrize("option", ["--at=now", "--freeze"])
-def test_clone_of_the_present_is_consistent(
+def test_clone_of_a_changing_tree_is_consistent(
     program: QuickProgram, mounted: Place, option: str
 ) -> None:
-    """The clone has all changes up to one step of the worker, and none after it.
+    """The clone has all changes of the worker up to one step, and no later change.
 
-    ``--freeze`` of earlier versions means the same.
+    The option ``--freeze`` of earlier versions has the same effect.
     """
     tree = mounted.mountpoint / "tree"
     worker = _make_places(tree)
@@ -211,10 +213,10 @@ def test_clone_of_the_present_is_consistent(
     program.ok("fsck", "-n", mounted.url)
 
 
-def test_clone_of_the_present_keeps_the_order_of_fsync(
+def test_clone_with_a_synced_write_has_all_earlier_synced_writes(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """A clone of files that stay open has no write without all earlier synced writes."""
+    """If a clone of open files has a synced write, it also has all writes synced earlier."""
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     for name in ("first", "second"):
@@ -230,7 +232,9 @@ def test_clone_of_the_present_keeps_the_order_of_fsync(
     program.ok("umount", mounted.mountpoint)
 
 
-def test_clone_with_option_freeze_prints_a_deprecation(program: Program, mounted: Place) -> None:
+def test_clone_with_option_freeze_prints_a_deprecation_warning(
+    program: Program, mounted: Place
+) -> None:
     (mounted.mountpoint / "f").touch()
     done = program.run("clone", "--freeze", mounted.mountpoint / "f", mounted.mountpoint / "g")
     assert done.returncode == ExitStatus.DONE

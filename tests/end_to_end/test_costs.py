@@ -1,7 +1,7 @@
-"""Numbers of kernel requests and store requests that each operation costs.
+"""The numbers of kernel requests and store requests that each operation causes.
 
-The numbers are those of docs/design/performance.md, "Requests". A higher number is a regression;
-for a lower one the page must be updated.
+The expected numbers are those in docs/design/performance.md, "Requests". A higher number is a
+regression. After a change to a lower number, the page must be updated.
 """
 
 import os
@@ -52,7 +52,7 @@ def _create(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
-# Each operation runs on every file of a directory before the next operation starts.
+# The test executes each operation on every file of a directory before the next operation.
 OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
     ("create", _create, {"getattr": 1, "lookup": 1, "create": 1, "release": 1}),
     (
@@ -69,7 +69,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
     ("stat after a read", lambda path: path.with_suffix(".w").stat(), {"getattr": 1}),
     ("stat", lambda path: path.with_suffix(".w").stat(), {}),
     ("stat of a missing name", lambda path: path.with_suffix(".none").exists(), {"lookup": 1}),
-    ("the same again", lambda path: path.with_suffix(".none").exists(), {}),
+    ("stat of the same missing name again", lambda path: path.with_suffix(".none").exists(), {}),
     (
         "rename",
         lambda path: path.rename(path.with_suffix(".r")),
@@ -101,7 +101,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
 ]
 
 
-def test_each_operation_sends_its_documented_kernel_requests(
+def test_each_file_operation_causes_the_documented_kernel_requests(
     mounted: Place, program: QuickProgram
 ) -> None:
     directory = mounted.mountpoint / "d"
@@ -119,7 +119,7 @@ def test_each_operation_sends_its_documented_kernel_requests(
         assert found[name] == requests, name
 
 
-def test_kernel_requests_capabilities_once_for_each_written_file(
+def test_kernel_reads_the_file_capabilities_of_a_written_file_only_once(
     mounted: Place, program: QuickProgram
 ) -> None:
     """The kernel requests ``security.capability`` once per file, not once per write(2)."""
@@ -130,14 +130,16 @@ def test_kernel_requests_capabilities_once_for_each_written_file(
     assert asked - before == 1
 
 
-def test_performance_page_lists_the_requests_of_every_operation() -> None:
+def test_performance_page_lists_the_kernel_requests_of_every_operation() -> None:
     text = Path("docs/design/performance.md").read_text("utf-8")
     for name, _operation, expected in OPERATIONS:
         requests = ", ".join(kind.upper() for kind in expected) or "none"
         assert f"| {name} | {requests} |" in text
 
 
-def test_writing_many_small_files_needs_few_puts(mounted: Place, program: QuickProgram) -> None:
+def test_writing_many_small_files_needs_few_put_requests(
+    mounted: Place, program: QuickProgram
+) -> None:
     """Writing 1,000 files of 4 KiB takes at most six uploads to the store."""
     _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
@@ -147,7 +149,9 @@ def test_writing_many_small_files_needs_few_puts(mounted: Place, program: QuickP
     assert _requests(mounted, program, "put", "create", "replace") - before <= 6
 
 
-def test_reading_many_small_files_needs_few_gets(mounted: Place, program: QuickProgram) -> None:
+def test_reading_many_small_files_needs_few_get_requests(
+    mounted: Place, program: QuickProgram
+) -> None:
     """Reading 500 files of 4 KiB in order, without cached blocks, takes at most four GETs."""
     content = random.Random(1)
     for number in range(500):
@@ -155,20 +159,20 @@ def test_reading_many_small_files_needs_few_gets(mounted: Place, program: QuickP
     _mount_anew(mounted, program)
 
     before = _requests(mounted, program, "get", "get_range")
-    assert before <= 12  # superblock, lease, image, changelogs
+    assert before <= 12  # The mount reads superblock, lease, image and changelogs.
     for number in range(500):
         assert len((mounted.mountpoint / f"{number:03}").read_bytes()) == 4096
     assert _requests(mounted, program, "get", "get_range") - before <= 4
 
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
-def test_reading_a_large_file_needs_few_gets(
+def test_reading_a_large_file_needs_few_get_requests(
     mounted: Place, program: QuickProgram, options: str
 ) -> None:
     """Reading 40 MiB in order, without cached blocks, takes at most twelve GETs.
 
-    Both kinds of mount are tested, because on a read-only mount the kernel does not report opens to
-    the daemon.
+    Writable and read-only mounts are tested, because the kernel does not report open(2) on a
+    read-only mount to the daemon.
     """
     content = random.Random(1).randbytes(40 << 20)
     (mounted.mountpoint / "large").write_bytes(content)
@@ -195,13 +199,13 @@ def test_second_read_on_a_read_only_mount_sends_no_kernel_request(
 
 
 def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
-    """Unmount, then mount as a host without local state."""
+    """Unmount, and then mount like a host without local state."""
     program.ok("umount", place.mountpoint)
     program.cachedir = program.cachedir.with_name("other-host")
     program.ok("mount", place.url, place.mountpoint, *options)
 
 
 def _requests(place: Place, program: QuickProgram, *methods: str) -> int:
-    """Return the number of requests of these methods that the mount sent to the store."""
+    """Return the number of requests with these methods that the mount has sent to the store."""
     store = program.status(place.mountpoint)["store"]
     return sum(store.get(method, {}).get("requests", 0) for method in methods)

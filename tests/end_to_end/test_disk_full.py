@@ -1,4 +1,4 @@
-"""A full disk below the local state: no acknowledged data is lost, and no process crashes.
+"""A full disk of the local state: no acknowledged data is lost, and no process crashes.
 
 The disk is a small tmpfs, so these tests need root.
 """
@@ -67,7 +67,7 @@ def fill(disk: Path) -> Path:
 def leave(disk: Path, size_bytes: int) -> None:
     """Fill a disk with another program's file, except for a number of bytes.
 
-    The space of a removed file of the mount becomes free only after the kernel's FORGET.
+    The mount frees the space of a removed file only after a FORGET request of the kernel.
     """
     with (disk / "foreign").open("ab") as writer:
         writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))
@@ -84,7 +84,7 @@ def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes])
     assert differing(found, expected) == []
 
 
-def test_full_local_disk_refuses_writers_before_the_reserve_is_used(
+def test_writers_are_refused_before_the_disk_reserve_is_used(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
     """On a full disk writes and mkdir fail with ENOSPC, and reads and unlink succeed."""
@@ -114,7 +114,7 @@ def test_full_local_disk_refuses_writers_before_the_reserve_is_used(
 
 
 def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: QuickProgram) -> None:
-    """A small local disk accepts more data than its size, as clean blocks are evicted."""
+    """More data than the local disk can hold may be written, because clean blocks are evicted."""
     expected = {}
     for number in range(6):
         data = os.urandom(16 * MIB)
@@ -126,13 +126,13 @@ def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: Qu
     assert_kept(tight, program, expected)
 
 
-def test_error_sqlite_full_undoes_only_one_unsynced_group(
+def test_sqlite_error_on_a_full_disk_loses_only_one_unsynced_group(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
     """SQLite rolls back one group when another program has used up the reserve of the disk.
 
-    The mount turns read-only and shows the remaining state. Mounted again, the filesystem has
-    all changes up to one point in time, and none after it.
+    The mount becomes read-only and shows the remaining state. The next mount shows all changes up
+    to one point in time, and no later change.
     """
     mnt = tight.mountpoint
     expected = {f"synced-{number}": os.urandom(1000) for number in range(20)}
@@ -157,8 +157,8 @@ def test_error_sqlite_full_undoes_only_one_unsynced_group(
 def make_directories_until_degraded(root: Path, disk: Path) -> list[int]:
     """Make directories with large attributes until the mount is degraded; return their numbers.
 
-    The mount measures the free space every few MiB, and then refuses directories with ENOSPC. So
-    this function leaves room for one directory and fills the disk after that measurement.
+    The mount measures the free space after every few MiB, and refuses directories with ENOSPC if
+    there is too little. This function therefore fills the disk only after such a measurement.
     """
     made: list[int] = []
     code = errno.ENOSPC
@@ -178,7 +178,7 @@ def make_directory(root: Path, made: list[int]) -> int:
     try:
         path.mkdir()
         made.append(len(made))
-        # A lost group also removes the directory, so the next mkdir is refused.
+        # If the group is lost, the directory is lost too, and the next mkdir is refused.
         with suppress(FileNotFoundError):
             os.setxattr(path, "user.filler", os.urandom(60_000))
     except OSError as exc:
@@ -191,10 +191,10 @@ def directories(root: Path) -> list[int]:
     return sorted(int(name.rpartition("-")[2]) for name in os.listdir(root) if name[0] == "n")
 
 
-def test_full_disk_of_the_bucket_only_delays_the_upload(
+def test_full_disk_of_the_bucket_only_delays_uploads(
     tmp_path: Path, small_disk: Path, empty: Place, program: QuickProgram
 ) -> None:
-    """While the disk of the bucket is full, the mount works and a flush waits."""
+    """While the disk of the bucket is full, writes and mkdir succeed and a flush waits."""
     program.cachedir = tmp_path / "state"
     url = f"local://{small_disk}/bucket"
     program.ok("mkfs", "--plain", url)

@@ -1,4 +1,4 @@
-"""The end of a mount, after which no process remains, and store errors that must not end it."""
+"""Unmounts, which must leave no process, and store errors, which must not end a mount."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # a fixture
+__all__ = ["another_user"]  # This is a pytest fixture.
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> QuickProgram:
-    """Return the command, started as a process that is recognised by its command line."""
+    """Return the command, started with execve(2) so that its command line shows the URL."""
     program = QuickProgram(tmp_path / "state")
     program.executes = True
     return program
@@ -35,7 +35,7 @@ def processes_of(url: str) -> list[int]:
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
-            continue  # The process has exited.
+            continue  # The process has already exited.
         if url.encode() in words:
             found.append(int(path.parent.name))
     return found
@@ -47,7 +47,7 @@ def threads_of(pid: int) -> int:
 
 
 def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
-    """End a mount by a command or a signal."""
+    """Unmount with a command, or stop the daemon with a signal."""
     if way == "s3fs-meta umount":
         program.ok("umount", mountpoint)
     elif way.startswith("SIG"):
@@ -56,7 +56,7 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
         subprocess.run([*way.split(), mountpoint], check=True)
 
 
-def test_every_process_ends_with_the_mount(place: Place, program: QuickProgram) -> None:
+def test_every_daemon_process_exits_after_the_unmount(place: Place, program: QuickProgram) -> None:
     """The daemon exits after umount, fusermount3, SIGTERM and SIGINT, with all data uploaded."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
     for number, way in enumerate(ways):
@@ -74,7 +74,7 @@ def test_every_process_ends_with_the_mount(place: Place, program: QuickProgram) 
         assert program.status(place.url)["state"] == "free"
 
 
-def test_daemon_has_its_own_session_and_inherits_no_pipe(
+def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
     place: Place, program: QuickProgram
 ) -> None:
     command = [sys.executable, "-m", "s3fs_meta", "mount", place.url, str(place.mountpoint)]
@@ -82,12 +82,12 @@ def test_daemon_has_its_own_session_and_inherits_no_pipe(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=program.environment
     ) as mounting:
-        # Hangs if the daemon has inherited the pipe.
+        # This call hangs if the daemon has inherited the pipe.
         output, _ = mounting.communicate(timeout=30)
 
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
-    # The last line reports the mount.
+    # The last line reports the mountpoint.
     assert b" is mounted on " in output.splitlines()[-1]
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -114,14 +114,14 @@ def test_daemon_does_not_accumulate_threads_or_descriptors(
     work()
     work()
 
-    assert threads_of(pid) <= before[0] + 4  # The number of idle worker threads varies.
+    assert threads_of(pid) <= before[0] + 4  # The number of idle threads varies.
     assert len(os.listdir(f"/proc/{pid}/fd")) <= before[1] + 2
 
 
-def test_broken_pack_directory_does_not_end_the_mount(
+def test_mount_continues_if_a_file_replaces_the_pack_directory(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """If a file replaces the pack directory, uploads fail until it is removed."""
+    """While a file replaces the pack directory, uploads fail but the mount continues."""
     mnt, packs = mounted.mountpoint, mounted.bucket / "pack"
     expected = {"first": os.urandom(MIB)}
     write_synced(mnt / "first", expected["first"])
@@ -145,10 +145,10 @@ def test_broken_pack_directory_does_not_end_the_mount(
     other.ok("fsck", "-n", mounted.url)
 
 
-def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: QuickProgram) -> None:
-    """If a directory replaces the lease object, flush fails and reads work.
+def test_mount_continues_if_the_lease_object_is_lost(mounted: Place, program: QuickProgram) -> None:
+    """While a directory replaces the lease object, flush fails and reads succeed.
 
-    The umount reports that changes stay on this host.
+    The umount command reports that changes stay on this host.
     """
     mnt, lease = mounted.mountpoint, mounted.bucket / "lease"
     write_synced(mnt / "f", b"content")
@@ -161,16 +161,16 @@ def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: Quick
     assert (mnt / "f").read_bytes() == b"content"
     pid = program.status(mnt)["pid"]
     assert processes_of(mounted.url) == [pid]
-    gone = program.run("umount", mnt)  # waits until the daemon has tried its last upload
+    gone = program.run("umount", mnt)  # Umount waits for the daemon's last upload attempt.
     assert (gone.returncode, "stays on this host" in gone.stderr) == (9, True)
-    wait_until_gone(pid)  # The daemon releases the state directory shortly before it exits.
+    wait_until_gone(pid)  # The daemon unlocks the state directory before it exits.
     lease.rmdir()
 
 
-def test_umount_of_a_fenced_mount_reports_its_quarantine(
+def test_umount_of_a_fenced_mount_reports_that_changes_are_quarantined(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The umount of a fenced mount reports that its changes will not be uploaded."""
+    """The umount of a fenced mount reports that its changes are quarantined, not uploaded."""
     (mounted.mountpoint / "f").write_bytes(b"mine")
     pid = program.status(mounted.mountpoint)["pid"]
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
@@ -194,9 +194,9 @@ def test_umount_of_a_fenced_mount_reports_its_quarantine(
 def test_lost_block_does_not_prevent_unmount_or_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Lost cache files of dirty blocks lose only their own content, and umount reports the loss.
+    """If cache files of dirty blocks are lost, umount reports the loss and uploads the rest.
 
-    Another host reads all other files.
+    Another host can read all other files.
     """
     mnt, pid = mounted.mountpoint, program.status(mounted.mountpoint)["pid"]
     write_synced(mnt / "lost", b"gone")
@@ -229,7 +229,7 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
     del program.environment["S3FS_META_PASSPHRASE"]
     options = ("-o", f"passphrase_file={fifo}", "--cachedir", program.cachedir)
     mounting = program.begin("mount", *options, encrypted, place.mountpoint)
-    with fifo.open("wb"):  # The command now waits for the passphrase.
+    with fifo.open("wb"):  # The command is now waiting for the passphrase.
         mounting.send_signal(signal.SIGINT)
         mounting.communicate(timeout=30)
 
@@ -239,10 +239,10 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
         wait_until_gone(pid)
 
 
-def test_root_does_not_unmount_the_filesystem_of_another_user(
+def test_root_cannot_unmount_the_filesystem_of_another_user(
     another_user: AnotherUser, program: QuickProgram
 ) -> None:
-    """Umount by root is refused, because only the mount's user can wait for its upload."""
+    """Umount by root is refused, because only the user of the mount can wait for its upload."""
     mountpoint = str(another_user.mountpoint)
     another_user.program("mount", another_user.url, mountpoint)
 

@@ -1,4 +1,4 @@
-"""An encrypted superblock that the owner of the bucket replaces by a plain one with its uuid."""
+"""An encrypted superblock that an attacker replaces with a plain one with the same UUID."""
 
 import struct
 from dataclasses import replace
@@ -36,7 +36,7 @@ ENTRANCES = [
 
 @pytest.fixture
 def exchanged(empty: Place, program: Program) -> Place:
-    """Return an encrypted filesystem whose superblock was replaced by a plain one."""
+    """Return an encrypted filesystem whose superblock was replaced with a plain superblock."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     empty.mountpoint.with_name("new").write_text("two\n")
     program.ok("mkfs", empty.url)
@@ -65,7 +65,7 @@ def _objects(place: Place) -> dict[Path, bytes]:
 
 
 def _words(entrance: list[str], place: Place) -> list[str | Path]:
-    """Return the command line of one entry of ENTRANCES for a filesystem."""
+    """Return an entry of ENTRANCES as a command line for a filesystem."""
     beside = place.mountpoint.parent
     words = [beside / word if word in {"copy", "new"} else word for word in entrance]
     if entrance == ["retention", "TIME"]:
@@ -83,16 +83,16 @@ def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
 
     for entrance in ENTRANCES:
         if not here and entrance == ["retention"]:
-            continue  # The command only shows a superblock, which needs no key.
+            continue  # Showing the retention requires no key.
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # fsck --rebuild repairs with the keys that this host stored.
+        # On this host, fsck --rebuild uses the superblock with the keys from the local state.
         if not here or "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, (entrance, refused.stderr)
         assert _objects(exchanged) == before, entrance
 
 
-def test_host_that_knows_the_encryption_refuses_a_plain_superblock(
+def test_host_that_mounted_the_filesystem_refuses_a_plain_superblock(
     program: Program, exchanged: Place
 ) -> None:
     """A host that has mounted an encrypted filesystem refuses a plain superblock."""
@@ -101,7 +101,7 @@ def test_host_that_knows_the_encryption_refuses_a_plain_superblock(
     for entrance in ENTRANCES[:-2]:
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # fsck --rebuild asks for the passphrase of the encrypted superblock.
+        # fsck --rebuild instead asks for the passphrase of the encrypted superblock.
         if "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, entrance
         assert _objects(exchanged) == before, entrance

@@ -1,7 +1,8 @@
 """File handles of name_to_handle_at(2), by which NFS servers identify the files of clients.
 
-A handle has the number of an inode. A client keeps it while the daemon is restarted, so the handle
-must open the same file then, or be refused with ESTALE, but must never open another file.
+A handle contains the number of an inode, and a client keeps it while the daemon is restarted. After
+the restart, the handle must open the same file or fail with ESTALE. No handle may open another
+file.
 """
 
 import ctypes
@@ -25,7 +26,7 @@ from tests.programs import QuickProgram
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 
 _AT_FDCWD = -100
-_HANDLE_BYTES_MAX = 128  # MAX_HANDLE_SZ
+_HANDLE_BYTES_MAX = 128  # Linux defines this limit as MAX_HANDLE_SZ.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,7 +42,7 @@ class _FileHandle(ctypes.Structure):
 
 
 class _Handle(NamedTuple):
-    """A file handle without the mount that it belongs to."""
+    """A file handle, without the id of its mount."""
 
     type: int
     content: bytes
@@ -55,7 +56,7 @@ class _Handle(NamedTuple):
         return cls(found.type, bytes(found.content[: found.size_bytes]))
 
     def open(self, mountpoint: Path, flags: int = os.O_RDONLY) -> int:
-        """Open the file that the handle names on a mount.
+        """Open the file that the handle identifies on a mount.
 
         Raises:
             OSError: the mount has no such file.
@@ -72,12 +73,12 @@ class _Handle(NamedTuple):
         return opened
 
     def read(self, mountpoint: Path) -> bytes:
-        """Return the content of the file that the handle names on a mount."""
+        """Return the content of the file that the handle identifies on a mount."""
         with os.fdopen(self.open(mountpoint), "rb") as file:
             return file.read()
 
     def path(self, mountpoint: Path) -> str:
-        """Return the path of the directory that the handle names on a mount.
+        """Return the path of the directory that the handle identifies on a mount.
 
         The kernel finds the path with lookups of "..".
         """
@@ -124,7 +125,7 @@ def test_file_handle_opens_the_same_file_after_a_restart(
     assert (_Handle.of(tree), _Handle.of(tree / "large")) == (folder, large)
 
 
-def test_file_handle_of_a_removed_file_never_opens_another_file(
+def test_nfs_file_handle_of_a_removed_file_never_opens_another_file(
     mounted: Place, program: QuickProgram
 ) -> None:
     """The inode number of a removed file is never used again."""
@@ -145,7 +146,7 @@ def test_file_handle_of_a_removed_file_never_opens_another_file(
 def test_file_handle_does_not_open_a_file_made_after_a_rollback(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A client that kept a handle over a rollback cannot write into a newer file."""
+    """A client that still has a handle from before a rollback cannot write into a newer file."""
     (mounted.mountpoint / "kept").write_bytes(b"kept")
     txg = json.loads(program.ok("flush", mounted.mountpoint, "--json"))["txg"]
     lost = mounted.mountpoint / "lost"
@@ -166,7 +167,7 @@ def test_file_handle_does_not_open_a_file_made_after_a_rollback(
 def test_file_handle_opens_the_same_file_or_none_after_a_takeover(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """After a takeover the inode number of a lost file may be reused, but not its handle."""
+    """After a takeover, a new file may have the inode number of a lost file, but not its handle."""
     other, elsewhere = QuickProgram(tmp_path / "other"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
@@ -212,10 +213,10 @@ def test_file_handle_opens_a_file_on_a_follower(tmp_path: Path) -> None:
         assert handle.read(follower.mnt) == b"second"
 
 
-def test_file_handle_of_the_past_never_opens_a_file_of_another_txg(
+def test_file_handle_of_a_snapshot_file_is_refused_by_the_next_mount(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Each mount assigns new inode numbers to files of the past."""
+    """Each mount assigns new inode numbers to files of the past, so old handles are refused."""
     path, past = mounted.mountpoint / "f", mounted.mountpoint / ".snapshots"
     path.write_bytes(b"first")
     program.ok("flush", mounted.mountpoint)

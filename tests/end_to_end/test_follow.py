@@ -1,4 +1,4 @@
-"""Real mounts of one writer and two followers."""
+"""Followers on real mounts: one writer and two followers of one filesystem."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
-_WRITES = "sync_interval=60"  # a long interval, so that txgs are uploaded only on request
+_WRITES = "sync_interval=60"  # With this long interval, txgs are uploaded only on request.
 _FOLLOWS = "ro,follow,poll=0.1"
 
 
@@ -50,7 +50,7 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
 
 
 def test_followers_see_uploaded_changes(hosts: Trio) -> None:
-    """Followers show uploaded changes of names, sizes and content that the kernel has cached."""
+    """Followers show uploaded changes even if the kernel has cached older names and content."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
     (ours / "kept").write_bytes(b"old")
@@ -58,14 +58,14 @@ def test_followers_see_uploaded_changes(hosts: Trio) -> None:
     (ours / "removed").write_bytes(b"x")
     (ours / "grown").write_bytes(b"a" * 5000)
     hosts.ship()
-    for mnt in theirs:  # The kernel has now cached all names, sizes and content.
+    for mnt in theirs:  # At this point the kernel has cached all names, sizes and content.
         assert (mnt / "kept").read_bytes() == b"old"
         assert (mnt / "d" / "moved").read_bytes() == b"moved"
         assert (mnt / "grown").read_bytes() == b"a" * 5000
         assert (mnt / "removed").stat().st_size == 1
         assert not (mnt / "later").exists()
 
-    (ours / "kept").write_bytes(b"new")  # new content of the same size
+    (ours / "kept").write_bytes(b"new")  # The new content has the same size.
     os.utime(ours / "kept", ns=(1, 1))
     (ours / "d" / "moved").rename(ours / "later")
     (ours / "removed").unlink()
@@ -86,7 +86,7 @@ def test_followers_see_uploaded_changes(hosts: Trio) -> None:
 
 
 def test_follower_refuses_changes(hosts: Trio) -> None:
-    """A follower refuses changes with EROFS, although the kernel allows writes."""
+    """A follower refuses changes with EROFS, although its mount is not read-only in the kernel."""
     (hosts.writer.mnt / "f").write_bytes(b"x")
     hosts.ship()
     mnt = hosts.first.mnt
@@ -117,7 +117,7 @@ def _generation_in_name(mnt: Path) -> int:
 
 
 def _read_generations(mnt: Path, last: int) -> Iterator[int]:
-    """Yield the generation that each kind of read returns in turn, until one returns *last*."""
+    """Yield the generation that each kind of read returns, in turn, until *last* is seen."""
     looks: tuple[Callable[[], int], ...] = (
         lambda: int((mnt / "a").read_bytes()),
         lambda: _generation_in_name(mnt),
@@ -129,7 +129,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
     seen = 0
     while seen < last:
         for look in looks:
-            # open(2) fails while the file is replaced.
+            # A read may fail while the writer replaces the name.
             with contextlib.suppress(FileNotFoundError):
                 seen = look()
                 yield seen
@@ -137,7 +137,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
 
 def _write_generation(mnt: Path, number: int) -> None:
     for name in ("a", "b"):
-        (mnt / name).write_bytes(b"%09d" % number)  # overwritten in place, with a constant length
+        (mnt / name).write_bytes(b"%09d" % number)  # Every generation has the same length.
     [present] = (mnt / "names").iterdir()
     present.rename(present.with_name(str(number)))
     os.truncate(mnt / "size", number)
@@ -146,7 +146,7 @@ def _write_generation(mnt: Path, number: int) -> None:
     os.utime(mnt / "mode", ns=(number, number))
 
 
-def test_reader_of_a_follower_never_sees_an_older_txg_again(hosts: Trio) -> None:
+def test_reader_of_a_follower_never_sees_an_older_state_again(hosts: Trio) -> None:
     ours = hosts.writer.mnt
     (ours / "names").mkdir()
     (ours / "names" / "0").touch()
@@ -171,7 +171,7 @@ def test_reader_of_a_follower_never_sees_an_older_txg_again(hosts: Trio) -> None
 
 
 def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
-    """After a promotion open files stay usable, and the other follower follows the new writer."""
+    """After the promotion, open files stay readable, and the other follower sees new writes."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"before")
     (writer.mnt / "open").write_bytes(b"open")
@@ -199,7 +199,7 @@ def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
 
 
 def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Place) -> None:
-    """A writer stopped by SIGSTOP is fenced when it continues; the new writer's file is intact."""
+    """A writer resumed with SIGCONT is fenced, and the new writer's file is intact."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"shipped")
     hosts.ship()
@@ -225,7 +225,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
 
 
 def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
-    """After a restore from an image, open files are readable or fail with ESTALE."""
+    """After the restore, open files are readable, or fail with ESTALE if they were removed."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")
@@ -243,7 +243,7 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
             (writer.mnt / "new").write_bytes(b"new")
             last = json.loads(writer.program.ok("flush", "--image", "--json", writer.mnt))["txg"]
             [changelog] = place.bucket.rglob(f"*{txg + 1:012d}*")
-            changelog.unlink()  # simulates a changelog that the retention deleted
+            changelog.unlink()  # Retention could have deleted this changelog.
         finally:
             os.kill(pid, signal.SIGCONT)
         first.wait_for(last)
@@ -257,8 +257,8 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
     assert not (first.mnt / "gone").exists()
 
 
-def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
-    """Followers show a complete copy, and no cached name of a removed tree."""
+def test_followers_see_cloned_and_removed_trees(hosts: Trio) -> None:
+    """Followers show a complete clone, and no cached name of a removed tree."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     for number in range(40):
         (ours / "tree" / f"d{number}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Damaged objects of the bucket that heal when the user restores files from a backup."""
+"""Damaged objects in the bucket, whose content is restored when a user writes it again."""
 
 import itertools
 import os
@@ -86,7 +86,7 @@ def test_file_restored_from_a_backup_heals_damaged_blocks(
     damage: Callable[[Path], None],
     write: Callable[[Path, bytes], None],
 ) -> None:
-    """Writing one file again heals every file with equal content, on every host."""
+    """Writing one file again restores every file with equal content, on every host."""
     content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
     with _mounted(program, place) as mnt:
         for name in ("file", "same"):
@@ -130,12 +130,12 @@ def test_missing_pack_does_not_stop_compaction(
     is_reported = is_moved = False
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while not (is_reported and is_moved):
-        assert time.monotonic() < deadline_s, "compaction did not go on"
+        assert time.monotonic() < deadline_s, "compaction did not continue in time"
         figures = other.status(place.mountpoint)
         assert figures["image"]["last_error"] == ""
         is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
         large = [path for path in _packs(place) if path.stat().st_size >= MIB]
-        is_moved = len(large) > 1  # The compacted pack is kept for the retention period.
+        is_moved = len(large) > 1  # The old pack also stays for the retention period.
     other.ok("umount", place.mountpoint)
 
     emptied.unlink()
@@ -147,7 +147,7 @@ def test_missing_pack_does_not_stop_compaction(
 def test_fsck_repairs_exchanged_packs_from_the_cache(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The command fsck -y rewrites two exchanged packs from blocks cached on this host."""
+    """If two packs were exchanged, fsck -y makes their content readable from cached blocks."""
     contents = {"one": os.urandom(MIB), "two": os.urandom(3 * MIB)}
     with _mounted(program, place) as mnt:
         for name, content in contents.items():
@@ -169,10 +169,10 @@ def test_fsck_repairs_exchanged_packs_from_the_cache(
             assert (mnt / name).read_bytes() == content
 
 
-def test_host_with_cached_copies_heals_holes_made_by_fsck(
+def test_host_restores_content_that_fsck_replaced_with_holes_from_its_cache(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """After fsck -y has punched holes, a host with cached copies restores the content."""
+    """If fsck -y replaced lost blocks with holes, a host that has them cached restores them."""
     content = os.urandom(3 * MIB + 5000)
     with _mounted(program, place) as mnt:
         (mnt / "file").write_bytes(content)

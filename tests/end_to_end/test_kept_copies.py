@@ -1,4 +1,4 @@
-"""Copies out of kept points older than the retention, on real mounts."""
+"""Copies of files from kept points that are older than the retention, on real mounts."""
 
 import contextlib
 import os
@@ -22,13 +22,13 @@ Contents = dict[str, bytes]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Return the command as separate processes, because a thread uses it, too."""
+    """Return the command, run in separate processes because a second thread also uses it."""
     return Program(tmp_path / "state")
 
 
 @pytest.fixture
 def small_bucket(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return a bucket's directory that is a tmpfs of 32 MiB."""
+    """Return a directory for the bucket: the mountpoint of a tmpfs of 32 MiB."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "test", bucket], check=True)
@@ -43,7 +43,7 @@ def tight(small_bucket: Path, place: Place) -> Place:
 
 
 def make_kept_folder(program: Program, place: Place) -> Contents:
-    """Make a folder with several packs, keep it, remove it, and let the retention pass."""
+    """Make a folder, keep the point in time, remove the folder, and let the retention pass."""
     contents: Contents = {}
     for number in range(4):
         contents[f"{number}"] = os.urandom(200_000)
@@ -57,7 +57,7 @@ def make_kept_folder(program: Program, place: Place) -> Contents:
 
 
 def fill(disk: Path) -> Path:
-    """Fill a disk completely with a file; return the file."""
+    """Fill a disk completely with one file, and return the file."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, contextlib.suppress(OSError):
         while True:
@@ -72,7 +72,7 @@ def contents_of(folder: Path) -> Contents:
 
 @contextmanager
 def reclaiming(program: Program, mountpoint: Path) -> Iterator[None]:
-    """Delete garbage repeatedly."""
+    """Run reclaim repeatedly for the duration of a context; every run must succeed."""
     ending = threading.Event()
     failed: list[str] = []
 
@@ -92,7 +92,7 @@ def reclaiming(program: Program, mountpoint: Path) -> Iterator[None]:
 
 
 def require_elsewhere(place: Place, tmp_path: Path, name: str, contents: Contents) -> None:
-    """Require that fsck --deep is clean, and that another machine reads the copy."""
+    """Require that fsck --deep is clean, and that another host can read the copy."""
     program = Program(tmp_path / "elsewhere")
     program.ok("fsck", "-n", "--deep", place.url)
     look = tmp_path / "look"
@@ -104,10 +104,10 @@ def require_elsewhere(place: Place, tmp_path: Path, name: str, contents: Content
         program.ok("umount", look)
 
 
-def test_copies_of_a_kept_point_stay_while_garbage_is_deleted(
+def test_copies_of_a_kept_point_stay_intact_while_reclaim_runs(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Also after the point is dropped; when the last copy is removed, its packs are deleted."""
+    """Copies outlive the kept point; packs are deleted after the last copy is removed."""
     mnt = mounted.mountpoint
     contents = make_kept_folder(program, mounted)
     with reclaiming(program, mnt):
@@ -129,10 +129,10 @@ def test_copies_of_a_kept_point_stay_while_garbage_is_deleted(
     program.ok("fsck", "-n", "--deep", mounted.url)
 
 
-def test_copy_into_a_full_bucket_survives_a_kill(
+def test_copy_made_while_the_bucket_is_full_survives_a_kill(
     program: Program, tight: Place, tmp_path: Path
 ) -> None:
-    """The txg with the copy cannot be stored until there is room, and the daemon is killed before."""
+    """The daemon is killed before the bucket has room for the txg that contains the copy."""
     mnt = tight.mountpoint
     program.ok("mount", tight.url, mnt)
     contents = make_kept_folder(program, tight)

@@ -1,10 +1,10 @@
 """A daemon killed at random times, which must lose no acknowledged data.
 
-Several writers work on a real mount until SIGKILL kills the daemon. The next ``mount`` must recover
-without help. The files are then compared with the acknowledged writes (``ordered_load``): all
-synced writes exist, all writes older than one group commit exist, and the remaining writes are a
-prefix of the changes in their order, over all writers. Then fsck must report nothing. A seed
-selects the work and the times; the interleaving depends on the machine.
+Several writers change files on a real mount until SIGKILL kills the daemon. The next ``mount`` must
+recover without help. The files are then compared with the acknowledged writes (``ordered_load``).
+All synced writes and all writes older than one group commit must exist. Of the later changes of all
+writers, a prefix in their order must exist. Then fsck must report nothing. A seed selects the
+changes and the times of the kills, but the interleaving of the writers depends on the machine.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.mount
 
 _log = logging.getLogger(__name__)
 
-KILLS: Final = 20  # number of kills for each seed
+KILLS: Final = 20  # The test kills the daemon this many times for each seed.
 WRITERS: Final = 4
 
 
@@ -44,10 +44,10 @@ class Setting(NamedTuple):
 
     options: str
     block_size: str = "1M"
-    bytes_max: int = 200_000  # maximum number of bytes of one change
+    bytes_max: int = 200_000  # One change writes at most this many bytes.
 
 
-# Short intervals, so that changelogs, images and their uploads are frequent.
+# Short intervals make uploads of changelogs and images frequent.
 SETTINGS: Final = (
     Setting("sync_interval=1,image_interval=1"),
     Setting("sync_interval=1,commit=0.2", "64K"),
@@ -58,7 +58,7 @@ SETTINGS: Final = (
 
 
 class Victim:
-    """A filesystem whose daemon is killed."""
+    """A filesystem whose daemon the test kills."""
 
     def __init__(self, place: Place, program: QuickProgram, setting: Setting, seed: int) -> None:
         self._place, self._program, self._setting = place, program, setting
@@ -72,7 +72,7 @@ class Victim:
         program.ok("flush", place.mountpoint)
 
     def kill_often(self, kills: int) -> None:
-        """Kill the daemon repeatedly, and compare files and acknowledged writes after each kill."""
+        """Kill the daemon repeatedly; after each kill compare files with acknowledged writes."""
         ways = (self._under_load, self._under_load, self._in_a_flush, self._at_the_end)
         while self.kills < kills:
             killed_ns = self._dice.choice(ways)()
@@ -134,7 +134,7 @@ class Victim:
 
     def _kill(self) -> int:
         killed_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError):  # The daemon may have exited already.
+        with contextlib.suppress(ProcessLookupError):  # The daemon may already have exited.
             signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
             self.kills += 1
         return killed_ns
@@ -155,7 +155,7 @@ class Victim:
             yield
         finally:
             thread.join(PROCESS_S_MAX)
-            assert not thread.is_alive(), "a flush hangs"
+            assert not thread.is_alive(), "the flush did not return"
 
     # --- mount and check after a kill ------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Victim:
 
     def _check(self) -> None:
         """Require that fsck reports nothing, during the mount or after its unmount."""
-        # Only in WAL mode can fsck read the database during a mount.
+        # Without WAL mode, fsck cannot read the database during a mount.
         beside = "journal_mode" not in self._setting.options
         if beside and self._dice.random() < 0.6:
             self._program.ok("fsck", "-n", self._place.url)
@@ -229,7 +229,7 @@ def test_daemon_killed_often_loses_no_acknowledged_data(
 def test_daemon_killed_often_loses_no_acknowledged_data_in_s3(
     empty: Place, program: QuickProgram, s3_server: S3Server
 ) -> None:
-    """Requests of a killed daemon to a real server may still take effect after the kill."""
+    """On a real server, requests of a killed daemon may take effect after the kill."""
     s3_server.make_bucket("killed")
     program.environment |= {
         **s3_server.environment(),

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mount
 STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
-def test_content_and_names_survive_unmount_fsck_and_mount(place: Place, program: Program) -> None:
+def test_files_survive_unmount_fsck_and_remount(place: Place, program: Program) -> None:
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "d").mkdir()
@@ -48,7 +48,7 @@ def test_content_and_names_survive_unmount_fsck_and_mount(place: Place, program:
 def test_another_host_restores_the_tree_from_the_bucket(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Another host restores a tree with content and links from the bucket alone."""
+    """A host without local state restores a tree with content and links from the bucket."""
     source = STDLIB / "json"
     shutil.copytree(source, mounted.mountpoint / "json")
     os.link(mounted.mountpoint / "json" / "decoder.py", mounted.mountpoint / "second name")
@@ -81,10 +81,10 @@ def test_sigterm_under_load_unmounts_and_loses_no_written_file(
     finally:
         load.kill()
         load.wait()
-    for late in mnt.iterdir():  # files written to the underlying directory after the unmount
+    for late in mnt.iterdir():  # Files written after the unmount are in the underlying directory.
         late.unlink()
 
-    program.ok("mount", mounted.url, mnt)  # waits until the daemon has exited
+    program.ok("mount", mounted.url, mnt)  # Mount waits until the daemon has exited.
     names = sorted(map(int, os.listdir(mnt)))
     assert names == list(range(len(names)))
     assert len(names) > 20
@@ -95,7 +95,7 @@ def test_sigterm_under_load_unmounts_and_loses_no_written_file(
 def test_daemon_uploads_in_the_background_after_fusermount(
     mounted: Place, program: Program
 ) -> None:
-    """A mount after fusermount3 -u waits for the daemon's uploads and shows all content."""
+    """After fusermount3 -u, a new mount waits for the daemon's uploads and shows all content."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(3_000_000))
     content = (mounted.mountpoint / "f").read_bytes()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
@@ -107,7 +107,7 @@ def test_daemon_uploads_in_the_background_after_fusermount(
 
 
 def test_next_mount_recovers_from_a_killed_daemon(mounted: Place, program: Program) -> None:
-    """After a kill the next mount needs no fsck and has all synced data."""
+    """After a kill, the next mount needs no fsck and shows all synced data."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 3_000_000)
         os.fsync(file.fileno())
@@ -138,7 +138,7 @@ def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) 
 def test_second_host_is_refused_without_a_takeover(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The refusal names the holder of the lease. After a takeover the first mount is read-only."""
+    """The error shows the holder of the lease. After a takeover, the first mount is read-only."""
     other = type(program)(tmp_path / "other-state")
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
@@ -158,7 +158,7 @@ def test_second_host_is_refused_without_a_takeover(
     finally:
         other.ok("umount", elsewhere)
     gone = program.run("umount", mounted.mountpoint)
-    assert gone.returncode != 0  # umount reports that not all changes are in the bucket.
+    assert gone.returncode != 0  # Umount reports that not all changes are in the bucket.
 
     again = program.run("mount", mounted.url, mounted.mountpoint)
     assert again.returncode == 0, again.stderr
@@ -166,7 +166,7 @@ def test_second_host_is_refused_without_a_takeover(
     assert os.listdir(mounted.mountpoint) == ["before"]
 
 
-def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
+def test_umount_of_a_read_only_mount_reports_changes_that_a_killed_mount_left(
     mounted: Place, program: Program
 ) -> None:
     with (mounted.mountpoint / "f").open("wb") as file:
@@ -204,7 +204,9 @@ def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None
     assert after == before
 
 
-def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Program) -> None:
+def test_statfs_shows_the_capacity_and_writes_stop_at_the_capacity(
+    place: Place, program: Program
+) -> None:
     program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)
     figures = os.statvfs(place.mountpoint)
     assert figures.f_blocks * figures.f_frsize == 4 << 20
@@ -212,7 +214,7 @@ def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Pr
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         _write_synced(place.mountpoint / "big", 8 << 20)
     (place.mountpoint / "big").unlink()
-    # The kernel releases the removed file and its blocks some time after unlink(2).
+    # The kernel releases the removed file some time after unlink(2).
     deadline = time.monotonic() + PROCESS_S_MAX
     while not os.statvfs(place.mountpoint).f_bavail:
         assert time.monotonic() < deadline, "the space of the removed file was not freed"
@@ -221,8 +223,8 @@ def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Pr
     program.ok("umount", place.mountpoint)
 
 
-def test_special_files_keep_type_and_device(mounted: Place, program: Program) -> None:
-    """FIFOs and device nodes have the same type and device number after a remount."""
+def test_special_files_keep_their_type_and_device_number(mounted: Place, program: Program) -> None:
+    """FIFOs and device nodes have the same type and device number after a new mount."""
     os.mkfifo(mounted.mountpoint / "fifo")
     os.mknod(mounted.mountpoint / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     program.ok("umount", mounted.mountpoint)

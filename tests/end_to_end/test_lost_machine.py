@@ -1,4 +1,4 @@
-"""Loss of a host: what another host restores, and how much is lost."""
+"""The loss of a host: files that another host restores, and files that are lost."""
 
 import json
 import os
@@ -26,7 +26,9 @@ def burn(place: Place, program: Program, state: Path) -> None:
     shutil.rmtree(state)
 
 
-def test_another_host_has_all_flushed_files(place: Place, program: Program, tmp_path: Path) -> None:
+def test_another_host_restores_all_flushed_files(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h", place.url, mnt)
     for number in range(50):
@@ -47,7 +49,7 @@ def test_another_host_has_all_flushed_files(place: Place, program: Program, tmp_
     other.ok("fsck", "-n", "--deep", place.url)
 
 
-def test_another_host_has_a_file_that_was_synced_to_the_bucket(
+def test_another_host_restores_a_file_synced_with_option_fsync_remote(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     mnt = place.mountpoint
@@ -66,7 +68,7 @@ def test_another_host_has_a_file_that_was_synced_to_the_bucket(
 
 
 def test_status_reports_files_that_are_only_on_this_host(place: Place, program: Program) -> None:
-    """An extended attribute and ``status --unshipped`` name files that are only on this host."""
+    """An extended attribute and ``status --unshipped`` report files that are not uploaded."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     (mnt / "d").mkdir()
@@ -95,7 +97,7 @@ def test_status_reports_files_that_are_only_on_this_host(place: Place, program: 
     program.ok("umount", mnt)
 
 
-def test_flush_with_image_uploads_an_image(place: Place, program: Program) -> None:
+def test_flush_with_option_image_uploads_an_image(place: Place, program: Program) -> None:
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "file").write_text("x")
     before = len(list((place.bucket / "image").iterdir()))

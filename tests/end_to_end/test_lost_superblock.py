@@ -1,4 +1,4 @@
-"""A superblock that is deleted, damaged or replaced, during a mount or between mounts."""
+"""A superblock that is deleted, damaged or replaced, while mounted or between mounts."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def _delete(place: Place) -> None:
 
 
 def test_unmount_restores_deleted_superblock_objects(program: Program, encrypted: Place) -> None:
-    """Unmount uploads deleted superblock objects again, so that any host can mount."""
+    """The unmount uploads deleted superblock objects again, so another host can mount."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
@@ -64,7 +64,7 @@ def test_mount_after_a_kill_restores_the_deleted_superblock(
 
     program.ok("mount", "-o", "ro", encrypted.url, encrypted.mountpoint)
     assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
-    program.run("umount", encrypted.mountpoint)  # a read-only mount uploads no changes
+    program.run("umount", encrypted.mountpoint)  # A read-only mount uploads nothing.
     assert _objects(encrypted) == [None, None]
 
     mounted = program.run("mount", encrypted.url, encrypted.mountpoint)
@@ -75,10 +75,10 @@ def test_mount_after_a_kill_restores_the_deleted_superblock(
     assert _objects(encrypted) == healthy
 
 
-def test_passphrase_change_outlives_a_deleted_superblock(
+def test_passphrase_change_is_kept_if_the_superblock_is_deleted(
     program: Program, encrypted: Place
 ) -> None:
-    """The mount uploads the superblock with the new passphrase, not the one from its start."""
+    """The mount uploads the superblock with the new passphrase, not the one read at mount time."""
     new = encrypted.mountpoint.with_name("new")
     new.write_text("two\n")
     program.ok("mount", encrypted.url, encrypted.mountpoint)
@@ -98,6 +98,6 @@ def test_passphrase_change_outlives_a_deleted_superblock(
         program.environment["S3FS_META_PASSPHRASE"] = passphrase
         refused = program.run("mount", encrypted.url, encrypted.mountpoint)
         assert refused.returncode != 0
-        assert "an older one was put back" in refused.stderr
+        assert "an older superblock was put back" in refused.stderr
     program.run("fsck", "-y", encrypted.url)
     assert _objects(encrypted) == changed

@@ -1,4 +1,4 @@
-"""A filesystem that stays mounted in another mount namespace, which commands report."""
+"""A filesystem that is still mounted in another mount namespace, which commands must report."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from tests.programs import QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 
-# Appends each line of its input to a file, and answers "done" or an errno.
+# This program appends each line of its input to a file, and prints "done" or an errno.
 _HOLDER = """
 import os, sys
 log = open(sys.argv[1], "ab", buffering=0) if len(sys.argv) > 1 else None
@@ -46,7 +46,7 @@ class Holder:
         self.pid = int(self._read())
 
     def write(self, line: str) -> str:
-        """Let the process write a line, and return its answer."""
+        """Tell the process to write a line, and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
@@ -77,10 +77,10 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         holder.end()
 
 
-def test_processes_of_the_test_suite_do_not_hold_mounts_of_this_host(
+def test_running_the_test_suite_keeps_no_mount_of_this_host_busy(
     place: Place, program: QuickProgram
 ) -> None:
-    """A user can unmount while tests run, because their namespace has no copy of the mount."""
+    """A user can unmount during the tests, because their namespace has no copy of the mount."""
     program.ok("mount", place.url, place.mountpoint)
     script = (
         "from tests import private_mounts; from s3fs_meta.mount import mount_table;"
@@ -108,22 +108,22 @@ def test_mounts_of_the_test_suite_are_private(place: Place, program: QuickProgra
     program.ok("umount", mnt)
 
 
-def test_command_in_another_pid_namespace_keeps_the_note_of_the_mount(
+def test_command_in_another_pid_namespace_keeps_the_mount_note(
     place: Place, program: QuickProgram
 ) -> None:
-    """A container that shares /run sees no process of this mount, but does not remove its note."""
+    """A command in a container that shares /run does not see the daemon, but keeps its note."""
     mnt = place.mountpoint
     probe = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*probe, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no permission to create a PID namespace")
     program.ok("mount", place.url, mnt)
     try:
-        # A command on a path that is not a mountpoint removes the notes of dead mounts.
+        # A command on a path that is not mounted removes the notes of dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr
 
-        # Without --cachedir only the note names the state directory.
+        # Without --cachedir, only the record of the mount contains the state directory.
         without = [sys.executable, "-m", "s3fs_meta", "status", "--json", str(mnt)]
         found = subprocess.run(without, check=True, capture_output=True, text=True, timeout=60)
 
@@ -132,10 +132,10 @@ def test_command_in_another_pid_namespace_keeps_the_note_of_the_mount(
         program.ok("umount", mnt)
 
 
-def test_umount_names_processes_that_hold_the_mount_and_returns(
+def test_umount_reports_processes_that_still_use_the_mount(
     place: Place, program: QuickProgram
 ) -> None:
-    """The mount keeps the lease until its last user in another namespace exits."""
+    """The mount keeps the lease until the last process in another namespace exits."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     figures = program.status(mnt)
@@ -152,10 +152,10 @@ def test_umount_names_processes_that_hold_the_mount_and_returns(
         assert figures["state"] == "detached"
         assert figures["holders"][0]["pid"] == holder.pid
         assert figures["holders"][0]["mountpoint"] == str(mnt)
-        # Everything was uploaded before umount returned.
+        # Umount returned only after all changes were uploaded.
         assert figures["chain"]["unshipped_age_s"] == 0.0
         assert holder.write("two") == "written"
-        # flush also collects data of files that are open in the other namespace
+        # Flush also collects data of files that are open in the other namespace.
         program.ok("flush", mnt)
         refused = program.run("mount", place.url, mnt)
         assert refused.returncode == ExitStatus.HELD
@@ -171,7 +171,7 @@ def test_umount_names_processes_that_hold_the_mount_and_returns(
 
 
 def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: QuickProgram) -> None:
-    """After a forced umount processes in other namespaces get errors, and no write is lost."""
+    """A forced umount loses no acknowledged write; processes in other namespaces get errors."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     with holding(mnt) as holder:
@@ -189,7 +189,7 @@ def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: Qui
 
 
 def test_umount_with_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -> None:
-    """An open file keeps the mountpoint mounted unless umount has --force."""
+    """While a file is open, umount fails, and umount --force succeeds."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
@@ -205,10 +205,8 @@ def test_umount_with_force_unmounts_a_busy_mountpoint(place: Place, program: Qui
     assert program.status(place.url)["state"] == "free"
 
 
-def test_umount_names_processes_that_use_a_detached_mountpoint(
-    place: Place, program: QuickProgram
-) -> None:
-    """After umount -l the command umount fails while a file is open, and names its process."""
+def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: QuickProgram) -> None:
+    """After umount -l, s3fs-meta umount reports the number of open files and fails."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -225,8 +223,10 @@ def test_umount_names_processes_that_use_a_detached_mountpoint(
     wait_until_gone(pid)
 
 
-def test_sigterm_leaves_mounts_in_other_namespaces(place: Place, program: QuickProgram) -> None:
-    """After SIGTERM of the daemon another filesystem stays mounted on its former mountpoint."""
+def test_sigterm_keeps_another_filesystem_on_the_former_mountpoint(
+    place: Place, program: QuickProgram
+) -> None:
+    """After SIGTERM, the daemon exits without unmounting another filesystem on its mountpoint."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -234,7 +234,7 @@ def test_sigterm_leaves_mounts_in_other_namespaces(place: Place, program: QuickP
         subprocess.run(["umount", mnt], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
         try:
-            for _ in range(2):  # The first signal waits for open files, and the second does not.
+            for _ in range(2):  # After the second signal the daemon ignores open files.
                 os.kill(pid, 15)
             wait_until_gone(pid)
             assert os.path.ismount(mnt)

@@ -45,7 +45,7 @@ def _content() -> dict[str, bytes]:
 
 
 def _use_tree(tree: Path, copy: Path, expected: dict[str, bytes]) -> None:
-    """Find, search and copy a tree with the usual programs, with a cold page cache."""
+    """Search and copy a tree with find, grep and cp, with an empty page cache."""
     for path in tree.rglob("*"):
         if path.is_file():
             drop_page_cache(path)
@@ -56,10 +56,10 @@ def _use_tree(tree: Path, copy: Path, expected: dict[str, bytes]) -> None:
     assert differing(contents(copy), expected) == []
 
 
-def test_pinned_tree_is_used_without_the_bucket(
+def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     empty: Place, program: QuickProgram, server: S3Server, tmp_path: Path
 ) -> None:
-    """Without the bucket find, grep and cp work, even after a kill in a read-only mount."""
+    """Find, grep and cp succeed without the bucket, even in a read-only mount after a kill."""
     program.environment |= server.environment()
     url, mnt = "s3://bucket/trip", empty.mountpoint
     endpoint = ("--endpoint-url", server.endpoint_url)
@@ -73,7 +73,7 @@ def test_pinned_tree_is_used_without_the_bucket(
     program.ok("dropcache", mnt)
     program.ok("warm", "--pin", mnt / "work")
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)  # Requests hang, as in a train.
+    server.process.send_signal(signal.SIGSTOP)  # Requests now hang.
     try:
         _use_tree(mnt / "work", tmp_path / "copy", expected)
         drop_page_cache(mnt / "other")
@@ -94,12 +94,12 @@ def test_pinned_tree_is_used_without_the_bucket(
     expected = {name.replace("d0/", "moved/"): data for name, data in expected.items()}
     expected["new"] = b"written on the way"
     _use_tree(mnt / "work", tmp_path / "copy2", expected)
-    program.run("umount", mnt)  # The status reports changes that a mount for writing must upload.
+    program.run("umount", mnt)  # Umount fails because of unshipped changes.
     assert mount_table.find(str(mnt)) is None
 
 
 def test_warm_downloads_only_files_that_the_user_may_read(another_user: AnotherUser) -> None:
-    """Warm refuses files that cat(1) cannot read; root may read every file."""
+    """Warm refuses files that the user may not read; the same user can warm the directory."""
     secret = another_user.mountpoint / "secret"
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
     another_user.python(f"open({str(secret)!r}, 'w').write('x'); os.chmod({str(secret)!r}, 0)")

@@ -1,4 +1,4 @@
-"""Writes to files that stay open, without close or fsync."""
+"""Writes to files that stay open, without a close or fsync."""
 
 import contextlib
 import json
@@ -21,11 +21,11 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # a fixture
+__all__ = ["another_user"]  # This is a pytest fixture.
 
 LINES = 5
 
-# Executes each line of its input, answers with a line, and closes its files only at its exit.
+# This program executes each line of its input, prints an answer, and keeps its files open.
 _WRITER = """
 import mmap, os, sys
 log = open(sys.argv[1], "ab", buffering=0)
@@ -57,7 +57,7 @@ class Writer:
         self.written = 0
 
     def write(self, lines: int = LINES) -> None:
-        """Let the program write a number of lines."""
+        """Tell the program to write a number of lines."""
         assert self.process.stdin is not None
         for _ in range(lines):
             self.process.stdin.write("\n")
@@ -70,7 +70,7 @@ class Writer:
         assert self.process.stdout.readline()
 
     def expected(self) -> tuple[bytes, bytes]:
-        """Return the expected content of the appended and of the mapped file."""
+        """Return the expected contents of the appended file and the mapped file."""
         log = b"".join(b"line %d\n" % number for number in range(self.written))
         return log, bytes(65 + number for number in range(self.written))
 
@@ -87,14 +87,14 @@ def writing(mnt: Path) -> Iterator[Writer]:
 
 
 def found(mnt: Path, lines: int) -> tuple[bytes, bytes]:
-    """Return the present content of the appended and of the mapped file."""
+    """Return the current contents of the appended file and the mapped file."""
     return (mnt / "log").read_bytes(), (mnt / "mapped").read_bytes()[4096:][:lines]
 
 
 def until(
     program: QuickProgram, mnt: Path, holds: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Poll the figures of a mount until a condition holds."""
+    """Poll the status of a mount until a condition is true, and return the status."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while not holds(figures := program.status(mnt)):
         assert time.monotonic() < deadline_s, figures
@@ -102,7 +102,7 @@ def until(
 
 
 def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
-    """Wait until all writes made before this call are collected."""
+    """Wait until the daemon has collected all writes that were made before this call."""
     called_s = time.monotonic()
     asked_s = called_s
 
@@ -123,7 +123,7 @@ def kill(figures: dict[str, Any]) -> None:
 
 
 def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgram:
-    """Delete all local state of this host, and mount as another host."""
+    """Delete all local state of this host, and take over the filesystem as another host."""
     subprocess.run(["umount", "-l", place.mountpoint], check=True)
     assert mount_table.find(str(place.mountpoint)) is None
     shutil.rmtree(program.cachedir)
@@ -132,10 +132,10 @@ def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgr
     return other
 
 
-def test_open_file_survives_a_killed_daemon_after_the_commit_interval(
+def test_data_of_an_open_file_survives_a_kill_after_the_commit_interval(
     place: Place, program: QuickProgram
 ) -> None:
-    """Appended and mapped bytes of open files are on the local disk after ``commit=`` seconds."""
+    """Appended and mapped bytes are on the local disk after the interval of the option commit."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -144,7 +144,7 @@ def test_open_file_survives_a_killed_daemon_after_the_commit_interval(
         figures = until_collected(
             program,
             mnt,
-            # The second wait ends after the first collection is committed.
+            # The second wait returns only after the first collection is committed.
         )
         assert figures["kernel"]["open_for_writing"] == 3
         assert figures["kernel"]["last_error"] == ""
@@ -161,10 +161,10 @@ def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
     return requests["fsync"], requests["fsyncdir"]
 
 
-def test_sync_call_makes_no_data_durable_before_the_commit_interval(
+def test_sync_system_call_does_not_make_data_durable_before_the_commit_interval(
     place: Place, program: QuickProgram
 ) -> None:
-    """The kernel does not forward sync(2) to the daemon, which collects at its own intervals."""
+    """The kernel does not forward sync(2); the daemon collects data at its own intervals."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -182,10 +182,10 @@ def test_sync_call_makes_no_data_durable_before_the_commit_interval(
     program.ok("umount", mnt)
 
 
-def test_open_file_survives_the_host_after_the_sync_interval(
+def test_data_of_an_open_file_survives_the_loss_of_the_host_after_the_sync_interval(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """Writes of open files are collected before each cut, so they reach the bucket."""
+    """The daemon collects writes of open files before it cuts a txg, so they are uploaded."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1", place.url, mnt)
     with writing(mnt) as writer:
@@ -198,8 +198,10 @@ def test_open_file_survives_the_host_after_the_sync_interval(
     other.ok("umount", mnt)
 
 
-def test_writes_on_the_mount_of_another_user_are_collected(another_user: AnotherUser) -> None:
-    """The daemon of an unprivileged user collects writes without a detached mount."""
+def test_daemon_of_an_unprivileged_user_collects_writes_of_open_files(
+    another_user: AnotherUser,
+) -> None:
+    """The daemon of an unprivileged user collects writes even without a detached mount."""
     program, mnt = another_user.program, another_user.mountpoint
     program("mount", "-o", "commit=0.2,sync_interval=1h", another_user.url, str(mnt))
     hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"
@@ -227,7 +229,7 @@ def test_writes_on_the_mount_of_another_user_are_collected(another_user: Another
 def test_flush_uploads_writes_of_open_files(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """After a flush the bucket has all writes that were made before it began."""
+    """After a flush, the bucket has all writes that were made before the flush began."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -241,7 +243,9 @@ def test_flush_uploads_writes_of_open_files(
     other.ok("umount", mnt)
 
 
-def test_killed_write_back_process_is_restarted(place: Place, program: QuickProgram) -> None:
+def test_killed_helper_process_for_write_back_is_restarted(
+    place: Place, program: QuickProgram
+) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -263,7 +267,7 @@ def test_killed_write_back_process_is_restarted(place: Place, program: QuickProg
     program.ok("umount", mnt)
 
 
-def test_data_of_open_files_is_collected_before_sigterm_unmounts(
+def test_sigterm_collects_data_of_open_files_before_the_unmount(
     place: Place, program: QuickProgram
 ) -> None:
     mnt = place.mountpoint
@@ -271,7 +275,7 @@ def test_data_of_open_files_is_collected_before_sigterm_unmounts(
     with writing(mnt) as writer:
         writer.write()
         pid = program.status(mnt)["pid"]
-        for _ in range(2):  # The first signal waits for open files, and the second does not.
+        for _ in range(2):  # After the second signal the daemon ignores open files.
             os.kill(pid, signal.SIGTERM)
         wait_until_gone(pid)
 

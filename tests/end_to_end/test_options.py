@@ -1,4 +1,4 @@
-"""Mount options and URLs; wrong ones are refused by name before any change."""
+"""Mount options and URLs: a wrong option or URL is reported before any change."""
 
 import os
 import signal
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.mount
 
 
 def snapshot(place: Place, program: Program) -> dict[str, tuple[int, int]]:
-    """Return every file of the bucket and of the local state.
+    """Return size and mtime of every file in the bucket and in the local state.
 
-    The log, the counts of requests and the known points in time are left out.
+    The log, the counts of requests and the known points in time are not included.
     """
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns)
@@ -67,7 +67,7 @@ def assert_refused(
         ("noacl", "option 'noacl': ACLs cannot"),
     ],
 )
-def test_mount_refuses_a_wrong_option_by_name_before_any_change(
+def test_mount_error_names_an_invalid_option_before_any_change(
     place: Place, program: Program, option: str, says: str
 ) -> None:
     assert_refused(
@@ -82,8 +82,8 @@ def test_mount_refuses_a_wrong_option_by_name_before_any_change(
     )
 
 
-def test_mount_accepts_options_without_effect(place: Place, program: Program) -> None:
-    """An option without effect, such as ``extension=off``, gives a warning."""
+def test_mount_accepts_obsolete_options_with_a_warning(place: Place, program: Program) -> None:
+    """An option without effect, such as ``extension=off``, causes a warning."""
     old = "extension=off,request_loop=scheduled"
 
     done = program.run("mount", "-o", old, place.url, place.mountpoint)
@@ -109,7 +109,7 @@ def test_mount_accepts_options_without_effect(place: Place, program: Program) ->
         ("local:///usr/share", ExitStatus.NO_FILESYSTEM, "no filesystem at"),
     ],
 )
-def test_mount_refuses_a_wrong_url(
+def test_mount_refuses_an_invalid_url(
     place: Place, program: Program, url: str, status: ExitStatus, says: str
 ) -> None:
     assert_refused(place, program, url, place.mountpoint, status=status, says=says)
@@ -138,10 +138,10 @@ def test_mount_hides_the_content_of_the_mountpoint_until_unmount(
     assert (place.mountpoint / "below").read_bytes() == b"below"
 
 
-def test_two_filesystems_cannot_share_a_mountpoint(
+def test_mount_on_a_mountpoint_in_use_is_refused(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """A second mount on the same mountpoint is refused, and the first mount continues."""
+    """The error is printed before any change, and the first mount continues."""
     other = f"local://{tmp_path}/other"
     program.ok("mkfs", "--plain", other)
 
@@ -152,7 +152,7 @@ def test_two_filesystems_cannot_share_a_mountpoint(
     assert program.status(mounted.mountpoint)["url"] == mounted.url
 
 
-def test_wal_is_refused_for_local_state_on_a_fuse_filesystem(
+def test_wal_mode_is_refused_if_the_local_state_is_on_a_fuse_filesystem(
     shared: Path, place: Place, program: Program
 ) -> None:
     program.cachedir = shared / "state"
@@ -236,7 +236,7 @@ def test_mount_without_passphrase_or_terminal_is_refused(
 
 
 def kill(place: Place, program: Program) -> None:
-    """Kill the daemon, as in a crash."""
+    """Kill the daemon to simulate a crash."""
     pid = program.status(place.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -246,7 +246,7 @@ def kill(place: Place, program: Program) -> None:
 def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Content is complete after an unmount, and synced content even after a kill."""
+    """An unmount keeps all content, and a kill keeps all synced content."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)
@@ -261,10 +261,10 @@ def test_safe_journal_modes_keep_synced_content_after_a_kill(
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
-def test_fsck_beside_a_mount_without_wal_is_refused(
+def test_fsck_is_refused_while_a_mount_without_wal_is_running(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Without WAL no other process can read the database of a mount, so fsck refuses."""
+    """Without WAL, no second process can read the database of a mount, so fsck fails."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content")
 
@@ -283,7 +283,7 @@ def test_fsck_beside_a_mount_without_wal_is_refused(
 def test_unsafe_journal_mode_restores_from_the_bucket_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """An unsafe journal mode causes a warning, and a kill quarantines the local state."""
+    """An unsafe journal mode causes a warning; after a kill the local state is quarantined."""
     words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
     assert f"journal_mode={mode}" in program.run(*words).stderr
     (place.mountpoint / "before").write_bytes(b"before")
@@ -307,7 +307,7 @@ def test_unsafe_journal_mode_restores_from_the_bucket_after_a_kill(
         *(pytest.param(1 << bits, marks=pytest.mark.slow) for bits in range(10, 16)),
     ],
 )
-def test_page_size_of_the_database_survives_remount_and_kill(
+def test_database_page_size_survives_a_remount_and_a_kill(
     empty: Place, program: Program, page_size: int
 ) -> None:
     program.ok("mkfs", "--plain", "--page-size", str(page_size), empty.url)
@@ -326,8 +326,8 @@ def test_page_size_of_the_database_survives_remount_and_kill(
 
 # --- mount(8) and fstab ----------------------------------------------------------------------------
 
-# The script runs in a separate mount namespace, so that the host does not change.
-# Its /sbin also contains the tested helpers, because mount(8) searches only /sbin.
+# The script runs in a separate mount namespace, so the host's mounts do not change.
+# The script adds the tested helpers to /sbin, because mount(8) searches only /sbin.
 SCRIPT = """
 mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/work" overlay /sbin
 mount -t s3fs-meta -o "cachedir=$1/state,nodev" "$2" "$3"
@@ -349,7 +349,7 @@ umount "$3"
 
 @pytest.fixture
 def namespace(tmp_path: Path, as_root: None) -> Path:
-    """Return a directory with the helpers of mount(8) for the script."""
+    """Return a directory that contains the helpers of mount(8) for the script."""
     probe = ["unshare", "--mount", "sh", "-ec", "mount -t tmpfs test /mnt; mkdir /mnt/a /mnt/b"]
     overlay = "; mount -t overlay -o lowerdir=/sbin,upperdir=/mnt/a,workdir=/mnt/b overlay /sbin"
     probe[-1] += overlay
@@ -358,7 +358,7 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     folder = tmp_path / "namespace"
     (folder / "work").mkdir(parents=True)
     (folder / "upper").mkdir()
-    # A remount uses the second name, because the kernel reports the type fuse.s3fs-meta.
+    # A remount runs the second helper, because the kernel reports the type fuse.s3fs-meta.
     for name in ("mount.s3fs-meta", "mount.fuse.s3fs-meta"):
         helper = folder / "upper" / name
         helper.write_text(
@@ -368,7 +368,7 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     return folder
 
 
-def test_mount_program_finds_the_helper_by_type_and_by_fstab(
+def test_mount_program_runs_the_helper_for_type_s3fs_meta_and_for_fstab(
     place: Place, program: QuickProgram, namespace: Path
 ) -> None:
     """The commands ``mount -t s3fs-meta`` and ``mount --fstab`` use the helper."""

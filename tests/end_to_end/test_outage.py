@@ -1,8 +1,8 @@
-"""A bucket that becomes unreachable under a mount, and reachable again.
+"""A bucket that becomes unreachable during a mount, and is reachable again later.
 
 During the outage cached content can be read, and metadata requests are answered. Writes succeed
-until the cache is full. Readers of uncached content get EIO after ``read_timeout``, writers without
-room ENOSPC after ``write_timeout``. No data is lost.
+until the cache is full. Then they fail with ENOSPC after ``write_timeout``. Reads of uncached
+content fail with EIO after ``read_timeout``. No data is lost.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tests.servers import S3Server, running_s3, running_versitygw, versitygw_pro
 pytestmark = pytest.mark.mount
 
 OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
-WAITING = 450  # more than the worker tasks of pyfuse3
+WAITING = 450  # This is more than the number of worker tasks of pyfuse3.
 
 
 class Cold(NamedTuple):
@@ -39,7 +39,7 @@ class Cold(NamedTuple):
     content: dict[str, bytes]
 
     def elsewhere(self) -> QuickProgram:
-        """Return the command on another host."""
+        """Return the command for another host, with separate local state."""
         other = QuickProgram(self.program.cachedir.with_name("third-state"))
         other.environment = self.program.environment
         return other
@@ -79,7 +79,7 @@ def away(bucket: Path) -> Iterator[None]:
 
 
 def read_direct(path: Path, offset: int = 0) -> bytes:
-    """Read without the kernel's page cache and read-ahead."""
+    """Read a page without the kernel's page cache and read-ahead."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         return os.pread(fd, 4096, offset)
@@ -115,7 +115,7 @@ def assert_nothing_is_lost(cold: Cold) -> None:
     other.ok("fsck", "-n", "--deep", cold.url)
 
 
-def test_flush_during_an_outage_completes_after_it_without_loss(cold: Cold, empty: Place) -> None:
+def test_flush_during_an_outage_completes_when_the_outage_ends(cold: Cold, empty: Place) -> None:
     with away(empty.bucket):
         require_work_in_an_outage(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
@@ -129,7 +129,7 @@ def test_flush_during_an_outage_completes_after_it_without_loss(cold: Cold, empt
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread]:
-    """Run a function in a number of threads."""
+    """Run a function in several threads, and return the threads."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -137,7 +137,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread
 
 
 def use_metadata(cold: Cold) -> None:
-    """Send metadata requests, which the daemon answers without the bucket."""
+    """Make directories, list them and write a file, for which the daemon needs no bucket."""
     for number in range(20):
         (cold.mountpoint / f"d{number}").mkdir()
         assert f"d{number}" in os.listdir(cold.mountpoint)
@@ -146,8 +146,8 @@ def use_metadata(cold: Cold) -> None:
     cold.content["d0/f"] = b"x"
 
 
-def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -> None:
-    """Each of 450 waiting readers gets EIO, or its bytes if the outage ends in time."""
+def test_metadata_requests_are_answered_while_450_readers_wait(cold: Cold, empty: Place) -> None:
+    """Each of 450 waiting reads fails with EIO, or succeeds if the outage ends in time."""
     outcomes: Counter[object] = Counter()
 
     def read(number: int) -> None:
@@ -175,10 +175,10 @@ def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -
     assert_nothing_is_lost(cold)
 
 
-def test_metadata_is_answered_while_450_truncations_wait(
+def test_metadata_requests_are_answered_while_450_truncations_wait(
     empty: Place, program: QuickProgram
 ) -> None:
-    """The kernel does not limit waiting truncations, so the daemon refuses some with EAGAIN."""
+    """The kernel does not limit waiting truncations, so the daemon refuses some (EAGAIN)."""
     names = [f"small{number}" for number in range(WAITING)]
     cold = make_cold(empty.url, empty.mountpoint, program, dict.fromkeys(names, b"x" * 100))
     outcomes: Counter[int | None] = Counter()
@@ -205,8 +205,8 @@ def test_metadata_is_answered_while_450_truncations_wait(
     assert_nothing_is_lost(cold)
 
 
-def test_full_cache_refuses_writers_and_loses_no_data(cold: Cold, empty: Place) -> None:
-    """In a full cache writes fail with ENOSPC after ``write_timeout``, until the outage ends."""
+def test_writes_to_a_full_cache_fail_and_lose_no_data(cold: Cold, empty: Place) -> None:
+    """While the cache is full, writes fail with ENOSPC after ``write_timeout``."""
     mnt = cold.mountpoint
     with away(empty.bucket):
         taken = write_until_refused(mnt, 70)
@@ -224,7 +224,7 @@ def test_full_cache_refuses_writers_and_loses_no_data(cold: Cold, empty: Place) 
 def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
     cold: Cold, empty: Place
 ) -> None:
-    """An interrupted umount keeps the mount. After SIGTERM dirty data stays on this host."""
+    """An interrupted umount keeps the mount; after SIGTERM, dirty data stays on this host."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -257,7 +257,7 @@ def test_forced_umount_during_an_outage_keeps_changes_on_this_host(
         wait_until_gone(pid)
 
     assert done.returncode == 9
-    assert "unmounted, but not everything is in the bucket (bucket away since" in done.stderr
+    assert "unmounted, but not everything is in the bucket (bucket unavailable for" in done.stderr
     assert "the rest stays on this host, and the next mount uploads it" in done.stderr
     cold.program.ok("mount", cold.url, cold.mountpoint)
     assert (cold.mountpoint / "new").read_bytes() == cold.content["new"]
@@ -266,7 +266,7 @@ def test_forced_umount_during_an_outage_keeps_changes_on_this_host(
 
 @pytest.mark.slow
 def test_forced_umount_stops_a_daemon_that_still_uploads(cold: Cold, empty: Place) -> None:
-    """After an unmount, umount --force ends the wait for the upload."""
+    """After an unmount, umount --force stops the daemon that waits for its upload."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -289,7 +289,7 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
             assert f"uploading 2 MiB in 2 blocks (about 1 pack) to {cold.url}\n" in (
                 process.stderr.readline()
             )
-            assert f"waiting for {cold.url}, no answer since" in process.stderr.readline()
+            assert f"waiting for {cold.url}, no answer for" in process.stderr.readline()
             yield process
         finally:
             process.kill()
@@ -317,7 +317,7 @@ def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
 def test_hanging_server_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
-    """Connections to a stopped server hang, as in a broken network."""
+    """Connections to a suspended server hang, as in a broken network."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         with stopped(server):
@@ -329,7 +329,7 @@ def test_hanging_server_does_not_block_the_mount(
 
 @contextlib.contextmanager
 def stopped(server: S3Server) -> Iterator[None]:
-    """Stop a server while the context lasts; connections to it hang."""
+    """Suspend a server for the duration of a context; connections to the server then hang."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
     try:
@@ -342,7 +342,7 @@ def stopped(server: S3Server) -> Iterator[None]:
 def shown(
     program: QuickProgram, words: tuple[str | Path, ...], *, on_terminal: bool
 ) -> Iterator[tuple["subprocess.Popen[str]", TextIO]]:
-    """Start a command, and yield it with its output on a terminal or in a pipe."""
+    """Start a command with its errors on a terminal or pipe; yield it and a reader of them."""
     reader, writer = os.openpty() if on_terminal else os.pipe()
     with (
         program.begin(*words, stderr=writer) as process,
@@ -360,16 +360,16 @@ def until(text: TextIO, part: str) -> str:
     for line in text:
         if part in line:
             return line
-    raise AssertionError(f"no line has {part!r}")
+    raise AssertionError(f"no line contains {part!r}")
 
 
 @pytest.mark.s3
 @pytest.mark.slow
 @pytest.mark.parametrize("on_terminal", [True, False])
-def test_warm_reports_a_hanging_server(
+def test_warm_command_reports_a_hanging_server(
     empty: Place, program: QuickProgram, folder_of_server: Path, on_terminal: bool
 ) -> None:
-    """Warm names the bucket and the server that does not answer, and then continues."""
+    """Warm reports the bucket and the server that does not answer, and then continues."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         with (
@@ -377,7 +377,7 @@ def test_warm_reports_a_hanging_server(
             shown(program, ("warm", cold.mountpoint), on_terminal=on_terminal) as (process, text),
         ):
             line = until(text, "no answer")
-            assert f"no answer from {cold.url} at {server.endpoint_url} since" in line
+            assert f"no answer from {cold.url} at {server.endpoint_url} for" in line
             assert server.process is not None
             server.process.send_signal(signal.SIGCONT)
             assert process.wait(30) == 0
@@ -388,14 +388,14 @@ def test_warm_reports_a_hanging_server(
 @pytest.mark.slow
 @pytest.mark.parametrize("on_terminal", [True, False])
 @pytest.mark.parametrize("words", [("flush", "--json"), ("umount",)])
-def test_interrupted_command_reports_changes_that_a_hanging_server_lacks(
+def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_received(
     empty: Place,
     program: QuickProgram,
     folder_of_server: Path,
     words: tuple[str, ...],
     on_terminal: bool,
 ) -> None:
-    """An interrupted command prints the bucket, its server and the changes; the mount stays."""
+    """The command prints the bucket, the server and the size of the changes; the mount stays."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         where = f"{cold.url} at {server.endpoint_url}"
@@ -423,7 +423,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_lacks(
 
 
 @pytest.mark.s3
-@pytest.mark.skipif(versitygw_program() is None, reason="moto keeps nothing over its end")
+@pytest.mark.skipif(versitygw_program() is None, reason="moto loses all objects when it stops")
 def test_server_that_refuses_connections_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:

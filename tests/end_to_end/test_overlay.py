@@ -1,4 +1,4 @@
-"""A directory of a mount as the upper layer of an overlay (overlayfs)."""
+"""A directory of a mount, used as the upper layer of an overlay (overlayfs)."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""``mount -o remount,ro`` and ``remount,rw``, by the helper of mount(8) on a real mount."""
+"""``mount -o remount,ro`` and ``remount,rw``, with the helper of mount(8) on a real mount."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def _words(place: Place) -> frozenset[str]:
     return flags.mount | flags.filesystem
 
 
-def test_remount_changes_only_the_read_only_flag(mounted: Place, program: QuickProgram) -> None:
+def test_remount_keeps_all_flags_except_read_only(mounted: Place, program: QuickProgram) -> None:
     file, before = mounted.mountpoint / "f", _words(mounted)
     file.write_bytes(b"content")
 
@@ -56,7 +56,7 @@ def test_remount_changes_only_the_read_only_flag(mounted: Place, program: QuickP
 def test_read_only_remount_fails_while_a_file_is_open_for_writing(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A remount with ro is also refused while a removed file is open."""
+    """A read-only remount is also refused while a removed file is open for reading."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as file:
         file.write(b"x")
@@ -71,7 +71,7 @@ def test_read_only_remount_fails_while_a_file_is_open_for_writing(
 def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """After a read-only remount rm, clone and lock fail, and no atime changes."""
+    """After a read-only remount, rm, clone and lock fail, and reads do not change the atime."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     os.utime(path, ns=(0, path.stat().st_mtime_ns))
@@ -92,7 +92,7 @@ def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     program.ok("rm", path)
 
 
-def test_rm_fails_after_a_read_only_remount_that_bypassed_the_helper(
+def test_rm_fails_after_the_kernel_remounted_the_filesystem_read_only(
     mounted: Place, program: QuickProgram
 ) -> None:
     path = mounted.mountpoint / "f"
@@ -106,7 +106,7 @@ def test_rm_fails_after_a_read_only_remount_that_bypassed_the_helper(
 
 
 @pytest.mark.parametrize("word", ["commit=3", "noexec", "sync"])
-def test_remount_refuses_other_options_by_name(
+def test_remount_error_names_an_option_that_cannot_change(
     mounted: Place, program: QuickProgram, word: str
 ) -> None:
     refused = _helper(program, mounted, f"remount,ro,{word}")
@@ -116,8 +116,8 @@ def test_remount_refuses_other_options_by_name(
     (mounted.mountpoint / "f").touch()
 
 
-def test_remount_accepts_the_options_of_fstab(place: Place, program: QuickProgram) -> None:
-    """A remount accepts all options of the fstab line, because mount(8) passes them."""
+def test_remount_accepts_all_options_of_the_fstab_line(place: Place, program: QuickProgram) -> None:
+    """A remount accepts all options of the fstab line, because mount(8) passes all of them."""
     options = "_netdev,nofail,allow_other,commit=2,noatime"
     done = _helper(program, place, options)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_remount_accepts_the_options_of_fstab(place: Place, program: QuickProgra
     program.ok("umount", place.mountpoint)
 
 
-def test_mount_made_read_only_refuses_to_become_writable(
+def test_mount_created_read_only_cannot_be_remounted_read_write(
     place: Place, program: QuickProgram
 ) -> None:
     """A mount made with ro refuses remount,rw and accepts remount,ro."""

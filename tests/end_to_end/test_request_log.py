@@ -1,4 +1,4 @@
-"""Billed requests of real mounts and commands are counted in the state directory."""
+"""The counts of billed requests in the state directory, made by real mounts and commands."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ CLASSES = ("put", "list", "get", "delete")
 
 
 def counts(program: Program, place: Place) -> dict[str, list[int]]:
-    """Return the counts of the only day in the file, or of two days if midnight has passed."""
+    """Return the counts in the file: those of today, and of yesterday if midnight has passed."""
     path: Path = locate(place.url, program.cachedir) / "requests.json"
     found: dict[str, list[int]] = {}
     for day in json.loads(path.read_text())["days"].values():
@@ -27,7 +27,7 @@ def counts(program: Program, place: Place) -> dict[str, list[int]]:
 
 
 def write_and_read(program: Program, place: Place) -> dict[str, Any]:
-    """Write a file, unmount, mount on an empty cache, read the file, and return the figures."""
+    """Write a file, unmount, mount, read the file, and return the status of the mount."""
     (place.mountpoint / "f").write_bytes(b"x" * 100_000)
     program.ok("umount", place.mountpoint)
     program.ok("mount", place.url, place.mountpoint)
@@ -35,8 +35,10 @@ def write_and_read(program: Program, place: Place) -> dict[str, Any]:
     return program.status(place.mountpoint)
 
 
-def test_requests_of_all_mounts_and_commands_are_summed(program: Program, mounted: Place) -> None:
-    """Status shows the requests of today, and requests of fsck have a separate cause."""
+def test_store_requests_of_all_mounts_and_commands_are_added_up(
+    program: Program, mounted: Place
+) -> None:
+    """Status shows today's requests, and requests of fsck are counted with a separate cause."""
     figures = write_and_read(program, mounted)
     program.ok("umount", mounted.mountpoint)
     before = counts(program, mounted)
@@ -45,7 +47,8 @@ def test_requests_of_all_mounts_and_commands_are_summed(program: Program, mounte
     after = counts(program, mounted)
 
     assert before["data put"][0] == 1
-    assert before["changelogs put"][0] >= 3  # the fence record of each mount, and the file
+    # Each mount uploads a fence record, and the first mount also uploads the file.
+    assert before["changelogs put"][0] >= 3
     assert before["lease put"][0] == 4  # Both mounts acquired and released the lease.
     assert sum(figures["today"][f"{kind}_requests"] for kind in CLASSES) <= sum(
         numbers[0] for numbers in before.values()
@@ -55,10 +58,12 @@ def test_requests_of_all_mounts_and_commands_are_summed(program: Program, mounte
     assert after["fsck get"][0] > 0
     written = {name for name in after if name.endswith(" put")}
     assert {name: after[name] for name in written} == {name: before[name] for name in written}
-    assert after["mount get"][0] > before["mount get"][0]  # log
+    assert after["mount get"][0] > before["mount get"][0]  # The log command sent requests.
 
 
-def test_status_of_a_url_saves_no_counts(program: Program, mounted: Place) -> None:
+def test_store_requests_of_status_with_a_url_are_not_counted(
+    program: Program, mounted: Place
+) -> None:
     program.ok("umount", mounted.mountpoint)
     before = counts(program, mounted)
     program.ok("status", mounted.url)
@@ -66,7 +71,7 @@ def test_status_of_a_url_saves_no_counts(program: Program, mounted: Place) -> No
 
 
 @pytest.mark.s3
-def test_requests_to_a_server_are_counted_by_their_answers(
+def test_store_requests_are_counted_with_their_transferred_bytes(
     program: Program, on_server: Place
 ) -> None:
     figures = write_and_read(program, on_server)
@@ -75,7 +80,7 @@ def test_requests_to_a_server_are_counted_by_their_answers(
 
     assert found["data put"][:2] == [1, found["data put"][1]]
     assert found["data put"][1] > 0
-    assert found["mount list"][2] > 0  # bodies of list replies
+    assert found["mount list"][2] > 0  # Replies to LIST requests were counted in bytes.
     store = figures["store"]
     assert figures["today"]["get_requests"] >= store["get"]["requests"]
-    assert found["mount delete"][0] >= 1  # deletion of the probe object
+    assert found["mount delete"][0] >= 1  # The mount deleted its probe object.

@@ -1,4 +1,4 @@
-"""Requests on real mounts under full load: background work continues, and signals unmount."""
+"""Requests on real mounts under full load, which must not stop background tasks or signals."""
 
 import json
 import os
@@ -31,7 +31,7 @@ while True:
 
 @contextmanager
 def load(mountpoint: Path) -> Iterator[None]:
-    """Load the mount from two processes, which are killed with the context."""
+    """Load the mount from two processes, which are killed at the end of the context."""
     busy = []
     try:
         for number in range(2):
@@ -46,8 +46,8 @@ def load(mountpoint: Path) -> Iterator[None]:
             one.wait()
 
 
-def test_background_work_continues_under_full_load(place: Place, program: QuickProgram) -> None:
-    """Txgs are uploaded, and commands are answered, while two processes load the mount."""
+def test_background_tasks_continue_under_full_load(place: Place, program: QuickProgram) -> None:
+    """While two processes load the mount, txgs are uploaded and commands are answered."""
     program.ok("mount", "-o", "sync_interval=0.5", place.url, place.mountpoint)
     with load(place.mountpoint):
         first = program.status(place.mountpoint)
@@ -60,7 +60,7 @@ def test_background_work_continues_under_full_load(place: Place, program: QuickP
 
 
 def test_sigterm_unmounts_a_busy_mount(place: Place, program: QuickProgram) -> None:
-    """SIGTERM unmounts a mount under load, and the next mount has the earlier changes."""
+    """SIGTERM unmounts a mount under load, and the next mount shows the earlier changes."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     pid = program.status(place.mountpoint)["pid"]

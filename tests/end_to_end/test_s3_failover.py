@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server with lost and suspended writers, and removed files."""
+"""A bucket on a real S3 server: lost writers, suspended writers, and removed files."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def burn(place: Place, program: QuickProgram) -> None:
     shutil.rmtree(program.cachedir)
 
 
-def test_lost_host_loses_only_seconds_of_changes(
+def test_lost_host_loses_only_the_last_seconds_of_changes(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """If a host is lost during a copy, all files older than two sync intervals exist."""
@@ -76,7 +76,7 @@ def test_lost_host_loses_only_seconds_of_changes(
     found = contents(mnt / "d")
     lost = [name for name, _source in copy.done if name not in found]
     assert all(times.get(name, burnt_s) >= burnt_s - age_s - INTERVAL_S for name in lost)
-    # The files that exist are the oldest files.
+    # Only the newest files may be missing.
     assert lost == [name for name, _source in copy.done][len(found) :]
     whole = {name: source.read_bytes() for name, source in copy.done if name in found}
     assert [name for name in whole if not whole[name].startswith(found[name])] == []
@@ -86,7 +86,7 @@ def test_lost_host_loses_only_seconds_of_changes(
     other.ok("fsck", "-n", "--deep", on_server.url)
 
 
-def test_removed_tree_is_complete_on_a_mount_of_an_earlier_txg(
+def test_mount_of_an_earlier_txg_shows_the_complete_removed_tree(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     mnt = on_server.mountpoint
@@ -113,7 +113,7 @@ def test_removed_tree_is_complete_on_a_mount_of_an_earlier_txg(
 def test_writer_that_resumes_after_a_takeover_is_fenced(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A suspended writer turns read-only when it resumes; its changes stay on its host."""
+    """When a suspended writer resumes, it becomes read-only and keeps its changes locally."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     (mnt / "both").write_text("before")

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server in real use: compiling, cloning, kills, another host."""
+"""A bucket on a real S3 server in practice: compilation, git clone, kills, another host."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def make_repository(folder: Path) -> None:
 
 
 def git(folder: Path, *words: str | Path) -> str:
-    """Run git with an invented author."""
+    """Run git with a made-up author name."""
     who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "gc.auto=0"]
     return run("git", *who, *words, here=folder)
 
@@ -44,7 +44,7 @@ def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
     return other
 
 
-def test_compiled_program_and_cloned_repository_are_equal_on_another_host(
+def test_compiled_program_and_git_clone_are_identical_on_another_host(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """A compiled program and a cloned repository are identical on another host."""
@@ -77,7 +77,7 @@ def test_compiled_program_and_cloned_repository_are_equal_on_another_host(
 def test_daemon_killed_during_a_copy_loses_no_synced_data(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """After a kill during a copy synced files are complete, and the copy can continue."""
+    """After a kill during a copy, synced files are complete, and the copy can continue."""
     mnt = on_server.mountpoint
     sources = sorted(SOURCE.glob("*.py"))
     pid = program.status(mnt)["pid"]
@@ -102,7 +102,7 @@ def test_daemon_killed_during_a_copy_loses_no_synced_data(
     for name, source in copy.done:
         (mnt / "d" / name).write_bytes(source.read_bytes())
     last = f"{len(copy.done)}-{sources[len(copy.done) % len(sources)].name}"
-    (mnt / "d" / last).unlink(missing_ok=True)  # the copy that the kill interrupted
+    (mnt / "d" / last).unlink(missing_ok=True)  # The kill interrupted this copy.
     other = remount_elsewhere(on_server, program)
     expected = {name: source.read_bytes() for name, source in copy.done}
     assert differing(contents(mnt / "d"), expected) == []
@@ -120,7 +120,7 @@ def test_daemon_killed_during_a_copy_loses_no_synced_data(
     ],
     ids=["wrong secret", "unknown key", "no credentials", "missing bucket"],
 )
-def test_refusal_by_the_server_prints_one_line(
+def test_commands_print_one_line_if_the_server_refuses_access(
     empty: Place,
     program: QuickProgram,
     bucket: S3Server,
@@ -128,24 +128,24 @@ def test_refusal_by_the_server_prints_one_line(
     url: str,
     says: str,
 ) -> None:
-    """Every command prints one line and has a specific status if the server refuses."""
+    """If the server refuses access, each command prints one line and exits with its status."""
     if bucket.make == "moto" and change:
-        pytest.skip("moto checks no credentials")
+        pytest.skip("moto does not check credentials")
     program.environment |= {**bucket.environment(), "AWS_ENDPOINT_URL": bucket.endpoint_url}
     program.environment |= change
 
     for words in (["mount", url, empty.mountpoint], ["mkfs", "--plain", url], ["status", url]):
         done = program.run(*words)
         assert says in done.stderr
-        # On a loaded machine the first line may be that the server has not answered yet.
+        # On a loaded machine, the first line may say that the server has not answered yet.
         assert len([one for one in done.stderr.splitlines() if "answered yet" not in one]) == 1
         assert done.returncode == ExitStatus.STORE_ACCESS
 
 
-def test_commands_about_the_past_of_a_mount_use_its_server(
+def test_commands_about_points_in_time_use_the_server_of_the_mount(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """Commands about the past of a mount use the mount's endpoint, and so does their advice."""
+    """Commands about the past use the endpoint of the mount, and so do commands they advise."""
     mnt, url = on_server.mountpoint, on_server.url
     (mnt / "report").write_bytes(b"first")
     program.ok("umount", mnt)

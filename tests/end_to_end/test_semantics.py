@@ -1,7 +1,7 @@
 """POSIX semantics of files, names and times, checked on a real mount.
 
-The promises are those of docs/design/semantics.md. Permissions are tested in
-``test_semantics_access``, very large files and directories in ``test_semantics_large``.
+docs/design/semantics.md describes these semantics. ``test_semantics_access`` tests permissions, and
+``test_semantics_large`` tests very large files and directories.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
-    """The attribute st_blocks counts the written block, but not the hole of 10 MiB before it."""
+    """The field st_blocks includes the written block, but not the hole of 10 MiB before it."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(10 * MIB + 5)
@@ -62,7 +62,7 @@ def test_file_without_content_uses_no_space(folder: Path) -> None:
     assert (folder / "f").read_bytes() == bytes(5 * MIB)
 
 
-def test_append_writes_at_the_current_end(folder: Path) -> None:
+def test_append_writes_at_the_current_end_of_the_file(folder: Path) -> None:
     """Writes through two descriptors with O_APPEND do not overwrite each other."""
     one = os.open(folder / "f", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     two = os.open(folder / "f", os.O_WRONLY | os.O_APPEND)
@@ -81,10 +81,10 @@ def test_append_writes_at_the_current_end(folder: Path) -> None:
     assert (folder / "f").read_bytes() == b"abcd\0\0e"
 
 
-def test_bytes_written_through_a_shared_memory_map_reach_the_file(folder: Path) -> None:
-    """read(2) shows bytes of a memory map at once, and the daemon has them after msync(2).
+def test_bytes_written_through_a_shared_mmap_reach_the_file(folder: Path) -> None:
+    """read(2) shows bytes of a memory map at once, and msync(2) sends them to the daemon.
 
-    The bytes cross a block boundary.
+    The written bytes cross a block boundary.
     """
     file = folder / "f"
     with file.open("w+b") as opened:
@@ -98,10 +98,10 @@ def test_bytes_written_through_a_shared_memory_map_reach_the_file(folder: Path) 
     assert file.read_bytes() == bytes(MIB - 3) + b"border" + bytes(MIB - 3)
 
 
-def test_memory_map_shows_writes_to_the_file(folder: Path) -> None:
+def test_shared_mmap_shows_later_writes_to_the_file(folder: Path) -> None:
     """A shared mmap(2) shows later writes to the file.
 
-    A private mapping keeps the bytes that its process has changed.
+    A private mapping still shows the bytes that its process has changed.
     """
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
@@ -133,8 +133,8 @@ def test_open_with_o_trunc_empties_a_file_and_changes_its_times(folder: Path) ->
     assert after.st_ctime_ns > before.st_ctime_ns
 
 
-def test_truncated_content_does_not_reappear(folder: Path) -> None:
-    """A file that is truncated and then extended has zeros after the truncated length."""
+def test_truncated_content_does_not_reappear_when_a_file_grows(folder: Path) -> None:
+    """If a file is truncated and then extended, the extended part reads as zeros."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     os.truncate(file, 100)
@@ -180,7 +180,7 @@ def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
 
 
 def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Program) -> None:
-    """After a kill no process has the file open, so the next mount frees its space."""
+    """The next mount frees the file, because no process has it open any more."""
     empty = program.status(mounted.mountpoint)
     pid = empty["pid"]
     fd = os.open(mounted.mountpoint / "f", os.O_WRONLY | os.O_CREAT)
@@ -190,7 +190,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
     assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with contextlib.suppress(OSError):  # close(2) fails, because the daemon is dead.
+    with contextlib.suppress(OSError):  # close(2) fails because the daemon is dead.
         os.close(fd)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
@@ -206,7 +206,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
 # --- names -----------------------------------------------------------------------------------------
 
 
-def test_names_may_have_255_bytes_of_any_kind(folder: Path) -> None:
+def test_file_names_may_have_255_bytes_of_any_kind(folder: Path) -> None:
     """Names may contain all bytes except "/" and NUL, and are not normalised."""
     every = bytes(set(range(1, 256)) - {ord("/")}) + b"xy"
     names = {every[:255], b"\xff" * 255, b"A", b"a", "é".encode(), "e\u0301".encode(), b"...", b" "}
@@ -221,7 +221,7 @@ def test_names_may_have_255_bytes_of_any_kind(folder: Path) -> None:
         assert (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).read_bytes() == name
 
 
-def test_name_of_256_bytes_is_refused(folder: Path) -> None:
+def test_file_name_of_256_bytes_is_refused(folder: Path) -> None:
     long = folder / ("n" * 256)
     (folder / "f").touch()
     for work in (
@@ -251,7 +251,7 @@ def test_symlink_target_has_at_most_4095_bytes(folder: Path) -> None:
 
 
 def test_file_can_have_2001_hard_links(folder: Path) -> None:
-    """A file has 2,001 names; after all but one are removed, its content is still complete."""
+    """After 2,000 of 2,001 names are removed, the content of the file is still complete."""
     (folder / "f").write_bytes(b"content")
     for number in range(2000):
         os.link(folder / "f", folder / str(number))
@@ -312,7 +312,7 @@ def test_rename_exchange_swaps_two_names(folder: Path) -> None:
 
 
 def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> None:
-    """A process that has a replaced file open reads the old content."""
+    """A process that has the replaced file open still reads the old content."""
     (folder / "old").write_bytes(b"old")
     (folder / "new").write_bytes(b"new")
     with (folder / "old").open("rb") as file:
@@ -324,8 +324,8 @@ def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> No
     assert os.listdir(folder) == ["old"]
 
 
-def test_rename_refuses_impossible_requests(folder: Path) -> None:
-    """A rename cannot move a directory below itself or replace a directory with entries."""
+def test_rename_into_own_subdirectory_or_onto_non_empty_directory_fails(folder: Path) -> None:
+    """A rename cannot move a directory below itself, or replace a non-empty directory."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / "f").touch()
@@ -357,8 +357,8 @@ def test_rename_between_two_links_of_one_file_does_nothing(folder: Path) -> None
 # --- directories -----------------------------------------------------------------------------------
 
 
-def test_listing_during_changes_omits_and_repeats_no_name(folder: Path) -> None:
-    """A listing has permanent names once, and names that change meanwhile at most once."""
+def test_directory_listing_during_changes_omits_and_repeats_no_name(folder: Path) -> None:
+    """A listing has each permanent name exactly once, and each changing name at most once."""
     stays = {b"stays-%04d" % number for number in range(1500)}
     for name in stays:
         os.mknod(os.fsencode(folder) + b"/" + name)
@@ -384,8 +384,8 @@ def test_listing_during_changes_omits_and_repeats_no_name(folder: Path) -> None:
     assert {b"goes-%d" % number for number in range(200, 300)} <= set(listed)
 
 
-def test_listing_can_continue_at_any_earlier_position(folder: Path) -> None:
-    """A listing position stays valid in another descriptor and after a removal of its entry."""
+def test_directory_listing_can_continue_at_any_earlier_position(folder: Path) -> None:
+    """A position stays valid in another descriptor, and after its entry is removed."""
     for number in range(400):
         os.mknod(folder / str(number))
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -405,7 +405,7 @@ def test_listing_can_continue_at_any_earlier_position(folder: Path) -> None:
     os.close(other)
 
 
-def test_listing_shows_the_inode_numbers_that_stat_returns(folder: Path) -> None:
+def test_directory_listing_shows_the_inode_numbers_that_stat_returns(folder: Path) -> None:
     (folder / "d").mkdir()
     with os.scandir(folder) as found:
         assert [(entry.name, entry.inode()) for entry in found] == [
@@ -430,7 +430,7 @@ def test_removed_open_directory_is_empty_and_refuses_new_entries(folder: Path) -
 # --- times -----------------------------------------------------------------------------------------
 
 
-def test_times_are_kept_to_the_nanosecond(folder: Path) -> None:
+def test_file_times_are_stored_exactly_to_the_nanosecond(folder: Path) -> None:
     """Times after 2038 and before 1970 are exact after the kernel's cache is dropped."""
     file = folder / "f"
     file.touch()
@@ -459,7 +459,7 @@ def test_atime_and_mtime_can_be_set_separately(folder: Path) -> None:
 
 
 def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
-    """Each change of attributes, names or content gives a later ctime; reading does not."""
+    """Each change of attributes, names or content sets a later ctime; a read does not."""
     file, other = folder / "f", folder / "g"
     file.write_bytes(b"x")
     for work in (
@@ -485,10 +485,10 @@ def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
     assert file.stat().st_ctime_ns == before
 
 
-def test_file_written_later_has_no_earlier_mtime(folder: Path) -> None:
-    """A file written after the creation of another file has no earlier mtime, as make(1) requires.
+def test_file_written_later_never_has_an_earlier_mtime(folder: Path) -> None:
+    """make(1) requires that a file written after the creation of another is not older.
 
-    The daemon stamps new files, and the kernel stamps written files.
+    The daemon sets the times of new files, and the kernel sets the times of written files.
     """
     for number in range(20):
         made, written = folder / f"made-{number}", folder / f"written-{number}"
@@ -501,8 +501,8 @@ def test_file_written_later_has_no_earlier_mtime(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= created_ns
 
 
-def test_directory_made_later_has_no_earlier_mtime(folder: Path) -> None:
-    """A new directory's mtime is not before that of an earlier write."""
+def test_directory_created_later_never_has_an_earlier_mtime(folder: Path) -> None:
+    """The mtime of a new directory is not before the mtime of a file written earlier."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"
         kernel_stamp_ns()
@@ -512,7 +512,7 @@ def test_directory_made_later_has_no_earlier_mtime(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= written.stat().st_mtime_ns
 
 
-def test_mtime_of_a_directory_changes_with_its_names_but_not_with_its_files(folder: Path) -> None:
+def test_directory_mtime_changes_only_when_its_entries_change(folder: Path) -> None:
     (folder / "d").mkdir()
     file = folder / "d" / "f"
     for work in (

@@ -26,13 +26,13 @@ from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # the fixture
+__all__ = ["another_user"]  # This is a pytest fixture.
 
 ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
 
 def only_mode_of(path: Path) -> int:
-    """Return the mode by a statx(2) that requests no other attribute, as stat(1) does."""
+    """Return the mode that stat(1) prints; its statx(2) call then requests only the mode."""
     done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
     return int(done.stdout, 8)
 
@@ -69,7 +69,7 @@ def create(name: str, mode: int = 0o666) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_permission_bits_are_enforced(folder: Path) -> None:
+def test_permission_bits_are_enforced_for_other_users(folder: Path) -> None:
     """Another user gets EACCES for access, and EPERM for changes of attributes."""
     owned(folder / "f", ALICE, 0o600)
     (folder / "d").mkdir()
@@ -104,7 +104,7 @@ def test_group_members_have_the_permissions_of_the_group(folder: Path) -> None:
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
-    with refused(errno.EACCES):  # Only the owner's bits count for the owner.
+    with refused(errno.EACCES):  # Only the owner's bits apply to the owner.
         as_user(ALICE, folder, lambda: append("f"), groups=(TEAM,))
 
 
@@ -145,7 +145,7 @@ def test_only_owners_rename_and_remove_files_in_a_sticky_directory(folder: Path)
 
 @pytest.mark.usefixtures("as_root")
 def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
-    """In a setgid directory new files get its group; new directories also get its setgid bit."""
+    """New files in a setgid directory inherit its group; new directories also inherit setgid."""
     owned(folder, ALICE, 0o2777, gid=TEAM)
     as_user(BOB, folder, lambda: create("f"))
     as_user(BOB, folder, lambda: os.mkdir("d"))
@@ -194,7 +194,7 @@ def test_unprivileged_open_with_o_trunc_clears_suid_and_sgid(folder: Path, conte
 
 @pytest.mark.usefixtures("as_root")
 def test_change_of_owner_or_group_clears_suid_and_sgid_of_a_file(folder: Path) -> None:
-    """A change of the owner, even by root, clears suid and sgid of a file."""
+    """A change of the owner, even by root, clears the suid and sgid bits of a file."""
     file = owned(folder / "f", ALICE, 0o6755)
     as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))
     assert (mode_of(file), file.stat().st_gid) == (0o755, TEAM)
@@ -242,7 +242,7 @@ def test_xattr_create_and_replace_are_enforced(folder: Path) -> None:
 
 
 def test_xattr_names_and_values_have_the_size_limits_of_linux(folder: Path) -> None:
-    """An attribute name has up to 255 bytes; a value and the list of names up to 64 KiB."""
+    """A name has up to 255 bytes; a value, and the list of names, have up to 64 KiB."""
     file = folder / "f"
     file.touch()
     name = "user." + "n" * 250
@@ -263,7 +263,7 @@ def test_xattr_names_and_values_have_the_size_limits_of_linux(folder: Path) -> N
     assert len(os.listxattr(file)) == count + 1
 
 
-def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
+def test_removing_a_missing_xattr_fails_with_enodata(folder: Path) -> None:
     """Removing a missing attribute fails with ENODATA."""
     for name in ("f", "user.a", "g"):
         (folder / name).write_bytes(name.encode())
@@ -340,8 +340,8 @@ def getfacl(path: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
-def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
-    """The mask of an ACL limits a named user; chmod(2) of the group bits changes the mask."""
+def test_acl_can_grant_access_to_another_user(folder: Path) -> None:
+    """An ACL's mask limits the rights of named users; chmod(2) of the group bits sets it."""
     file = owned(folder / "f", ALICE, 0o600)
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
@@ -366,9 +366,9 @@ def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
 
 @pytest.mark.usefixtures("acl_tools", "no_umask")
 def test_default_acl_is_inherited(folder: Path) -> None:
-    """A new file or directory gets the default ACL of its directory, limited by the requested mode.
+    """A new entry inherits the default ACL of its directory, limited by the requested mode.
 
-    The kernel applies a umask before the daemon receives the mode, so this test has none.
+    The test sets the umask to 0, because the kernel would apply it before the daemon sees the mode.
     """
     setfacl("-d", "-m", f"u::rwx,u:{BOB}:rwx,g::rx,m::rwx,o::-", folder)
     create(str(folder / "f"), 0o660)
@@ -419,7 +419,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
-    """Let another process hold a lock during the context."""
+    """Keep a file locked by another process for the duration of a context."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, file, kind, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -439,8 +439,8 @@ def test_flock_excludes_other_processes_until_its_holder_exits(folder: Path) -> 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_record_locks_exclude_only_their_range(folder: Path) -> None:
-    """While another process locks bytes 10 to 19, only locks that overlap them are refused."""
+def test_record_lock_excludes_other_processes_only_from_its_range(folder: Path) -> None:
+    """If another process locks bytes 10 to 19, only locks that overlap this range are refused."""
     (folder / "f").write_bytes(bytes(100))
     with (folder / "f").open("r+b") as file:
         with held_by_another(folder / "f", "lockf", 10, 10):
@@ -466,7 +466,7 @@ def test_fifo_passes_bytes_between_two_processes(folder: Path) -> None:
 def test_socket_accepts_connections_at_its_path(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(folder)  # The path of a socket has at most 107 bytes.
+    monkeypatch.chdir(folder)  # The path of a socket is limited to 107 bytes.
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind("s")
         server.listen()
@@ -479,7 +479,7 @@ def test_socket_accepts_connections_at_its_path(
 
 
 @pytest.mark.usefixtures("as_root")
-def test_device_keeps_its_number_and_cannot_be_opened_under_nodev(folder: Path) -> None:
+def test_device_node_keeps_its_number_and_cannot_be_opened_under_nodev(folder: Path) -> None:
     """Opening a device fails with EACCES, because ``nodev`` is the default of mount."""
     for name, kind, device in (
         ("null", stat.S_IFCHR, os.makedev(1, 3)),
@@ -494,7 +494,7 @@ def test_device_keeps_its_number_and_cannot_be_opened_under_nodev(folder: Path) 
 
 @pytest.mark.usefixtures("as_root")
 def test_suid_bit_has_no_effect_under_nosuid(folder: Path) -> None:
-    """A suid program runs as the user who executes it, because ``nosuid`` is the default."""
+    """A suid program runs as the calling user, because ``nosuid`` is the default of mount."""
     program = folder / "id"
     shutil.copyfile("/usr/bin/id", program)
     program.chmod(0o4755)
@@ -506,14 +506,14 @@ def test_suid_bit_has_no_effect_under_nosuid(folder: Path) -> None:
     assert int(done.stdout) == ALICE
 
 
-# --- access times and figures ----------------------------------------------------------------------
+# --- access times and statfs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("option", "changes"),
     [("noatime", [False, False]), ("relatime", [True, False]), ("strictatime", [True, True])],
 )
-def test_atime_follows_the_mount_option(
+def test_mount_option_selects_when_atime_is_updated(
     place: Place, program: Program, option: str, changes: list[bool]
 ) -> None:
     program.ok("mount", "-o", option, place.url, place.mountpoint)

@@ -86,7 +86,7 @@ def test_directory_of_20000_entries_lists_each_name_once(folder: Path) -> None:
 def test_directory_of_a_million_entries_lists_each_name_once(
     mounted: Place, program: Program
 ) -> None:
-    """All names of the directory also exist after a remount without local state."""
+    """All names still exist after an unmount and a mount without local state."""
     (mounted.mountpoint / "d").mkdir()
     names = fill(mounted.mountpoint / "d", 1_000_000)
     assert_holds(mounted.mountpoint / "d", names)
@@ -96,7 +96,7 @@ def test_directory_of_a_million_entries_lists_each_name_once(
 
     assert_holds(mounted.mountpoint / "d", names)
     found = os.statvfs(mounted.mountpoint)
-    assert found.f_files - found.f_ffree == 1_000_002  # the files, the root and their directory
+    assert found.f_files - found.f_ffree == 1_000_002  # A million files and two directories.
     program.ok("umount", mounted.mountpoint)
 
 

@@ -22,11 +22,11 @@ class Service:
 
     def __init__(self, process: "subprocess.Popen[bytes]", listener: socket.socket) -> None:
         self.process = process
-        self.lines: list[str] = []  # lines of all received messages
+        self.lines: list[str] = []  # The lines of all received messages.
         self._listener = listener
 
     def wait_for(self, wanted: str) -> None:
-        """Receive messages until one contains the line *wanted*."""
+        """Receive messages until a message contains the line *wanted*."""
         while wanted not in self.lines:
             self.lines += self._listener.recv(4096).decode().split("\n")
 
@@ -48,8 +48,8 @@ def service(place: Place, program: QuickProgram, tmp_path: Path) -> Iterator[Ser
                 process.kill()
 
 
-def test_service_manager_receives_the_states_of_a_mount(service: Service, place: Place) -> None:
-    """The daemon sends READY and WATCHDOG, and after a signal STOPPING until its end."""
+def test_systemd_receives_the_states_of_a_mount(service: Service, place: Place) -> None:
+    """The daemon sends READY and WATCHDOG, and after a signal it sends STOPPING."""
     service.wait_for("READY=1")
     assert mount_table.find(str(place.mountpoint)) is not None
     service.wait_for("WATCHDOG=1")

@@ -1,4 +1,4 @@
-"""Points in time as directories .snapshots/TIME of a mount."""
+"""Points in time, shown as directories .snapshots/TIME of a mount."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def refused(function: Callable[..., object], *arguments: object) -> int | None:
     return None
 
 
-def test_files_of_the_past_can_be_read_in_the_mount(program: Program, mounted: Place) -> None:
+def test_past_files_can_be_read_in_the_snapshot_directory(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     content = os.urandom(3 << 20) + bytes(100_000) + b"end"
@@ -55,7 +55,7 @@ def test_files_of_the_past_can_be_read_in_the_mount(program: Program, mounted: P
 
 
 def test_root_listing_omits_the_snapshot_directory(program: Program, mounted: Place) -> None:
-    """A recursive listing of the mount omits .snapshots and so the past."""
+    """The listing omits .snapshots, so a recursive search does not find files of the past."""
     mnt = mounted.mountpoint
     (mnt / "f").touch()
     program.ok("flush", mnt)
@@ -67,7 +67,7 @@ def test_root_listing_omits_the_snapshot_directory(program: Program, mounted: Pl
     assert os.listdir(mnt / ".snapshots") == ["txg=2"]
 
 
-def test_points_in_time_that_are_not_retained_do_not_exist(mounted: Place) -> None:
+def test_snapshot_directory_shows_only_retained_points_in_time(mounted: Place) -> None:
     snapshots = mounted.mountpoint / ".snapshots"
     for name in ("nonsense", "txg=999", "1999-01-01", "2999-01-01", ".git", "x" * 255, "\udcff"):
         assert not (snapshots / name).exists()
@@ -76,7 +76,9 @@ def test_points_in_time_that_are_not_retained_do_not_exist(mounted: Place) -> No
     assert refused(os.rmdir, snapshots) is not None
 
 
-def test_files_of_the_past_cannot_be_changed(program: Program, mounted: Place) -> None:
+def test_files_in_the_snapshot_directory_cannot_be_changed(
+    program: Program, mounted: Place
+) -> None:
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     (mnt / "f").write_bytes(b"content")
@@ -121,7 +123,9 @@ def test_rename_onto_the_snapshot_directory_is_refused(program: Program, mounted
     os.rename(mnt / "d" / "other", mnt / "d" / ".snapshots")
 
 
-def test_inode_numbers_of_the_past_are_unique(program: Program, mounted: Place) -> None:
+def test_files_in_the_snapshot_directory_have_unique_inode_numbers(
+    program: Program, mounted: Place
+) -> None:
     mnt = mounted.mountpoint
     (mnt / "f").write_bytes(b"x")
     program.ok("flush", mnt)
@@ -142,7 +146,9 @@ def test_inode_numbers_of_the_past_are_unique(program: Program, mounted: Place) 
     assert listed == {"f": numbers[-2], "g": numbers[-1]}
 
 
-def test_suid_bits_and_devices_of_the_past_have_no_effect(program: Program, mounted: Place) -> None:
+def test_suid_bits_and_devices_in_snapshots_have_no_effect(
+    program: Program, mounted: Place
+) -> None:
     mnt = mounted.mountpoint
     shutil.copy("/bin/true", mnt / "tool")
     os.chmod(mnt / "tool", 0o6755)
@@ -159,10 +165,10 @@ def test_suid_bits_and_devices_of_the_past_have_no_effect(program: Program, moun
     assert subprocess.run([past / "tool"], check=False).returncode == 0
 
 
-def test_open_file_of_the_past_stays_readable_while_many_points_are_used(
+def test_open_past_file_stays_readable_while_many_points_in_time_are_used(
     program: Program, mounted: Place
 ) -> None:
-    """If the point in time of an open file was closed, the next read restores it."""
+    """If the point in time of an open file was closed, the next read opens it again."""
     mnt = mounted.mountpoint
     content = os.urandom(1 << 20)
     (mnt / "f").write_bytes(content)
@@ -181,7 +187,7 @@ def test_open_file_of_the_past_stays_readable_while_many_points_are_used(
     assert len(states) <= PAST_POINTS_OPEN_MAX
 
 
-def test_temporary_state_of_the_past_is_removed_at_unmount(
+def test_temporary_state_of_snapshots_is_removed_at_unmount(
     program: Program, mounted: Place
 ) -> None:
     mnt = mounted.mountpoint
@@ -194,7 +200,7 @@ def test_temporary_state_of_the_past_is_removed_at_unmount(
     assert len(during) == len(after) + 1
 
 
-def test_real_directory_has_priority_over_the_snapshot_directory(
+def test_real_directory_named_snapshots_hides_the_snapshot_directory(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint
@@ -212,7 +218,7 @@ def test_real_directory_has_priority_over_the_snapshot_directory(
     assert "snapdir=a/b is not a valid file name" in refused_name.stderr
 
 
-def test_only_mounts_of_the_present_show_points_in_time(
+def test_mount_of_a_point_in_time_has_no_snapshot_directory(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """A mount of a point in time has no directory .snapshots."""
@@ -233,7 +239,7 @@ def test_only_mounts_of_the_present_show_points_in_time(
     assert os.listdir(mnt / ".snapshots" / "txg=2") == ["f"]
 
 
-def test_lost_content_of_the_past_affects_only_its_file(program: Program, mounted: Place) -> None:
+def test_lost_content_in_a_snapshot_affects_only_its_file(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "lost").write_bytes(os.urandom(100_000))
     program.ok("flush", mnt)
@@ -251,7 +257,7 @@ def test_lost_content_of_the_past_affects_only_its_file(program: Program, mounte
     assert "serving" in program.ok("status", mnt)
 
 
-def test_trusted_xattr_names_of_the_past_are_hidden_from_other_users(
+def test_trusted_xattr_names_in_snapshots_are_hidden_from_other_users(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint

@@ -1,4 +1,4 @@
-"""Synchronous writes, for each of which the kernel sends an fsync."""
+"""Synchronous writes: the kernel sends an fsync for each of them."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""Mounts of earlier states of a filesystem."""
+"""Read-only mounts of earlier states of a filesystem."""
 
 import os
 import shutil
@@ -20,12 +20,12 @@ STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
 def now() -> str:
-    """Return the current time in the form that the mount option ``at`` accepts."""
+    """Return the current time, formatted for the mount option ``at``."""
     return datetime.now(timezone.utc).isoformat()
 
 
 def beside(place: Place, name: str) -> Path:
-    """Create a mountpoint next to that of a filesystem, and return it."""
+    """Create a second mountpoint next to the mountpoint of a filesystem, and return it."""
     path = place.mountpoint.with_name(name)
     path.mkdir()
     return path
@@ -72,10 +72,10 @@ def test_mount_at_an_earlier_time_shows_a_removed_tree(
     assert bucket_objects(mounted) == before
 
 
-def test_two_points_in_time_and_the_present_are_mounted_in_parallel(
+def test_two_points_in_time_and_the_current_state_can_be_mounted_at_once(
     mounted: Place, program: Program
 ) -> None:
-    """Each of three parallel mounts shows its own content and has its own state directory."""
+    """Each of the three mounts shows its own content and uses a separate state directory."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
     for number, content in enumerate((b"one", b"two")):
@@ -104,7 +104,7 @@ def test_two_points_in_time_and_the_present_are_mounted_in_parallel(
     assert len(state_directories(program)) == 1
 
 
-def test_mount_of_the_past_removes_local_state_of_killed_mounts(
+def test_mount_of_a_point_in_time_removes_local_state_of_killed_mounts(
     mounted: Place, program: Program
 ) -> None:
     first, second = beside(mounted, "first"), beside(mounted, "second")
@@ -139,7 +139,7 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
 
 
 def test_mount_with_option_at_least_refuses_an_older_bucket(place: Place, program: Program) -> None:
-    """A mount fails if the bucket is older than the state that --at-least requires."""
+    """The mount fails if the bucket is older than the state that at_least requires."""
     program.ok("mount", place.url, place.mountpoint)
     mark = program.status(place.mountpoint)["chain"]["mark"]
     program.ok("umount", place.mountpoint)

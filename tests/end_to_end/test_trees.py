@@ -1,4 +1,4 @@
-"""Removal and copies of complete trees on a real mount."""
+"""Removal and cloning of complete directory trees on a real mount."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def _make_tree(top: Path, directories: int = 4, files: int = 25) -> None:
 
 
 def _wait_for_inodes(mnt: Path, count: int) -> None:
-    """Wait until the filesystem has at most this number of inodes."""
+    """Wait until the filesystem has at most *count* inodes."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while (used := os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree) > count:
         assert time.monotonic() < deadline_s, f"{used} inodes are left"
@@ -34,7 +34,7 @@ def _wait_for_inodes(mnt: Path, count: int) -> None:
 
 
 def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Place) -> None:
-    """A removed tree accepts no new entry, even in a directory that is still open."""
+    """No entry can be created in a removed tree, even in a directory that is still open."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     (mnt / "other").touch()
@@ -51,14 +51,14 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
                 os.link(mnt / "other", "new", dst_dir_fd=deep)
             with refused(errno.ENOENT):
                 os.rename(mnt / "other", "new", dst_dir_fd=deep)
-            _wait_for_inodes(mnt, 5)  # The kernel has also cached the parent directories.
+            _wait_for_inodes(mnt, 5)  # At this point the kernel has cached the parent directories.
         assert os.listdir(deep) == []
     finally:
         os.close(deep)
 
 
-def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted: Place) -> None:
-    """Open files of a removed tree are readable and writable; close(2) frees their inodes."""
+def test_open_files_of_a_removed_tree_stay_usable(program: QuickProgram, mounted: Place) -> None:
+    """Open files of a removed tree can be read and written; close(2) frees their inodes."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
@@ -77,13 +77,15 @@ def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted
     _wait_for_inodes(mnt, 1)
 
 
-def test_next_mount_completes_a_killed_removal(program: QuickProgram, mounted: Place) -> None:
-    """The next mount after a killed removal shows no name of the tree, and fsck is clean."""
+def test_next_mount_completes_a_removal_interrupted_by_a_kill(
+    program: QuickProgram, mounted: Place
+) -> None:
+    """After a kill during a removal, the next mount shows no name of the tree; fsck is clean."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
     program.ok("rm", mnt / "tree")
-    time.sleep(0.02)  # The background removal begins.
+    time.sleep(0.02)  # The background removal has begun.
     subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
     program.ok("mount", mounted.url, mnt)
 
@@ -97,17 +99,19 @@ def test_next_mount_completes_a_killed_removal(program: QuickProgram, mounted: P
 
 
 def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.Popen[str]") -> bool:
-    """Wait for a copy, and return whether it was seen in progress before its command ended."""
+    """Wait until a copy begins; return false if the command exits before that is visible."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while command.poll() is None:
-        assert time.monotonic() < deadline_s, "the copy neither begins nor ends"
+        assert time.monotonic() < deadline_s, "the copy did not begin or end in time"
         if program.status(mnt)["trees"]["copying"] is not None:
             return True
     return False
 
 
-def test_copy_is_complete_or_absent_after_a_kill(program: QuickProgram, mounted: Place) -> None:
-    """After a kill at any step the next mount shows a complete copy or none."""
+def test_cloned_tree_is_complete_or_absent_after_a_kill(
+    program: QuickProgram, mounted: Place
+) -> None:
+    """After a kill at any step, the next mount shows a complete copy or no copy."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

@@ -1,4 +1,4 @@
-"""Requests of several users on one real mount while the bucket does not respond."""
+"""Requests of several users on one real mount, while the bucket does not answer."""
 
 import os
 import subprocess
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.mount
 ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
-# Truncates each file inside a block in a separate thread, so that each file has a waiting request.
-# Reads are unsuitable, because some kernels send only 64 reads at once for all users.
+# This program truncates each file inside a block, so that each thread has a waiting request.
+# Reads are not used, because some kernels send at most 64 reads of all users at once.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
-os.chdir(folder)  # before the change of user, because others cannot enter its parent
+os.chdir(folder)  # Other users may not enter the parent directory, so chdir comes first.
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 answers = collections.Counter()
 def cut(number):
@@ -44,7 +44,7 @@ print(sorted(answers.items()))
 """
 
 
-# Reads files, each in a separate thread, and prints the number of files with correct content.
+# This program reads each file in a thread, and prints the number of files with correct content.
 _READS = """
 import os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -60,12 +60,12 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(sum(found))
 """
-_KERNEL_DEFAULT = 12  # number of background requests of the kernel, if its limit cannot be set
+_KERNEL_DEFAULT = 12  # the kernel's default limit on background requests
 
 
 @pytest.fixture
 async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[trio.Event]:
-    """Return an event that lets fetches continue; no content of the mount's files is cached."""
+    """Empty the cache of a mount; return an event for which every fetch of a block waits."""
     session, gate = mounted.handlers.session, trio.Event()
     mounted.handlers.fs.waiting_room.is_shared = True
     fetch = BlockCache.fetch
@@ -85,7 +85,7 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def _content(number: int) -> bytes:
-    return b"%06d" % number * 11_000  # more than one page, because the kernel reads ahead
+    return b"%06d" % number * 11_000  # The file is larger than a page, because of read-ahead.
 
 
 def _make(root: Path) -> None:
@@ -114,11 +114,11 @@ async def _output_of(process: "subprocess.Popen[str]") -> str:
     return said.strip()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_waiting_requests_of_one_user_leave_slots_for_another_user(
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
+async def test_waiting_requests_of_one_user_do_not_block_another_user(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """A user gets at most two thirds of the waiting slots; further requests fail with EAGAIN."""
+    """One user can use two thirds of the waiting slots; further requests fail with EAGAIN."""
     room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
     requests = mounted.handlers.operations.requests
     before = requests["setattr"]
@@ -137,11 +137,11 @@ async def test_waiting_requests_of_one_user_leave_slots_for_another_user(
     assert len(room) == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
 async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """The daemon answers attribute requests while reads wait, which the kernel limits."""
+    """While reads wait for the bucket, the daemon answers attribute requests at once."""
     requests = mounted.handlers.operations.requests
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):
@@ -158,10 +158,10 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
         assert await _output_of(greedy) == str(count)
 
 
-async def test_reads_are_attributed_to_their_user_and_write_back_to_no_user(
+async def test_read_requests_have_a_user_and_write_back_requests_have_none(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads are counted for their user, but write-back of the kernel has no user."""
+    """A read request contains its user, but a write-back request of the kernel has none."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
         _record_callers(monkeypatch, name, seen)

@@ -1,4 +1,4 @@
-"""Errors of commands with a wrong endpoint, bucket name or access key, which name the mistake."""
+"""Errors of commands with a wrong endpoint, bucket name or access key."""
 
 import re
 import signal
@@ -11,6 +11,8 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from tests.objects.s3_double import S3Double, error, s3_double
 from tests.programs import PROCESS_S_MAX, QuickProgram
+
+pytestmark = pytest.mark.thorough
 
 URL = "s3://photos-2019/home"
 
@@ -27,13 +29,13 @@ def first_line(process: "subprocess.Popen[str]") -> str:
 
 
 def only_line(text: str) -> str:
-    """Return the only line, except for a line that the store has not answered yet."""
+    """Return the only line of *text*, apart from a notice that the store has not answered yet."""
     [line] = [one for one in text.splitlines() if "has not answered yet" not in one]
     return line
 
 
 @pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain")])
-def test_closed_port_is_reported_at_the_first_attempt(
+def test_closed_server_port_is_reported_after_the_first_attempt(
     quick: QuickProgram, words: tuple[str, ...]
 ) -> None:
     with s3_double() as gone:
@@ -48,8 +50,10 @@ def test_closed_port_is_reported_at_the_first_attempt(
 
 
 @pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain"), ("destroy",)])
-def test_closed_port_fails_after_a_few_seconds(quick: QuickProgram, words: tuple[str, ...]) -> None:
-    """The first printed line has the time limit, and the last line the URL and the server."""
+def test_commands_fail_after_a_few_seconds_if_the_server_port_is_closed(
+    quick: QuickProgram, words: tuple[str, ...]
+) -> None:
+    """The first printed line shows the time limit, and the last line the URL and the server."""
     with s3_double() as gone:
         endpoint = gone.url
 
@@ -62,8 +66,10 @@ def test_closed_port_fails_after_a_few_seconds(quick: QuickProgram, words: tuple
     assert done.returncode == (8 if words[0] == "fsck" else ExitStatus.STORE)
 
 
-def test_silent_port_is_reported_while_the_first_request_waits(quick: QuickProgram) -> None:
-    """The kernel accepts a connection, but no server reads the request."""
+def test_server_that_never_answers_is_reported_while_the_first_request_waits(
+    quick: QuickProgram,
+) -> None:
+    """The kernel accepts the connection, but no program reads the request."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         line = first_line(
@@ -77,7 +83,7 @@ def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
     """The host name of the endpoint is reserved by RFC 6761, so it cannot be resolved."""
     done = quick.run("fsck", "-n", "--endpoint-url", "http://nowhere.invalid", URL)
 
-    assert done.returncode == 8  # exit status of fsck for an operational error
+    assert done.returncode == 8  # fsck exits with this status for an operational error.
     line = only_line(done.stderr)
     assert line.startswith(f"s3fs-meta: {URL}: ")
     assert "the server's name in http://nowhere.invalid cannot be resolved" in line
@@ -90,10 +96,10 @@ def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
         (403, "InvalidAccessKeyId", "check the credentials"),
     ],
 )
-def test_refusal_by_the_server_names_bucket_and_endpoint(
+def test_error_about_refused_access_shows_bucket_and_endpoint(
     quick: QuickProgram, tmp_path: Path, status: int, code: str, advice: str
 ) -> None:
-    """Each command that needs the bucket prints one line with URL, error code and server."""
+    """Each command that needs the bucket prints one line with URL, error code and endpoint."""
     (tmp_path / "mnt").mkdir()
     with s3_double() as double:
         double.answer_always(error(status, code))

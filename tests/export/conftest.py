@@ -18,10 +18,10 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 class Nothing:
-    """A source whose blocks have no content."""
+    """A content source that returns no bytes."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return empty content for each block."""
+        """Return no bytes, regardless of the block."""
         return [Content(b"", 0) for _ in wanted]
 
 

@@ -19,7 +19,9 @@ def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
     return inodes.create(db, mode, 0, 0, ROOT_INO, 10**18 + 5, rdev=rdev, nlink=nlink)
 
 
-async def test_copied_file_has_the_metadata_of_its_inode(db: Database, target: Path) -> None:
+async def test_copied_file_has_the_metadata_of_the_original_inode(
+    db: Database, target: Path
+) -> None:
     """A copied file has the mode, extended attributes, size and times of its inode."""
     ino = inode(db, stat.S_IFREG | 0o4555).ino
     db.inodes.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
@@ -40,7 +42,7 @@ async def test_copied_file_has_the_metadata_of_its_inode(db: Database, target: P
 
 
 def test_copier_creates_special_files_and_hard_links(db: Database, target: Path) -> None:
-    """A copied FIFO with two names becomes one FIFO with a hard link."""
+    """A FIFO with two names is copied as one FIFO with a hard link."""
     fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
     copier = Copier(db, Nothing(), target)
 
@@ -52,10 +54,10 @@ def test_copier_creates_special_files_and_hard_links(db: Database, target: Path)
     assert (target / "one").stat().st_mtime_ns == 10**18 + 5
 
 
-def test_copier_counts_metadata_that_the_target_refuses(
+def test_copier_reports_metadata_that_the_target_refuses(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copier counts attributes and device nodes that the target refuses, by kind."""
+    """The report has the number of refused attributes and device nodes of each kind."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
@@ -72,14 +74,14 @@ def test_copier_counts_metadata_that_the_target_refuses(
     assert copier.refused == {"nowhere.x": 1, "special files": 1}
     assert os.listdir(target) == ["d"]
     [line] = Tally().lines(copier)
-    assert line.endswith("target filesystem may not: nowhere.x (1), special files (1)")
+    assert line.endswith("unsupported by the target): nowhere.x (1), special files (1)")
 
 
 @pytest.mark.parametrize("privileges", [False, True])
-async def test_copier_can_omit_privileges(
+async def test_copier_can_omit_suid_bits_capabilities_and_devices(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
 ) -> None:
-    """Without privileges the copier omits set-ID bits, file capabilities and devices."""
+    """If privileges are omitted, set-ID bits, file capabilities and devices are not copied."""
     capability = b"\1\0\0\2" + bytes(16)
     set_attributes: list[bytes] = []
     monkeypatch.setattr(
@@ -122,10 +124,10 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
     Path(os.fsdecode(place)).touch()
 
 
-def test_mode_of_an_inaccessible_directory_is_set_last(
+def test_mode_of_a_directory_is_set_after_its_entries_are_created(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mode of a directory is set after all its entries are made."""
+    """A directory stays accessible until the end, even if its own mode forbids access."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)
@@ -165,7 +167,7 @@ def test_target_of_a_copy_must_be_an_empty_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
 def test_copier_rejects_invalid_names(name: bytes) -> None:
-    """The copier refuses names such as "..", which a forged bucket may contain."""
+    """The copier refuses names such as "..", which only a forged bucket can contain."""
     assert not is_name(name)
 
 

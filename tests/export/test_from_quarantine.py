@@ -1,4 +1,4 @@
-"""Files copied from quarantined state."""
+"""Copying files out of quarantined state."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def _quarantine_as(home: Path) -> Kept:
 
 
 def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
-    """Replace the only block of a file with a copy of its first bytes, followed by *more*."""
+    """Replace a file's only block with a copy of the block's first bytes, followed by *more*."""
     session.db.begin()
     old = session.cache.located(ino, BlockIndex(0))
     assert old is not None
@@ -66,7 +66,7 @@ def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> B
 
 
 def _cut_power(session: Session, *lost: BlockId) -> None:
-    """Make the rows look like those of an earlier boot, and empty the files of some blocks."""
+    """Pretend that the host was rebooted, and truncate the cache files of the lost blocks."""
     local_state.put(session.db, "boot_id", "another")
     session.db.commit()
     for block in lost:
@@ -94,7 +94,7 @@ async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> lis
     return copier.copied
 
 
-async def test_file_of_quarantined_state_is_copied_with_its_metadata(
+async def test_recovered_file_keeps_the_metadata_of_its_quarantined_inode(
     power: Power, tmp_path: Path
 ) -> None:
     """A file is copied with its names, mode, times, extended attributes and unshipped content."""
@@ -128,8 +128,10 @@ async def test_file_of_quarantined_state_is_copied_with_its_metadata(
     assert (target / "folder" / "empty").stat().st_mtime_ns == 6 * 10**9
 
 
-async def test_content_of_a_missing_pack_is_found_by_its_hash(power: Power, tmp_path: Path) -> None:
-    """A block whose pack is missing is found in another pack by its hash."""
+async def test_block_of_a_missing_pack_is_found_by_its_hash_in_another_pack(
+    power: Power, tmp_path: Path
+) -> None:
+    """If the pack of a block is missing, the block is found by its hash in another pack."""
     content = b"written again" * 1000
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, content), b"file")
@@ -158,8 +160,10 @@ async def test_content_of_a_missing_pack_is_found_by_its_hash(power: Power, tmp_
                 nursery.cancel_scope.cancel()
 
 
-async def test_evicted_content_is_read_from_the_bucket(power: Power, tmp_path: Path) -> None:
-    """Evicted blocks and blocks with a damaged cache file are read from their pack."""
+async def test_evicted_content_of_quarantined_state_is_read_from_the_bucket(
+    power: Power, tmp_path: Path
+) -> None:
+    """Evicted blocks, and blocks with a damaged cache file, are read from their pack."""
     async with power.session("a") as session:
         gone = _name(session, write_file(session, b"evicted" * 1000), b"gone")
         rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
@@ -180,10 +184,10 @@ async def test_evicted_content_is_read_from_the_bucket(power: Power, tmp_path: P
     assert gone != rotten
 
 
-async def test_unsynced_content_is_reported_as_unsure_after_a_power_loss(
+async def test_unsynced_content_is_reported_after_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
-    """After a power loss, content that was not synced is copied and reported as unsure."""
+    """After a power loss, unsynced content is copied and its range is reported."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"synced"), b"synced")
         await session.durability.sync_all()
@@ -198,10 +202,10 @@ async def test_unsynced_content_is_reported_as_unsure_after_a_power_loss(
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
 
 
-async def test_content_is_reported_as_unsure_until_a_mount_has_verified_it(
+async def test_unsynced_content_is_reported_until_a_mount_verifies_it(
     power: Power, tmp_path: Path
 ) -> None:
-    """Content is reported as unsure if no mount has verified it after a power loss."""
+    """After a power loss, unsynced content is reported until a mount has verified the blocks."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "power_lost", "1")
@@ -213,10 +217,10 @@ async def test_content_is_reported_as_unsure_until_a_mount_has_verified_it(
     assert copied.unsure == [(0, 4)]
 
 
-async def test_unsynced_sealed_block_is_reported_as_unsure_after_a_power_loss(
+async def test_unsynced_sealed_block_is_reported_after_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
-    """A sealed block that was not synced before a power loss is copied and reported as unsure."""
+    """After a power loss, an unsynced sealed block is copied and reported as never synced."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, b"young"), b"young")
         located = session.cache.located(ino, BlockIndex(0))
@@ -231,7 +235,7 @@ async def test_unsynced_sealed_block_is_reported_as_unsure_after_a_power_loss(
 
 
 async def _log_all(session: Session, ino: Ino) -> None:
-    """Let fsync make all content durable in the intent log, without a sync of block files."""
+    """Make content durable in the intent log by fsync, without a sync of the block files."""
     await session.durability.sync_file(ino)
     await session.durability.make_log_room()
     await session.durability.sync_all()
@@ -239,10 +243,10 @@ async def _log_all(session: Session, ino: Ino) -> None:
     await session.durability.sync_file(ino)
 
 
-async def test_content_of_the_intent_log_is_reliable_after_a_power_loss(
+async def test_quarantined_content_in_the_intent_log_survives_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
-    """The log is quarantined with the block files, which lack its content."""
+    """Content is read from the quarantined intent log if the block files have lost it."""
     async with power.session("a", tasks=False) as session:
         await _log_all(session, _name(session, write_file(session, OLD), b"old"))
         [tail] = unsynced_tails(session.db)
@@ -259,10 +263,10 @@ async def test_content_of_the_intent_log_is_reliable_after_a_power_loss(
     assert (tmp_path / "out" / "fsynced").read_bytes() == b"fsynced"
 
 
-async def test_logged_origin_of_a_torn_copy_is_reliable_after_a_power_loss(
+async def test_torn_copy_of_a_block_is_restored_from_the_intent_log(
     power: Power, tmp_path: Path
 ) -> None:
-    """A copied block that has lost its bytes gets those that the log has of its origin."""
+    """If a copied block has lost bytes, they are read from the log of the original block."""
     async with power.session("a", tasks=False) as session:
         await _log_all(session, _name(session, write_file(session, OLD), b"old"))
         [origin] = unsynced_tails(session.db)
@@ -283,18 +287,18 @@ async def test_logged_origin_of_a_torn_copy_is_reliable_after_a_power_loss(
     assert found.missing == [(7, 15)]
 
 
-@pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
+@pytest.mark.parametrize("torn", [False, True], ids=["from the file", "from the pack"])
 async def test_torn_copy_of_an_uploaded_block_is_replaced_by_the_uploaded_block(
     power: Power, tmp_path: Path, torn: bool
 ) -> None:
-    """If a copied block has lost its bytes, the uploaded block is used instead."""
+    """If a copied block has lost its bytes, the content of the uploaded original is used."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
         old = session.cache.located(ino, BlockIndex(0))
         assert old is not None
         session.db.begin()
-        blocks.add_refs(session.db, old.block)  # keeps the cache file of the old block
+        blocks.add_refs(session.db, old.block)  # The old cache file is kept.
         new = _change(session, ino, 6, b"-" * 40)
         if torn:
             session.files.write_within(old.block, 0, b"torn", 0)
@@ -310,7 +314,7 @@ async def test_torn_copy_of_an_uploaded_block_is_replaced_by_the_uploaded_block(
 async def test_torn_copy_of_a_dirty_block_is_replaced_by_synced_content(
     power: Power, tmp_path: Path
 ) -> None:
-    """If a copied block has lost its bytes, the synced part of its origin is used instead."""
+    """If a copied block has lost its bytes, the synced part of the original is used."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.durability.sync_all()
@@ -325,10 +329,10 @@ async def test_torn_copy_of_a_dirty_block_is_replaced_by_synced_content(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
 
 
-async def test_lost_write_into_a_hole_is_reported_and_the_hole_stays(
+async def test_report_of_a_lost_write_into_a_hole_omits_the_hole(
     power: Power, tmp_path: Path
 ) -> None:
-    """After a lost write into a hole, only the written range is reported as missing."""
+    """If a write into a hole is lost, only the written range is reported as missing."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
@@ -342,10 +346,10 @@ async def test_lost_write_into_a_hole_is_reported_and_the_hole_stays(
     assert (copied.missing, copied.unsure) == ([(100, 102)], [])
 
 
-async def test_changed_copy_of_a_deleted_block_is_reported_as_unsure(
+async def test_changed_copy_of_a_deleted_block_is_reported_as_never_synced(
     power: Power, tmp_path: Path
 ) -> None:
-    """If its origin's pack is missing, a changed block is copied from its cache file."""
+    """If the pack of the original is missing, a changed block is copied from its cache file."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
@@ -361,8 +365,10 @@ async def test_changed_copy_of_a_deleted_block_is_reported_as_unsure(
     assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
 
 
-async def test_lost_block_is_copied_as_a_hole_and_reported(power: Power, tmp_path: Path) -> None:
-    """A short or missing cache file of a block gives a range of missing bytes."""
+async def test_recover_state_copies_a_lost_block_as_a_hole_and_reports_it(
+    power: Power, tmp_path: Path
+) -> None:
+    """If a cache file is short or missing, the range of the missing bytes is reported."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"short" * 100), b"short")
         _name(session, write_file(session, b"gone!" * 100), b"gone")

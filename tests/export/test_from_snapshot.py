@@ -1,4 +1,4 @@
-"""Files copied from a snapshot."""
+"""Copying files out of a snapshot."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
 
 
 def root(db: Database) -> Step:
-    """Return the first step of a walk over the complete tree."""
+    """Return the step from which a walk visits the complete tree."""
     return Step(inodes.get(db, ROOT_INO), b"")
 
 
@@ -51,8 +51,10 @@ def found(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [1, 2, 256])
-def test_tree_walk_visits_each_name_once_and_directories_last(db: Database, page: int) -> None:
-    """A walk reads names in pages of any size, and leaves a directory after its entries."""
+def test_tree_walk_visits_each_name_once_and_leaves_directories_last(
+    db: Database, page: int
+) -> None:
+    """A walk reads names in pages of any size, and leaves a directory after all its entries."""
     tree(db)
     for number in range(7):
         add(db, ROOT_INO, b"%d" % number)
@@ -69,14 +71,16 @@ def test_tree_walk_visits_each_name_once_and_directories_last(db: Database, page
 
 
 async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
-    """Copy the files at some paths of a snapshot."""
+    """Copy the files at the given paths of a snapshot."""
     restoring = Restoring(db, Copier(db, Nothing(), target), no_progress)
     await restoring.copy(paths)
     return restoring
 
 
-async def test_copy_without_paths_copies_everything(db: Database, target: Path) -> None:
-    """A copy without paths has all entries and the times of the root directory."""
+async def test_copy_without_given_paths_copies_the_complete_tree(
+    db: Database, target: Path
+) -> None:
+    """If no paths are given, the copy has all entries and the times of the root directory."""
     tree(db)
     inodes.set_times(db, ROOT_INO, ctime_ns=1, mtime_ns=10**18 + 1, atime_ns=2)
 
@@ -98,10 +102,10 @@ async def test_copy_without_paths_copies_everything(db: Database, target: Path) 
         ([b"/", b"h"], {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link"}),
     ],
 )
-async def test_paths_are_copied_with_their_parents(
+async def test_chosen_paths_are_copied_with_their_parent_directories(
     db: Database, target: Path, paths: list[bytes], expected: set[str]
 ) -> None:
-    """Repeated or nested paths are copied once, and their parent directories get their times."""
+    """Repeated or nested paths are copied only once; parent directories keep their times."""
     tree(db)
 
     await copy(db, target, *paths)
@@ -114,10 +118,10 @@ async def test_paths_are_copied_with_their_parents(
 
 
 @pytest.mark.parametrize("path", [b"nothing", b"h/x", b"link/g", b"a/../h"])
-async def test_missing_path_is_refused_before_any_copy(
+async def test_copy_of_a_missing_path_fails_before_any_file_is_copied(
     db: Database, target: Path, path: bytes
 ) -> None:
-    """If one path is missing, no path is copied; symlinks are not followed."""
+    """If one path is missing, nothing is copied; symlinks in a path are not followed."""
     tree(db)
 
     with pytest.raises(UsageError, match=os.fsdecode(path)):
@@ -139,8 +143,8 @@ async def test_copy_skips_names_that_point_outside_the_target(db: Database, targ
     assert os.listdir(target.parent) == ["out"]
 
 
-async def test_names_of_one_file_are_copied_as_hard_links(db: Database, target: Path) -> None:
-    """Two names of a file in different directories become hard links."""
+async def test_copy_preserves_hard_links(db: Database, target: Path) -> None:
+    """Two names of a file in different directories are copied as hard links."""
     a = add(db, ROOT_INO, b"a", DIRECTORY)
     ino = add(db, a, b"one")
     dentries.add(db, ROOT_INO, b"two", ino)
@@ -152,7 +156,7 @@ async def test_names_of_one_file_are_copied_as_hard_links(db: Database, target: 
     assert restoring.tally.files == 1
 
 
-def test_steps_to_a_path_include_all_parents(db: Database) -> None:
+def test_steps_to_a_path_include_all_parent_directories(db: Database) -> None:
     """The steps to a file begin with its outermost directory."""
     tree(db)
 

@@ -1,4 +1,4 @@
-"""The list of quarantined states and of their unshipped changes."""
+"""The list of quarantined states, and of the unshipped changes in each state."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -36,7 +36,7 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = REGULAR) -> Ino:
 
 
 def test_quarantined_directories_are_listed_oldest_first(tmp_path: Path) -> None:
-    """The name of a quarantined directory is the time of its quarantine."""
+    """The name of a quarantined directory contains the time of its quarantine."""
     for name in ("kept-20", "kept-10", "blocks"):
         (tmp_path / name).mkdir()
 
@@ -58,8 +58,10 @@ def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
     assert "1 block file, 7 bytes" in found[0]["why_unreadable"]
 
 
-def test_summary_of_quarantined_state_needs_only_its_rows(db: Database, tmp_path: Path) -> None:
-    """The summary of quarantined state without dirty blocks needs no bucket."""
+def test_quarantined_state_without_dirty_blocks_is_summarised_without_the_bucket(
+    db: Database, tmp_path: Path
+) -> None:
+    """The summary is computed from the rows of the quarantined database."""
     db.commit()
     db.close()
 
@@ -68,10 +70,10 @@ def test_summary_of_quarantined_state_needs_only_its_rows(db: Database, tmp_path
     assert (found["only_here_bytes"], found["why_unreadable"]) == (0, "")
 
 
-def test_only_differences_of_quarantined_state_from_its_base_are_listed(
+def test_only_unshipped_changes_of_quarantined_state_are_listed(
     db: Database, tmp_path: Path
 ) -> None:
-    """Changed files and new directories are listed, but not the parents of new entries."""
+    """Changed and new entries are listed, but not the parent directories of new entries."""
     old = _make(db, ROOT_INO, b"old")
     folder = _make(db, ROOT_INO, b"folder", DIRECTORY)
     changed = _make(db, ROOT_INO, b"changed")
@@ -88,7 +90,7 @@ def test_only_differences_of_quarantined_state_from_its_base_are_listed(
     assert set(quarantine_list.changed(db, None)) == {old, folder, changed, new, empty}
 
 
-def test_every_name_of_a_changed_file_is_listed(db: Database) -> None:
+def test_quarantine_list_shows_every_name_of_a_changed_file(db: Database) -> None:
     """A changed file with two names is listed with both paths."""
     outer = _make(db, ROOT_INO, b"outer", DIRECTORY)
     inner = _make(db, outer, b"inner", DIRECTORY)
@@ -101,8 +103,8 @@ def test_every_name_of_a_changed_file_is_listed(db: Database) -> None:
     assert list(names.directories()) == [(outer, b"outer"), (inner, b"outer/inner")]
 
 
-def test_inodes_with_damaged_names_are_placed_in_lost_found(db: Database) -> None:
-    """Inodes whose names are damaged get the path lost+found/#INO."""
+def test_inodes_with_damaged_names_are_listed_in_lost_found(db: Database) -> None:
+    """An inode with a damaged name or parent is listed with the path lost+found/#INO."""
     one = _make(db, ROOT_INO, b"one", DIRECTORY)
     two = _make(db, one, b"two", DIRECTORY)
     db.run("UPDATE dentries SET parent = ? WHERE ino = ?", (two, one))

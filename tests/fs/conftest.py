@@ -1,4 +1,4 @@
-"""Fixtures that mount a filesystem in a memory store, without FUSE, with a clock that tests set."""
+"""Fixtures: a filesystem without FUSE, with a store in memory and a clock that tests set."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -132,7 +132,7 @@ async def volume(tmp_path: Path) -> Volume:
 
 @pytest.fixture
 def slices() -> Slices:
-    """Return the slice sizes of the ``fs`` fixture; the mark ``sliced`` replaces them."""
+    """Return the default slice sizes of the ``fs`` fixture; ``sliced`` replaces them."""
     return DEFAULT_SLICES
 
 

@@ -20,12 +20,12 @@ NAMED = (
 
 
 @pytest.mark.parametrize("entries", [MINIMAL, NAMED, ()])
-def test_decoding_inverts_encoding_of_acls(entries: acl.Acl) -> None:
+def test_encoded_acl_decodes_to_the_same_acl(entries: acl.Acl) -> None:
     assert acl.decode(acl.encode(entries)) == entries
 
 
-def test_acl_is_encoded_as_in_the_kernel() -> None:
-    """An ACL is version 2, then tag, permissions and id of each entry, in little endian."""
+def test_acl_is_encoded_in_the_format_of_the_kernel() -> None:
+    """An encoded ACL is its version, 2, then the tag, permissions and id of each entry."""
     assert acl.encode((AclEntry(USER, 6, 1000),)).hex() == "02000000" + "0200" + "0600" + "e8030000"
 
 
@@ -51,41 +51,44 @@ def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) ->
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decode_refuses_malformed_acls(value: bytes) -> None:
-    """Decoding refuses too few bytes, another version and a partial entry."""
+    """Decoding refuses a value that is too short, has another version or ends inside an entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 
 
 @given(st.binary(max_size=64))
-def test_decoding_any_bytes_gives_an_acl_or_an_error(value: bytes) -> None:
+def test_decoding_arbitrary_bytes_returns_an_acl_or_raises_an_error(value: bytes) -> None:
     try:
         assert acl.encode(acl.decode(value)) == value
     except InvalidRequestError:
         pass
 
 
-def test_minimal_acl_is_stored_only_as_the_mode() -> None:
+def test_minimal_acl_sets_only_the_mode_bits() -> None:
     """An ACL that contains only the permissions of the mode is not stored."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
 
-def test_setting_an_acl_puts_its_mask_into_the_group_bits() -> None:
+def test_setting_an_acl_copies_its_mask_to_the_group_bits() -> None:
     """If an ACL has a mask, the group bits of the mode equal the mask."""
     assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
 
 
-def test_chmod_changes_the_acl_mask_and_not_the_owning_group() -> None:
+def test_chmod_changes_the_acl_mask_instead_of_the_group_entry() -> None:
     """Chmod of a file whose ACL has a mask sets the mask, as posix_acl_chmod() in Linux does."""
     after = acl.after_chmod(NAMED, 0o100610)
     assert [entry.perm for entry in after] == [6, 5, 6, 7, 1, 0]
 
 
-def test_chmod_of_an_acl_without_mask_changes_the_owning_group() -> None:
+def test_chmod_changes_the_group_entry_of_an_acl_without_a_mask() -> None:
     assert [entry.perm for entry in acl.after_chmod(MINIMAL, 0o123)] == [1, 2, 3]
 
 
 def test_inherited_acl_is_limited_by_the_requested_mode() -> None:
-    """Owner, mask and other are ANDed with the mode, as in posix_acl_create_masq() of Linux."""
+    """The entries owner, mask and other are ANDed with the mode.
+
+    Source: Linux, posix_acl_create_masq().
+    """
     mode, value = acl.inherit(NAMED, 0o100640)
     assert mode == 0o100640
     assert value is not None

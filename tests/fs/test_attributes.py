@@ -23,13 +23,13 @@ DAY_NS = 86_400 * SECOND_NS
 
 
 def test_chmod_keeps_the_file_type() -> None:
-    """Chmod sets the lower twelve bits of the mode, and ctime."""
+    """Chmod changes only the lower twelve bits of the mode, and ctime."""
     after = changed(FILE, SetAttributes(mode=0o040600), T0 + 1)
     assert after == FILE._replace(mode=0o100600, ctime_ns=T0 + 1)
 
 
 def test_times_before_1970_are_stored_to_the_nanosecond() -> None:
-    """Times before 1970 are stored to the nanosecond; a missing ctime becomes the present."""
+    """Times before 1970 are exact to the nanosecond; a request without ctime sets it to now."""
     wanted = SetAttributes(atime_ns=-1, mtime_ns=123_456_789)
     after = changed(FILE, wanted, T0 + 1)
     assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (-1, 123_456_789, T0 + 1)
@@ -72,7 +72,7 @@ def test_atime_update_follows_the_mount_option(
     assert access_time_due(policy, row, 10) is due
 
 
-async def test_relatime_updates_atime_of_a_constantly_read_file_daily(volume: Volume) -> None:
+async def test_relatime_updates_atime_of_a_constantly_read_file_once_a_day(volume: Volume) -> None:
     """Under relatime a file that is read all the time gets a new atime after a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
@@ -107,7 +107,7 @@ async def test_kernel_can_set_times_without_other_attributes(fs: Filesystem) -> 
     assert (after.mtime_ns, after.ctime_ns, after.atime_ns) == (T0 - 5, T0 - 3, T0)
 
 
-async def test_times_sent_for_an_orphan_are_not_stored(fs: Filesystem) -> None:
+async def test_times_sent_by_the_kernel_for_an_unlinked_file_are_not_stored(fs: Filesystem) -> None:
     """Times that the kernel sends for a file after its last unlink are not stored."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)

@@ -94,7 +94,7 @@ async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None
 
 
 async def test_extended_attributes_of_copied_and_removed_trees_are_counted(fs: Filesystem) -> None:
-    """A tree whose attributes exceed the capacity is not copied; a removed tree frees them."""
+    """A tree whose attributes exceed the capacity cannot be copied; removing a tree frees space."""
     top = make_directory(fs, b"d")
     for number in range(5):
         ino = make_file(fs, b"%d" % number, top)

@@ -22,7 +22,7 @@ class Counted:
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count the statements of one group, except those that begin and end it."""
+    """Count the SQL statements of one group, except those that begin and end the group."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:
@@ -39,7 +39,7 @@ def counting(volume: Volume) -> Iterator[Counted]:
 
 
 def name_of(number: int) -> bytes:
-    """Return the name of a numbered file."""
+    """Return the name of the file with the given number."""
     return b"file-%d" % number
 
 
@@ -70,22 +70,23 @@ def unlink(fs: Filesystem, number: int) -> None:
     fs.namespace.unlink(ROOT_INO, b"new-%d" % number)
 
 
-# highest number of statements of each operation
+# The list contains each operation with its maximum number of SQL statements.
 # The session extension of SQLite records changes with one statement for each row that it reads.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
-    (create, 5),  # a lookup, two inserts, two for the session extension
+    (create, 5),  # a lookup, two inserts, and two statements of the session extension
     (find, 1),
-    (set_times, 3),  # a lookup, an update when the group ends, one for the session extension
-    (rename, 7),  # two lookups, two updates, three for the session extension
-    (unlink, 5),  # a lookup, two deletes, two for the session extension
+    (set_times, 3),  # a lookup, an update at the end, and a statement of the session extension
+    (rename, 7),  # two lookups, two updates, and three statements of the session extension
+    (unlink, 5),  # a lookup, two deletes, and two statements of the session extension
 ]
-OF_A_GROUP = 25  # directory, counters, COMMIT, and table definitions for the session extension
+# Each group also writes a directory and the counters, reads the schema, and commits.
+OF_A_GROUP = 25
 
 
 async def test_operations_execute_a_limited_number_of_sql_statements(
     volume: Volume, fs: Filesystem
 ) -> None:
-    """Within a group each inode is written once, including the common directory."""
+    """Each inode, even the common directory of all files, is written only once in a group."""
     found = {}
     for operation, _most in STEPS:
         with counting(volume) as counted:
@@ -128,4 +129,4 @@ async def test_reading_cached_attributes_executes_no_sql_statement(
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # statements when the group ends
+    assert counted.count <= 5  # The end of the group executes a few statements.

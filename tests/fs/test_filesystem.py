@@ -28,7 +28,7 @@ from tests.fs.conftest import (
 async def test_open_with_o_trunc_empties_the_file(
     fs: Filesystem, volume: Volume, uid: int, mode: int
 ) -> None:
-    """Open with O_TRUNC sets size and times, and clears suid and sgid unless root opens."""
+    """Open with O_TRUNC sets size and times, and clears suid and sgid unless the caller is root."""
     ino = make_file(fs, b"f", mode=0o6755)
     await fs.write(ino, 0, b"abc")
     now_ns = volume.clock.later()
@@ -51,7 +51,7 @@ async def test_open_of_a_missing_inode_fails_and_opens_nothing(fs: Filesystem) -
     assert len(fs.open_files) == 0
 
 
-async def test_open_with_refused_o_trunc_leaves_the_file_closed(fs: Filesystem) -> None:
+async def test_file_stays_closed_if_an_open_with_o_trunc_is_refused(fs: Filesystem) -> None:
     """On a degraded mount an open with O_TRUNC fails and leaves the file closed."""
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")
@@ -61,7 +61,7 @@ async def test_open_with_refused_o_trunc_leaves_the_file_closed(fs: Filesystem) 
 
 
 async def test_setting_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
-    """A change of the size sets mtime and ctime, unless the kernel sends times."""
+    """A change of the size sets mtime and ctime, unless the kernel sends its own times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
@@ -116,8 +116,8 @@ async def test_statfs_reports_used_bytes_and_inodes(fs: Filesystem) -> None:
     assert (figures.capacity_bytes, figures.free_bytes, figures.inodes) == (4000, 3000, 2)
 
 
-async def test_paged_listing_has_every_name_once(fs: Filesystem) -> None:
-    """A listing in pages has every name once, even if names are removed between pages."""
+async def test_listing_in_pages_returns_every_name_once(fs: Filesystem) -> None:
+    """A listing in pages returns every name once, even if names are removed between pages."""
     directory = make_directory(fs, b"d")
     made = {b"n%d" % number for number in range(50)}
     for name in made:
@@ -132,7 +132,7 @@ async def test_paged_listing_has_every_name_once(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """After a kill a file has the content and the name of its last fsync."""
+    """After the daemon was killed, a file has the content and the name of its last fsync."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
@@ -143,7 +143,7 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
         assert again.lookup(ROOT_INO, b"f") is not None
 
 
-async def test_one_request_changes_mode_owner_and_size(fs: Filesystem) -> None:
+async def test_one_request_can_change_mode_owner_and_size(fs: Filesystem) -> None:
     """A request with mode, owner and size changes all three attributes."""
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)

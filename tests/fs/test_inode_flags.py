@@ -75,7 +75,9 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("flag", BOTH)
-async def test_flagged_inodes_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
+async def test_immutable_and_append_only_inodes_refuse_changes_even_by_root(
+    fs: Filesystem, flag: int
+) -> None:
     """Changes of a flagged inode are refused, even for root, until root clears the flag."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
@@ -97,8 +99,8 @@ async def test_flagged_inodes_refuse_changes_of_every_user(fs: Filesystem, flag:
     fs.namespace.unlink(ROOT_INO, b"file")
 
 
-async def test_append_only_file_accepts_only_the_current_time_as_new_time(fs: Filesystem) -> None:
-    """An append-only file accepts the current time, but no other new time."""
+async def test_only_the_current_time_can_be_set_on_an_append_only_file(fs: Filesystem) -> None:
+    """A program can set the times of an append-only file only to the current time."""
     for ino in await _with_flag(fs, FS_APPEND_FL):
         before = fs.attributes.get(ino)
         now_ns = before.ctime_ns
@@ -149,7 +151,7 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_only_root_sets_flags_and_only_supported_flags(fs: Filesystem) -> None:
+async def test_only_root_can_set_inode_flags_and_only_supported_ones(fs: Filesystem) -> None:
     """Only root may set the flags immutable and append-only; other flags are refused."""
     ino = make_file(fs, b"f")
     with pytest.raises(NotPermittedError):
@@ -162,7 +164,7 @@ async def test_only_root_sets_flags_and_only_supported_flags(fs: Filesystem) -> 
 
 
 async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem) -> None:
-    """A process with the file open for writing can write to it until it closes the file."""
+    """A process that already has the file open for writing can write until it closes the file."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
     await fs.write(ino, 0, b"before")
@@ -188,7 +190,7 @@ async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem
         fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=7))
 
 
-async def test_immutable_flag_protects_a_file_open_for_reading_at_once(fs: Filesystem) -> None:
+async def test_immutable_flag_immediately_protects_a_file_open_for_reading(fs: Filesystem) -> None:
     """An immutable file that is open only for reading cannot be changed."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER)
@@ -210,7 +212,7 @@ async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
             await fs.flags.set(ino, wanted, is_root=True)
 
 
-async def test_tree_with_an_immutable_file_is_removed_only_on_request(
+async def test_tree_with_an_immutable_file_is_removed_only_with_the_locked_option(
     fs: Filesystem,
 ) -> None:
     """Removing a directory with an immutable file requires the argument *locked*."""
@@ -233,7 +235,9 @@ async def test_tree_with_an_immutable_file_is_removed_only_on_request(
     assert_sound(fs)
 
 
-async def test_one_of_two_names_of_an_immutable_file_can_be_removed(fs: Filesystem) -> None:
+async def test_one_of_two_names_of_an_immutable_file_is_removed_with_locked_option(
+    fs: Filesystem,
+) -> None:
     """With *locked*, one of two names of an immutable file can be removed."""
     ino = make_file(fs, b"f")
     fs.namespace.link(ino, ROOT_INO, b"g")
@@ -287,7 +291,7 @@ def test_inode_flags_are_converted_to_struct_fsxattr_and_back() -> None:
 
 
 async def test_extended_ioctl_sets_inode_flags(fs: Filesystem) -> None:
-    """FS_IOC_FSSETXATTR, as in xfs_io(8), sets flags; all other fields must be zero."""
+    """FS_IOC_FSSETXATTR, which xfs_io(8) uses, sets flags; all other fields must be zero."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):
         given = struct.pack("=I24x", extended(flags))

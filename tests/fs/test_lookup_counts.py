@@ -15,7 +15,7 @@ def test_unknown_inode_has_lookup_count_zero() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
-def test_page_of_forgotten_inodes_is_freed(times: int) -> None:
+def test_page_of_lookup_counts_is_freed_when_all_its_inodes_are_forgotten(times: int) -> None:
     """A page of counts is freed when all its inodes are forgotten, even after counts above 254."""
     counts = LookupCounts()
     for _ in range(times):
@@ -41,8 +41,8 @@ def test_lookup_count_never_falls_below_zero() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
-def test_lookup_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Counts equal those of a dictionary after any sequence of additions and forgets."""
+def test_lookup_counts_match_a_reference_dictionary(steps: list[tuple[bool, int, int]]) -> None:
+    """Counts equal those in a plain dictionary after any sequence of lookups and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -65,8 +65,8 @@ def test_lookup_counts_of_100000_inodes_take_less_than_a_megabyte() -> None:
     assert taken < 1_000_000
 
 
-def test_all_known_inodes_are_listed() -> None:
-    """Inodes of every page are listed, except forgotten inodes."""
+def test_all_inodes_with_a_lookup_count_are_listed() -> None:
+    """The list contains the inodes of every page, except forgotten inodes."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)
@@ -76,7 +76,7 @@ def test_all_known_inodes_are_listed() -> None:
     assert sorted(counts.known()) == [1, 255, 256, 100_000]
 
 
-def test_known_inodes_of_a_set_or_range_are_found() -> None:
+def test_inodes_with_a_lookup_count_are_found_in_a_set_or_range() -> None:
     """A query returns the known inodes of a set, or whether a range may contain a known inode."""
     counts = LookupCounts()
     for ino in (5, 300, 100_000):

@@ -43,14 +43,14 @@ DEFAULT_ACL = acl.encode(
 
 def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
     """Return all names in a directory."""
-    return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # a cookie
+    return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # The cookie is 0.
 
 
 # --- creation ----------------------------------------------------------------------------------
 
 
 async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
-    """A new file has owner, mode, times and link count; its directory gets a new size and times."""
+    """A new file gets owner, mode, times and link count; its directory a new size and new times."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 
@@ -89,7 +89,7 @@ async def test_symlink_stores_its_target(fs: Filesystem) -> None:
         fs.namespace.make_symlink(ROOT_INO, b"m", b"", USER)
 
 
-async def test_names_may_have_255_arbitrary_bytes(fs: Filesystem) -> None:
+async def test_file_name_may_have_255_arbitrary_bytes(fs: Filesystem) -> None:
     """A name has up to 255 bytes, which need not be text."""
     make_file(fs, LONG)
     make_file(fs, bytes(range(128, 255)))
@@ -124,7 +124,7 @@ async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
     assert fs.statfs() == before
 
 
-async def test_setgid_directory_passes_on_its_group(fs: Filesystem) -> None:
+async def test_new_entry_in_a_setgid_directory_inherits_the_group(fs: Filesystem) -> None:
     """In a setgid directory new entries inherit the group, and new directories the setgid bit."""
     made = fs.namespace.make_directory(ROOT_INO, b"d", 0o2775, ROOT)
     inner = fs.namespace.make_directory(made.ino, b"e", 0o755, USER)
@@ -134,7 +134,10 @@ async def test_setgid_directory_passes_on_its_group(fs: Filesystem) -> None:
 
 
 async def test_default_acl_is_inherited(fs: Filesystem) -> None:
-    """A new file inherits the ACL, limited by its mode; a new directory also its default."""
+    """The default ACL, limited by the mode, becomes the ACL of a new file or directory.
+
+    A new directory also inherits the default ACL itself.
+    """
     directory = make_directory(fs, b"d")
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
     file = fs.namespace.make_node(directory, b"f", 0o100640, USER)
@@ -154,7 +157,7 @@ async def test_default_acl_is_inherited(fs: Filesystem) -> None:
 
 
 async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
-    """Names of one inode share its attributes; the last unlink deletes the inode."""
+    """All names of an inode show the same attributes; the last unlink deletes the inode."""
     directory = make_directory(fs, b"d")
     ino = make_file(fs, b"a")
     now_ns = volume.clock.later()
@@ -168,8 +171,8 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
     assert not exists(fs, ino)
 
 
-async def test_invalid_link_is_refused(fs: Filesystem) -> None:
-    """A hard link to a directory, onto an existing name or of an orphan is refused."""
+async def test_invalid_hard_link_is_refused(fs: Filesystem) -> None:
+    """A hard link is refused if the name exists, or if the inode is a directory or an orphan."""
     directory, ino = make_directory(fs, b"d"), make_file(fs, b"a")
     with pytest.raises(NotPermittedError):
         fs.namespace.link(directory, ROOT_INO, b"x")
@@ -196,8 +199,8 @@ async def test_unlink_and_rmdir_refuse_the_wrong_type(fs: Filesystem) -> None:
             missing(ROOT_INO, b"x")
 
 
-async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
-    """An open directory without a name has link count 0, and creating names in it gives ENOENT."""
+async def test_no_name_can_be_created_in_a_removed_open_directory(fs: Filesystem) -> None:
+    """A removed open directory has link count 0, and creating a name in it fails with ENOENT."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -213,7 +216,7 @@ async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
 # --- rename ------------------------------------------------------------------------------------
 
 
-async def test_rename_moves_the_name_and_sets_times(fs: Filesystem, volume: Volume) -> None:
+async def test_rename_moves_the_name_and_updates_times(fs: Filesystem, volume: Volume) -> None:
     """A rename sets the times of both directories, and only the ctime of the renamed inode."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"a", source)
@@ -238,7 +241,7 @@ async def test_rename_of_a_directory_updates_link_counts(fs: Filesystem) -> None
 
 
 async def test_rename_replaces_a_file(fs: Filesystem) -> None:
-    """A replaced file is an orphan while it is in use; then it is deleted."""
+    """A file that a rename replaces is an orphan while it is in use, and is then deleted."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     fs.lookups.add(new)
     fs.namespace.rename(ROOT_INO, b"old", ROOT_INO, b"new")
@@ -327,7 +330,7 @@ async def test_rename_noreplace_renames_to_a_free_name(fs: Filesystem) -> None:
 async def test_rename_with_a_whiteout_leaves_a_device_at_the_old_name(
     fs: Filesystem, volume: Volume, flags: int
 ) -> None:
-    """A whiteout is the character device 0, 0, by which an overlay hides a name."""
+    """A whiteout is the character device 0, 0, with which overlayfs hides a name."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"f", source)
     if not flags & RENAME_NOREPLACE:
@@ -371,7 +374,7 @@ async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
 
 
 async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
-    """A nameless file and its content are deleted when it is closed and forgotten."""
+    """A nameless file is deleted with its content when the kernel has closed and forgotten it."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
     fs.open_files.opened(made.ino, writes=True)
@@ -383,7 +386,7 @@ async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> No
     assert_sound(fs)
 
 
-async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> None:
+async def test_file_without_a_name_is_purged_after_the_daemon_is_killed(volume: Volume) -> None:
     """The mount after a kill purges files that never had a name."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)

@@ -20,7 +20,7 @@ def test_release_of_an_unopened_file_changes_nothing() -> None:
     assert OpenFiles().closed(Ino(3)) == 0
 
 
-def test_open_inodes_are_found_by_range() -> None:
+def test_open_inodes_in_a_range_are_found() -> None:
     """A range of inodes includes its first and its last inode."""
     files = OpenFiles()
     files.opened(Ino(7))
@@ -30,7 +30,7 @@ def test_open_inodes_are_found_by_range() -> None:
     assert not files.any_between(Ino(8), Ino(9))
 
 
-def test_file_counts_as_open_from_its_first_read_without_reported_opens() -> None:
+def test_file_counts_as_open_after_its_first_read_if_the_kernel_sends_no_open() -> None:
     """If the kernel does not report opens, a file counts as open from its first read.
 
     The file stays open until the kernel forgets it.
@@ -52,7 +52,7 @@ def test_file_counts_as_open_from_its_first_read_without_reported_opens() -> Non
 
 
 def test_time_of_the_first_open_for_writing_is_recorded() -> None:
-    """The recorded time of the first open for writing stays until no process writes the file."""
+    """The recorded time stays until no process has the file open for writing."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

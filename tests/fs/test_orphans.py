@@ -76,8 +76,8 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
         nursery.cancel_scope.cancel()
 
 
-async def test_orphan_that_this_host_has_open_stays_until_close(volume: Volume) -> None:
-    """A promoted follower keeps a file that it has open and that the former writer removed."""
+async def test_orphan_that_is_open_on_this_host_is_kept_until_close(volume: Volume) -> None:
+    """After its promotion, a follower keeps an open file that the former writer has removed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
@@ -95,8 +95,8 @@ async def test_orphan_that_this_host_has_open_stays_until_close(volume: Volume) 
         nursery.cancel_scope.cancel()
 
 
-async def test_large_orphan_is_purged_in_pieces(volume: Volume) -> None:
-    """A large orphan is purged in the background, or after a kill by the next mount."""
+async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
+    """A large orphan is purged in the background, or by the next mount after a kill."""
     async with volume.mounted(slices=Slices(purged_blocks=2)) as fs:
         ino = make_file(fs, b"f")
         for index in range(7):

@@ -10,7 +10,7 @@ from tests.fs.conftest import make_directory
 
 
 async def test_newest_removed_tree_is_returned_first(fs: Filesystem) -> None:
-    """The list of removed trees returns each tree once, the newest first."""
+    """The list of removed trees contains each tree once, and begins with the newest."""
     trees = fs.orphans.trees
     for top in (1, 2, 3, 2):
         trees.add(Ino(top))
@@ -35,7 +35,7 @@ async def test_all_directories_below_a_removed_directory_count_as_removed(fs: Fi
 
 
 async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
-    """The search for a removed ancestor fails at a maximum depth, as in a cycle."""
+    """The search for a removed ancestor fails at a maximum depth, so that a cycle ends it."""
     ring = make_directory(fs, b"ring")
     fs.db.begin()
     fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
@@ -43,8 +43,8 @@ async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
         fs.orphans.trees.hold(ring, depth_max=10)
 
 
-def test_remaining_work_of_a_removal_grows_with_found_directories() -> None:
-    """Each found directory adds to the remaining work, which is never negative."""
+def test_remaining_work_of_a_tree_removal_grows_with_each_directory_found() -> None:
+    """Each directory that is found adds to the remaining work, which is never negative."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

@@ -23,8 +23,8 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
         yield number
 
 
-def test_single_user_may_use_all_waiting_slots() -> None:
-    """On a mount of one user every slot can be used, and is free again after the request."""
+def test_sole_user_of_a_mount_may_use_all_waiting_slots() -> None:
+    """The only user of a mount can use every slot; a slot is free again after its request."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:
@@ -32,7 +32,7 @@ def test_single_user_may_use_all_waiting_slots() -> None:
         assert len(room) == 0
 
 
-def test_no_user_of_a_shared_mount_takes_all_waiting_slots() -> None:
+def test_one_user_of_a_shared_mount_cannot_take_all_waiting_slots() -> None:
     """Each user may take at most two thirds of the slots that are still free."""
     room = WaitingRoom(is_shared=True)
     with filled(room, 1000) as first:
@@ -47,7 +47,7 @@ def test_no_user_of_a_shared_mount_takes_all_waiting_slots() -> None:
 
 
 def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
-    """1,000 users together stay within the limit, so metadata requests find a free worker."""
+    """Even 1,000 users stay within the limit, so that metadata requests find a free worker."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
         for uid in range(1000):
@@ -56,8 +56,8 @@ def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_write_back_has_separate_waiting_slots(is_shared: bool) -> None:
-    """Write-back has separate waiting slots, because its refusal would lose data."""
+def test_write_back_requests_have_separate_waiting_slots(is_shared: bool) -> None:
+    """Write-back has separate waiting slots, because a refused write-back would lose data."""
     room = WaitingRoom(is_shared=is_shared)
     with filled(room, UNKNOWN) as readers:
         assert readers == WAITING_HANDLERS_MAX
@@ -68,7 +68,7 @@ def test_write_back_has_separate_waiting_slots(is_shared: bool) -> None:
         assert readers == 0
 
 
-def test_waiting_slot_is_free_again_after_an_exception() -> None:
+def test_waiting_slot_is_freed_after_an_exception() -> None:
     room = WaitingRoom()
     with pytest.raises(OSError, match="x"), room.entered():
         raise OSError("x")

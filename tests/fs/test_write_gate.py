@@ -17,10 +17,10 @@ def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
     assert disk.has_room(0) is (spare_bytes >= 0)  # The free space is measured again.
 
 
-async def test_full_disk_refuses_new_operations(
+async def test_operations_are_refused_if_the_disk_is_full(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gate refuses operations on a full disk, where SQLite would lose a whole group."""
+    """The gate refuses operations on a full disk, because SQLite could not commit the group."""
     ino = make_file(fs, b"f")
     fill(volume, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):
@@ -32,7 +32,7 @@ async def test_full_disk_refuses_new_operations(
     assert fs.lookup(ROOT_INO, b"g") is None
 
 
-async def test_full_disk_still_allows_removals(
+async def test_files_can_be_removed_if_the_disk_is_full(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removal may use the disk reserve, but at most half of it."""
@@ -45,7 +45,7 @@ async def test_full_disk_still_allows_removals(
         fs.namespace.unlink(ROOT_INO, b"g")
 
 
-async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
+async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: Volume) -> None:
     """Only names and inodes of the uncommitted group are reported as lost."""
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
@@ -60,7 +60,7 @@ async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
         assert fs.lookup(ROOT_INO, b"safe") is not None
 
 
-async def test_group_is_committed_at_its_maximum_number_of_operations(volume: Volume) -> None:
+async def test_group_with_the_maximum_number_of_operations_is_committed(volume: Volume) -> None:
     """A group that reaches its maximum number of operations is committed."""
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:

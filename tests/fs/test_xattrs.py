@@ -90,7 +90,7 @@ async def test_all_xattr_names_of_an_inode_must_fit_into_one_list(fs: Filesystem
     assert sum(len(name) + 1 for name in fs.xattrs.names(ino, ROOT)) <= 65536
 
 
-async def test_xattr_create_and_replace_are_enforced(fs: Filesystem) -> None:
+async def test_xattr_create_and_xattr_replace_flags_are_enforced(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     with pytest.raises(NoAttributeError):
         fs.xattrs.set(ino, b"user.a", b"1", ROOT, must_exist=True)
@@ -128,7 +128,7 @@ async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
     ("uid", "gid", "groups", "kept"),
     [(0, 0, (), True), (1000, 100, (), True), (1000, 5, (100,), True), (1000, 5, (), False)],
 )
-async def test_setgid_survives_an_acl_set_by_a_group_member(
+async def test_setgid_bit_is_kept_if_a_group_member_sets_an_acl(
     volume: Volume, uid: int, gid: int, groups: tuple[int, ...], kept: bool
 ) -> None:
     """Only root and members of the file's group keep the setgid bit when they set an ACL."""
@@ -138,7 +138,7 @@ async def test_setgid_survives_an_acl_set_by_a_group_member(
         assert bool(fs.getattr(ino).mode & 0o2000) is kept
 
 
-async def test_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:
+async def test_missing_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:
     """The missing ``security.capability`` of an open file is answered without a query."""
     ino = make_file(fs, b"f")
     assert not fs.xattrs.lacks_capability(ino)

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class Context(NamedTuple):
-    """The caller of a request, as pyfuse3 passes it."""
+    """The identity of a request's caller, as pyfuse3 passes it to handlers."""
 
     uid: int = 0
     gid: int = 0

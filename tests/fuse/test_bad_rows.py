@@ -62,7 +62,7 @@ async def answer(work: Callable[[], Awaitable[object]]) -> int:
         await work()
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
-    except BadRowError:  # The extension sends some replies itself.
+    except BadRowError:  # The extension sends some replies without the handlers.
         return errno.EIO
     return 0
 
@@ -123,7 +123,7 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", INODE_COLUMNS)
-async def test_unreadable_inode_causes_eio_only_for_itself(
+async def test_unreadable_inode_causes_eio_only_for_its_own_requests(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,

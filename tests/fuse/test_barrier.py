@@ -8,14 +8,14 @@ import trio.testing
 from s3fs_meta.fuse.barrier import Barrier
 
 
-def test_barrier_belongs_to_the_user_of_the_mount() -> None:
-    """Only the user of the mount, who runs the write-back process, can look up the barrier."""
+def test_barrier_file_belongs_to_the_user_of_the_mount() -> None:
+    """The barrier file belongs to the user of the mount, who runs the write-back process."""
     entry = Barrier().entry
     assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 
 
-async def test_barrier_passes_after_the_release_of_all_its_opens() -> None:
-    """An open of the barrier is also released if a killed process had it open."""
+async def test_barrier_is_passed_when_every_open_of_the_barrier_file_is_released() -> None:
+    """The kernel releases an open of the barrier file even if its process was killed."""
     barrier = Barrier()
     barrier.opened()
     barrier.opened()
@@ -35,7 +35,7 @@ async def test_barrier_passes_after_the_release_of_all_its_opens() -> None:
     assert seen == [False]
 
 
-async def test_barrier_waits_only_for_earlier_writes() -> None:
+async def test_write_back_barrier_waits_only_for_earlier_writes() -> None:
     barrier, room = Barrier(), trio.Event()
 
     async def write() -> int:

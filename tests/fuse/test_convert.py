@@ -1,4 +1,4 @@
-"""Conversion of attributes and space figures for stat(2) and statfs(2)."""
+"""Conversion of attributes and space statistics for stat(2) and statfs(2)."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_attributes_are_converted_without_loss() -> None:
     assert entry.entry_timeout == entry.attr_timeout == ENTRY_TIMEOUT_S
 
 
-def test_generation_depends_only_on_the_birth_time() -> None:
+def test_inode_generation_depends_only_on_the_birth_time() -> None:
     """A file handle contains 32 bits of the generation, which must be 0 for the root."""
     converter, birth = Converter(MIB), FILE._replace(btime_ns=(7 << 32) + 5)
     changed = birth._replace(ctime_ns=1, mode=0o100600, nlink=1)

@@ -1,8 +1,8 @@
 """Costs of requests: numbers of function calls and of moves between source files.
 
 The numbers are those of docs/design/architecture.md. A test fails if its request costs more,
-or if it costs much less: then the page must be updated, because the cost could grow again
-unnoticed.
+or if it costs much less. In that case update the page, because the cost could otherwise grow
+again unnoticed.
 """
 
 import os
@@ -30,7 +30,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Context, Handlers
 
 DATA = os.urandom(4096)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "design" / "architecture.md"
-# Later versions of Python inline comprehensions, which saves up to a fifth of the calls.
+# Newer versions of Python inline comprehensions, which saves up to a fifth of the calls.
 SPARED_SHARE: Final = 5
 
 
@@ -125,7 +125,7 @@ async def test_copy_of_a_small_file_has_its_documented_cost(
     async with trio.open_nursery() as nursery:
         raw = RawOperations(handlers.operations, nursery, 0)
 
-        async def request() -> None:  # noqa: RUF029 - it must not wait
+        async def request() -> None:  # noqa: RUF029 - the request must not wait
             raw.copy_file_range(1, source, 0, content)
 
         counted = await cost_of(handlers, request)
@@ -159,7 +159,7 @@ async def test_setting_times_has_its_documented_cost(handlers: Handlers) -> None
     async with trio.open_nursery() as nursery:
         raw = RawOperations(handlers.operations, nursery, 0)
 
-        async def request() -> None:  # noqa: RUF029 - it must not wait
+        async def request() -> None:  # noqa: RUF029 - the request must not wait
             assert raw.setattr(1, ino, 0, content)
 
         require(await cost_of(handlers, request), "times of a file")
@@ -170,7 +170,7 @@ async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handl
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
     await handlers.session.durability.sync_all()
-    await handlers.fs.read(ino, 0, 1)  # sets atime, so that the counted read does not set it
+    await handlers.fs.read(ino, 0, 1)  # This read sets atime; the counted read does not.
     cache = handlers.session.cache
     # No disk has this much free space, so every clean block is evicted.
     cache.disk.has_room(1 << 60)

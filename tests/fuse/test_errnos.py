@@ -25,18 +25,18 @@ def test_every_specific_error_class_has_an_errno(leaf: type[S3fsError]) -> None:
 
 
 @pytest.mark.parametrize("leaf", _leaves(errors.FsError), ids=lambda leaf: leaf.__name__)
-def test_every_error_of_a_request_has_its_own_errno_entry(leaf: type[S3fsError]) -> None:
+def test_every_error_of_a_request_has_an_entry_in_the_errno_table(leaf: type[S3fsError]) -> None:
     """Each error that a request can raise is listed in the table of errnos."""
     assert leaf in errnos.ERRNOS
 
 
-def test_error_without_an_entry_has_the_errno_of_its_base_class() -> None:
+def test_error_class_without_an_entry_has_the_errno_of_its_base_class() -> None:
     """A class without an entry has the errno of its nearest base class."""
     assert errnos.errno_of(errors.NoEntryError(1, b"x")) == errno.ENOENT
     assert errnos.errno_of(errors.LostBlockError(1, "gone")) == errno.EIO
     assert errnos.errno_of(errors.ObjectMissingError("pack/1")) == errno.EIO
 
 
-def test_error_without_any_entry_gives_eio() -> None:
-    """An error without an entry gives EIO, and never counts as success."""
+def test_error_class_without_any_entry_is_reported_as_eio() -> None:
+    """An error without an entry is reported as EIO, and never as success."""
     assert errnos.errno_of(S3fsError("odd")) == errno.EIO

@@ -49,7 +49,7 @@ class Desk:
 
 @pytest.fixture(params=["plain", "waiting"])
 def name(request: pytest.FixtureRequest) -> str:
-    """Return the names of a plain handler and of an async handler."""
+    """Return the name of the plain handler, and then of the async handler."""
     return str(request.param)
 
 
@@ -116,7 +116,7 @@ async def test_half_finished_change_is_rolled_back(
 
 
 def test_failing_lookup_does_not_roll_back_the_open_group() -> None:
-    """A handler that only reads cannot leave half of a change in the open group."""
+    """A failed handler that only reads cannot have left half of a change in the open group."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, "lookup", (1, b"x"), ZeroDivisionError("bug"))
@@ -124,12 +124,12 @@ def test_failing_lookup_does_not_roll_back_the_open_group() -> None:
     assert taken_back == []
 
 
-def test_all_handlers_listed_as_reading_exist() -> None:
+def test_every_handler_in_the_list_of_reading_handlers_exists() -> None:
     """A misspelt name in the list of reading handlers would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # open can truncate a file.
+    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # The handler open can truncate a file.
 
 
 async def test_bug_is_logged_with_its_traceback_and_without_content(
@@ -155,7 +155,7 @@ def test_every_handler_has_the_error_boundary() -> None:
     assert {name for name in ours if not hasattr(vars(Operations)[name], "is_handler")} == {
         "forget"
     }
-    # pyfuse3 has poll since version 3.5.
+    # Since version 3.5, pyfuse3 has the handler poll.
     assert inherited - ours == {"access", "flush", "poll"} & inherited
 
 

@@ -15,6 +15,8 @@ from s3fs_meta.fuse.request_loop import Gate
 from tests.fuse.conftest import opened, until_ready
 from tests.programs import ROOT
 
+pytestmark = pytest.mark.thorough
+
 MISSING = """
 import sys
 sys.modules["s3fs_meta.fuse.fuse_intercept"] = None
@@ -51,7 +53,7 @@ def test_extension_is_imported_before_pyfuse3() -> None:
     [("cli.entry", ["mount"], ExitStatus.SETTINGS), ("cli.mount_helper", [], MOUNT_FAILED)],
     ids=["s3fs-meta", "mount.s3fs-meta"],
 )
-def test_mount_without_the_extension_fails_with_one_line(
+def test_mount_without_the_extension_fails_with_a_one_line_error(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
     """The error names the packages that a build needs, and nothing is mounted."""
@@ -66,8 +68,10 @@ def test_mount_without_the_extension_fails_with_one_line(
 
 
 @pytest.mark.parametrize("found", ["", 'sys.modules[NAME].SOURCE_SUM = "0" * 64\n'])
-def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, found: str) -> None:
-    """An extension that was not rebuilt may lack functions or define them differently."""
+def test_extension_of_another_version_is_refused_with_a_one_line_error(
+    tmp_path: Path, found: str
+) -> None:
+    """An outdated extension may have missing functions, or functions that differ."""
     found = found.replace("NAME", '"s3fs_meta.fuse.fuse_intercept"')
     code = f"{OLD}{found}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 

@@ -49,7 +49,7 @@ def cache(handlers: Handlers, converter: Converter) -> KernelCache:
     return KernelCache(converter, handlers.fs)
 
 
-async def test_only_possibly_cached_entries_are_invalidated(
+async def test_only_entries_that_the_kernel_may_have_cached_are_invalidated(
     cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
     """Names, listings and attributes are invalidated before the new txg, content afterwards.
@@ -95,7 +95,7 @@ async def test_capability_of_an_open_file_is_looked_up_after_a_new_txg(
     assert record.has_capability is None
 
 
-async def test_unknown_changes_invalidate_everything(
+async def test_all_kernel_caches_are_invalidated_if_the_changes_are_unknown(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
     """If the changes are unknown, all known names and inodes are invalidated."""

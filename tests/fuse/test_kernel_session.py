@@ -181,9 +181,9 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
     """Write CONTENT in another process, which keeps the file open if *busy*.
 
-    This process cannot write itself: to start fusermount3 it forks, and the child closes the files
-    that this process has open. On this mount that would wait for this process, which waits for the
-    child.
+    The test process must not have the file open. It forks to start fusermount3, and the child
+    closes all open files. Closing a file on this mount would wait for the test process, which waits
+    for the child.
     """
     writer = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(path), str(len(CONTENT)), str(busy)],

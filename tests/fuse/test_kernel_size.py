@@ -43,7 +43,7 @@ def test_size_of_an_open_file_is_found_among_other_descriptors(tmp_path: Path) -
         process.communicate()
 
 
-def test_search_for_an_open_file_is_bounded(tmp_path: Path) -> None:
+def test_search_for_the_size_of_an_open_file_is_bounded(tmp_path: Path) -> None:
     """The search for an open file examines a limited number of descriptors of a process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")

@@ -40,7 +40,9 @@ async def test_lookup_of_a_missing_name_returns_inode_0(handlers: Handlers) -> N
     assert handlers.fs.lookups.count(Ino(0)) == 0
 
 
-async def test_listing_counts_only_the_entries_that_fit(handlers: Handlers, reply: Reply) -> None:
+async def test_listing_increments_lookup_counts_only_of_entries_that_fit(
+    handlers: Handlers, reply: Reply
+) -> None:
     """A listing starts with "." and "..", which do not count as lookups."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
@@ -57,7 +59,9 @@ async def test_listing_counts_only_the_entries_that_fit(handlers: Handlers, repl
     assert handlers.fs.lookups.count(ROOT_INO) == 0
 
 
-async def test_removed_open_directory_lists_only_dots(handlers: Handlers, reply: Reply) -> None:
+async def test_open_directory_lists_only_dot_and_dotdot_after_its_removal(
+    handlers: Handlers, reply: Reply
+) -> None:
     """An open directory without a name lists "." and "..", even if its parent is also removed."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
@@ -69,7 +73,9 @@ async def test_removed_open_directory_lists_only_dots(handlers: Handlers, reply:
     assert [name for name, _, _ in reply.rows] == [b".", b".."]
 
 
-async def test_missing_capability_of_an_open_file_is_enodata(handlers: Handlers) -> None:
+async def test_request_for_a_missing_capability_of_an_open_file_fails_with_enodata(
+    handlers: Handlers,
+) -> None:
     """A request for ``security.capability`` of an open file fails with ENODATA."""
     operations = handlers.operations
     info, _ = await operations.create(ROOT_INO, b"f", 0o100644, os.O_RDWR, CONTEXT)
@@ -119,7 +125,7 @@ async def test_exception_in_forget_degrades_the_mount(
     assert handlers.fs.lookups.count(ino) == 0
 
 
-async def test_names_of_a_lost_group_are_invalidated(
+async def test_names_of_a_rolled_back_group_are_invalidated(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a rollback the kernel drops the names of the lost group."""

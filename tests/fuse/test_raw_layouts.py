@@ -22,11 +22,11 @@ from tests.fuse.conftest import FILE
         ("IOCTL", 32),
     ],
 )
-def test_request_structures_have_the_sizes_of_linux(name: str, size_bytes: int) -> None:
+def test_request_structures_have_the_same_sizes_as_in_linux(name: str, size_bytes: int) -> None:
     assert getattr(raw_operations, name).size == size_bytes
 
 
-def test_statx_reply_has_the_layout_of_linux() -> None:
+def test_statx_reply_has_the_same_layout_as_in_linux() -> None:
     """Each field of struct fuse_statx_out has its offset in Linux."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
@@ -45,7 +45,7 @@ def test_statx_reply_has_the_layout_of_linux() -> None:
 
 
 @pytest.mark.parametrize("overrides", [None, Overrides(uid=1, gid=2, umask=0o027)])
-def test_attribute_reply_has_the_layout_of_linux(overrides: Overrides | None) -> None:
+def test_attribute_reply_has_the_same_layout_as_in_linux(overrides: Overrides | None) -> None:
     """Struct fuse_attr_out has the same values as in a reply of pyfuse3."""
     converter = Converter(1 << 20, overrides=overrides, timeout_s=1.5)
     device = FILE._replace(rdev=0x801)

@@ -82,15 +82,15 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
 
 
 async def test_lseek_reports_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
-    """A hole may have dirty pages in the kernel, which cp(1) would skip."""
+    """While a file is written, a reported hole could have dirty pages, which cp(1) would skip."""
     await mounted.run(seek, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 44
 
 
-async def test_kernel_answers_lseek_itself_if_it_has_no_file_size(
+async def test_lseek_reports_no_holes_if_the_kernel_size_of_the_file_is_unknown(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the kernel has no size of an open file, it answers lseek itself."""
+    """If the kernel's size of an open file is unknown, lseek(2) reports no holes."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:
@@ -103,12 +103,12 @@ async def test_kernel_answers_lseek_itself_if_it_has_no_file_size(
 
 
 def seal(root: Path) -> None:
-    """Make a file with dirty pages immutable, and continue to write to it."""
+    """Make a file with dirty pages immutable, and continue to write through the open descriptor."""
     with open(root / "f", "wb", buffering=0) as file:
         file.write(b"taken before")
         subprocess.run(["chattr", "+i", root / "f"], check=True)
         with pytest.raises(PermissionError):
-            open(root / "f", "r+b")  # noqa: SIM115 - it is refused
+            open(root / "f", "r+b")  # noqa: SIM115 - this open fails
         file.write(b", and after")
         os.fsync(file.fileno())
     assert (root / "f").read_bytes() == b"taken before, and after"
@@ -119,7 +119,7 @@ def seal(root: Path) -> None:
 
 
 async def test_file_being_written_becomes_immutable_without_loss(mounted: Mounted) -> None:
-    """A process that has the file open continues to write."""
+    """A process that has opened the file for writing can continue to write."""
     await mounted.run(seal, mounted.path)
 
 
@@ -147,7 +147,7 @@ def make_holes(root: Path) -> None:
         os.close(fd)
 
 
-async def test_fallocate_makes_holes_and_grows_files(mounted: Mounted) -> None:
+async def test_fallocate_punches_holes_and_extends_files(mounted: Mounted) -> None:
     """After fallocate, reads return the new content, and not old pages of the kernel."""
     await mounted.run(make_holes, mounted.path)
     assert mounted.handlers.operations.requests["fallocate"] == 4
@@ -196,7 +196,7 @@ def set_and_remove_attributes(path: Path) -> None:
         os.removexattr(path, "user.a")
 
 
-async def test_xattr_requests_are_correct_with_and_without_attributes(mounted: Mounted) -> None:
+async def test_xattr_requests_get_correct_replies_with_and_without_xattrs(mounted: Mounted) -> None:
     """Extended attributes are read correctly whether a file has any or none."""
     await mounted.run(set_and_remove_attributes, mounted.path / "f")
     requests = mounted.handlers.operations.requests
@@ -362,7 +362,7 @@ def set_flags(root: Path) -> None:
         file.write(b"more")
     for mode in ("r+b", "wb"):
         with pytest.raises(PermissionError):
-            open(root / "f", mode)  # noqa: SIM115 - it is refused
+            open(root / "f", mode)  # noqa: SIM115 - this open fails
     refused = subprocess.run(["chattr", "+d", root / "f"], check=False, capture_output=True)
     assert b"not supported" in refused.stderr
     subprocess.run(["chattr", "-a", root / "f", root / "d"], check=True)
@@ -526,7 +526,7 @@ def write_and_check_privileges(path: Path) -> None:
     os.chown(path, 12, 34)
     assert oct(path.stat().st_mode & 0o7777) == "0o775"
     path.chmod(0o6777)
-    directory = os.open(path.parent, os.O_RDONLY)  # User 65534 may not search the path.
+    directory = os.open(path.parent, os.O_RDONLY)  # User 65534 cannot traverse the path.
     try:
         code = (
             "import os; os.setuid(65534);"
@@ -545,7 +545,7 @@ async def test_every_kind_of_change_clears_privilege_bits(mounted: Mounted) -> N
 
 
 async def test_waiting_request_blocks_no_other_request(tmp_path: Path, mountpoint: Path) -> None:
-    """While a request waits, others are answered; the end of the mount fails the waiting one."""
+    """While a request waits, others are answered; at unmount the waiting request fails."""
     waits = trio.Event()
 
     async def forever(*_arguments: object) -> None:

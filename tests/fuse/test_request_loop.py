@@ -68,7 +68,7 @@ async def test_every_request_is_answered_once(
         if request.endswith(b"7"):
             await trio.lowlevel.checkpoint()
     with trio.fail_after(10):
-        while len(answered) < len(sent):  # noqa: ASYNC110 - there is no event
+        while len(answered) < len(sent):  # noqa: ASYNC110 - there is no event to wait for
             await trio.sleep(0.001)
 
     assert answered == sent
@@ -121,7 +121,7 @@ async def test_waiting_reply_does_not_delay_the_next_request(
         await answered.wait()
 
 
-@pytest.mark.parametrize("_attempt", range(8))  # The order of tasks is random.
+@pytest.mark.parametrize("_attempt", range(8))  # Tasks run in random order.
 async def test_no_worker_polls_while_another_worker_handles_a_request(
     pair: tuple[socket.socket, socket.socket],
     nursery: trio.Nursery,
@@ -233,7 +233,7 @@ async def test_worker_woken_without_a_request_exits_with_the_loop(
         with contextlib.suppress(trio.ClosedResourceError):
             await direct.lowlevel.wait_readable(daemon.fileno())
 
-    for _ in range(30):  # The order of tasks is random.
+    for _ in range(30):  # Tasks run in random order.
         direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:
@@ -245,7 +245,7 @@ async def test_worker_woken_without_a_request_exits_with_the_loop(
                 direct.lowlevel.notify_closing(daemon.fileno())
 
 
-def test_original_trio_is_restored_in_pyfuse3_after_a_session() -> None:
+def test_pyfuse3_uses_the_original_trio_again_after_a_session() -> None:
     """The module ``trio`` in pyfuse3 is restored, so that the next session can replace it again."""
     with request_loop.direct():
         assert isinstance(vars(pyfuse3)["trio"], DirectTrio)

@@ -54,7 +54,7 @@ async def test_every_handler_that_replies_has_a_time_histogram(handlers: Handler
 
 
 @pytest.mark.mount
-async def test_every_answered_request_is_counted_in_one_bucket(mounted: Mounted) -> None:
+async def test_every_answered_request_is_counted_in_one_histogram_bucket(mounted: Mounted) -> None:
     await mounted.run(_use, mounted.path)
 
     found = request_times.figures()
@@ -96,7 +96,7 @@ async def test_waiting_request_is_measured_when_it_is_answered(
         nursery.start_soon(run)
         with trio.fail_after(10):
             await waits.wait()
-            await trio.sleep(0.01)  # The request now has an age.
+            await trio.sleep(0.01)  # After this pause the waiting request has a measurable age.
         first = request_times.figures()
         goes_on.set()
         await answered.wait()
@@ -110,7 +110,7 @@ async def test_waiting_request_is_measured_when_it_is_answered(
 
 
 @pytest.mark.mount
-async def test_latest_requests_name_the_thread_and_its_user(mounted: Mounted) -> None:
+async def test_latest_requests_list_the_thread_and_user_that_sent_them(mounted: Mounted) -> None:
     sent: list[int] = []
 
     def list_names() -> None:
@@ -130,7 +130,7 @@ def test_requests_before_the_measured_time_span_are_not_counted() -> None:
     assert senders(copy, 10) == (10, {Sender(2, 0): 2, Sender(3, 1000): 1})
 
 
-def test_time_span_is_shortened_if_requests_were_overwritten() -> None:
+def test_time_span_is_shortened_if_old_requests_were_overwritten() -> None:
     """If old requests were overwritten, a shorter time span keeps the rates correct."""
     copy = _copy((97, 1, 0), (98, 1, 0), (99, 2, 0), received=1000)
 
@@ -138,5 +138,5 @@ def test_time_span_is_shortened_if_requests_were_overwritten() -> None:
     assert senders(copy, 2).span_s == 2
 
 
-def test_write_back_of_the_kernel_has_no_user() -> None:
+def test_write_back_requests_of_the_kernel_have_no_user() -> None:
     assert senders(_copy((99, 0, 2**32 - 1)), 10).counts == {Sender(0, None): 1}

@@ -60,7 +60,7 @@ def size(handlers: Handlers, name: bytes) -> int:
     return found.size_bytes
 
 
-async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
+async def test_mount_without_writers_starts_no_write_back_process(mounted: Mounted) -> None:
     """Without a file open for writing, no write-back process is started."""
     operations = mounted.handlers.operations
     await mounted.run((mounted.path / "f").write_bytes, b"x")
@@ -71,8 +71,10 @@ async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
     assert operations.write_back.age_s() == 0.0
 
 
-async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted) -> None:
-    """A collection sends requests for the barrier and for the new data of each file."""
+async def test_cost_of_collecting_dirty_data_does_not_depend_on_open_file_count(
+    mounted: Mounted,
+) -> None:
+    """A collection sends requests only for the barrier file and for files with new data."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -83,7 +85,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
     await mounted.run(make)
     try:
-        assert await operations.write_back.collect()  # one lookup, for the name of the barrier
+        assert await operations.write_back.collect()  # This looks up the barrier file.
         before = dict(operations.requests)
         assert await operations.write_back.collect()
         grown = {
@@ -99,8 +101,8 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
                 await mounted.run(os.close, one)
 
 
-async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
-    """After a collection the rows have the written size, even after the process is killed."""
+async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None:
+    """A collection updates sizes in rows, and works again after the process was killed."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -119,8 +121,8 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
         assert operations.write_back.last_error == ""
 
 
-async def test_write_back_process_need_not_own_the_barrier(mounted: Mounted) -> None:
-    """A collection also succeeds if the barrier belongs to another user."""
+async def test_write_back_process_need_not_own_the_barrier_file(mounted: Mounted) -> None:
+    """A collection succeeds even if the barrier file belongs to another user."""
     operations = mounted.handlers.operations
     operations.barrier.entry.st_uid = 12345
     with holding(mounted.path / "f") as writer:
@@ -138,10 +140,8 @@ class _Ceaseless(dict[str, int]):
         return super().__getitem__(name)
 
 
-async def test_continuous_writing_is_distinguished_from_a_failing_collection(
-    mounted: Mounted,
-) -> None:
-    """If data arrives all the time, a collection reports continuous writing, not a failure."""
+async def test_continuous_writing_is_not_reported_as_a_failed_collection(mounted: Mounted) -> None:
+    """If programs write all the time, a collection reports this, and not a failed process."""
     barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
     write_back = WriteBack(barrier, opened, _Ceaseless(read=0, write=0))
     device = (await mounted.run(mounted.path.stat)).st_dev
@@ -175,7 +175,7 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
         assert size(mounted.handlers, b"f") == 8
 
 
-async def test_barrier_is_not_listed_and_has_a_random_name(mounted: Mounted) -> None:
+async def test_barrier_file_is_not_listed_and_has_a_random_name(mounted: Mounted) -> None:
     with holding(mounted.path / "f"):
         assert await mounted.handlers.operations.write_back.collect()
         assert await mounted.run(os.listdir, mounted.path) == []
@@ -183,7 +183,7 @@ async def test_barrier_is_not_listed_and_has_a_random_name(mounted: Mounted) -> 
         assert not await mounted.run(os.path.exists, mounted.path / other)
 
 
-def test_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
+def test_write_back_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
     """A program below the mountpoint is not started, because its start would wait for the mount."""
     with pytest.raises(OSError, match="lies below the mountpoint"):
         CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")

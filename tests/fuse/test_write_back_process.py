@@ -58,7 +58,7 @@ def test_each_request_to_the_write_back_process_is_answered(tmp_path: Path) -> N
 
 
 def test_signals_of_a_shutdown_do_not_end_the_write_back_process(tmp_path: Path) -> None:
-    """The daemon needs the write-back process after a shutdown signal to both."""
+    """The daemon still needs the write-back process after both receive a shutdown signal."""
     (tmp_path / "barrier").touch()
     process, ours = started(tmp_path, os.getpid())
     with process, ours, ours.makefile("rb") as answers:
@@ -106,7 +106,7 @@ def test_write_back_process_exits_with_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_collecting_does_not_make_the_mountpoint_busy(mount: Path) -> None:
+def test_write_back_process_does_not_keep_the_mountpoint_busy(mount: Path) -> None:
     """A mount can be unmounted while the write-back process runs."""
     root = write_back_process.open_root(os.fsencode(mount))
     try:

@@ -1,8 +1,8 @@
 """Parsers of arbitrary bytes: each returns a value that can be encoded, or raises FormatError.
 
-Bytes that fail a checksum never reach a parser. The tests therefore change the payload and encode
-it again, like an attacker who can write to a plain bucket, or a faulty program. These tests take a
-few seconds; ``make fuzz`` tries many more examples.
+Bytes with a wrong checksum never reach a parser. The tests therefore change the payload and encode
+it again, like an attacker who can write to a plain bucket, or like a faulty program. These tests
+take a few seconds; ``make fuzz`` tries many more examples.
 """
 
 import os
@@ -43,7 +43,7 @@ both = pytest.mark.parametrize(
 )
 fuzzed = settings(
     max_examples=EXAMPLES or 150,
-    derandomize=not EXAMPLES,  # The test suite uses a fixed seed, and make fuzz a random one.
+    derandomize=not EXAMPLES,  # The test suite uses a fixed seed, and make fuzz uses a random seed.
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -58,7 +58,7 @@ CONTENT: Final = bytes(range(256)) + b"pages " * 500
 
 
 def outcome(parse: Callable[[], object]) -> object:
-    """Return a parser's result, or None after a FormatError; other exceptions are failures."""
+    """Return a parser's result, or None if it raises FormatError; another exception is a bug."""
     try:
         return parse()
     except FormatError:
@@ -74,7 +74,7 @@ def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
 
 
 def link_payloads() -> st.SearchStrategy[bytes]:
-    """Return changelog payloads with random edits, as bytes or as JSON with its length."""
+    """Return changelog payloads with random edits of the bytes, or of the JSON header."""
 
     def joined(parts: tuple[bytes, bytes]) -> bytes:
         return struct.pack(">I", len(parts[0])) + b"".join(parts)
@@ -95,7 +95,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 def test_arbitrary_changelog_is_refused_or_can_be_encoded_again(
     keyring: Keyring, payload: bytes
 ) -> None:
-    """A decoded changelog stays equal after it is encoded and decoded again."""
+    """If a changelog can be decoded, encoding and decoding it again returns an equal changelog."""
     data = envelope.encode(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
@@ -104,7 +104,7 @@ def test_arbitrary_changelog_is_refused_or_can_be_encoded_again(
 
 
 def level_payloads() -> st.SearchStrategy[bytes]:
-    """Return level payloads with random edits, as bytes or as JSON with its right length."""
+    """Return level payloads with random edits of the bytes, or of the JSON header."""
     header = level.dump_header(some_levels.LEVEL)
     section = changelog.encode_section(some_levels.LEVEL.section)
     return mutated_bytes(struct.pack(">I", len(header)) + header + section) | mutated_json(
@@ -118,7 +118,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 def test_arbitrary_level_is_refused_or_can_be_encoded_again(
     keyring: Keyring, payload: bytes
 ) -> None:
-    """A decoded level stays equal after it is encoded and decoded again."""
+    """If a level can be decoded, encoding and decoding it again returns an equal level."""
     data = envelope.encode(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
@@ -128,7 +128,7 @@ def test_arbitrary_level_is_refused_or_can_be_encoded_again(
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
 def test_arbitrary_changelog_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
-    """A decoded part of a changelog has the same bytes when it is encoded again."""
+    """If a part of a changelog can be decoded, encoding it again returns the same bytes."""
     data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
         lambda: changelog.decode_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
@@ -147,7 +147,7 @@ def test_arbitrary_changelog_part_is_refused_or_can_be_encoded_again(payload: by
 def test_arbitrary_manifest_is_refused_or_can_be_encoded_again(
     keyring: Keyring, payload: bytes
 ) -> None:
-    """A decoded manifest stays equal after it is encoded and decoded again."""
+    """If a manifest can be decoded, encoding and decoding it again returns an equal manifest."""
     data = envelope.encode(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
@@ -161,12 +161,12 @@ PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), conte
 @both
 @fuzzed
 @given(data=st.data())
-def test_arbitrary_envelope_is_refused_or_has_its_declared_length(
+def test_content_of_an_arbitrary_envelope_has_the_declared_length(
     keyring: Keyring, data: st.DataObject
 ) -> None:
-    """The test edits the header or the payload, and authenticates the bytes again.
+    """The test edits the header or the payload, and computes the authentication again.
 
-    An envelope is refused, or has content of its declared length.
+    The decoder refuses the envelope, or returns content of the length in the header.
     """
     packed = Compressor.zstd(1).compress(CONTENT)
     salt = bytes(16)
@@ -192,7 +192,7 @@ def test_arbitrary_envelope_is_refused_or_has_its_declared_length(
 @both
 @fuzzed
 @given(data=st.data())
-def test_changed_object_is_refused_unless_its_checksum_is_corrected(
+def test_modified_object_is_refused_unless_its_checksum_is_recomputed(
     keyring: Keyring, data: st.DataObject
 ) -> None:
     link = changelog.encode(some_changelogs.GROUP, keyring)
@@ -217,10 +217,10 @@ def test_changed_object_is_refused_unless_its_checksum_is_corrected(
     ),
     plain_bytes=st.sampled_from([0, 1, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 1, MIB]),
 )
-def test_arbitrary_compressed_data_is_refused_or_has_its_expected_length(
+def test_decompression_of_arbitrary_data_is_refused_or_has_the_right_length(
     packed: bytes, plain_bytes: int
 ) -> None:
-    """Decompression gives as many bytes as requested, or raises DecompressionError."""
+    """Decompression returns exactly the requested number of bytes, or raises an error."""
     try:
         assert len(decompress(packed, plain_bytes)) == plain_bytes
     except DecompressionError:
@@ -240,7 +240,7 @@ def pack_of(keyring: Keyring) -> pack.Pack:
 
 
 def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | None) -> bytes:
-    """Return a pack with a given index; *fields* replace fields of its trailer."""
+    """Return a pack with a given index; *fields* replace fields of the trailer."""
     record = Compressor.zstd(1).compress(index)
     if keyring.encrypted:
         salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
@@ -259,7 +259,7 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 def test_arbitrary_pack_index_is_refused_or_consistent(
     keyring: Keyring, data: st.DataObject
 ) -> None:
-    """An accepted index has only blocks inside the pack, and each readable block has its hash."""
+    """All blocks of an accepted index are inside the pack, and readable blocks match their hash."""
     intact = pack_of(keyring)
     index = b"".join(pack.encode_entry(entry) for entry in intact.entries)
     index_at = sum(entry.stored_bytes for entry in intact.entries)
@@ -289,10 +289,10 @@ def test_arbitrary_pack_index_is_refused_or_consistent(
     plain_bytes=st.sampled_from([0, len(CONTENT), 1 << 24, (1 << 24) + 1, -1]),
     offset=st.sampled_from([0, 1, 1 << 32]),
 )
-def test_arbitrary_record_of_a_pack_is_refused_or_has_its_hash(
+def test_arbitrary_record_of_a_pack_is_refused_or_matches_its_hash(
     keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int
 ) -> None:
-    """A record of a pack is refused, or gives the block that has the expected hash."""
+    """The decoder refuses a record of a pack, or returns the block with the expected hash."""
     stored = damaged
     if keyring.encrypted:
         cipher = pack.pack_cipher(keyring, PACK_KEY, bytes(8))
@@ -338,7 +338,7 @@ SUPERBLOCKS: Final = (superblock.encode(PLAIN_SUPERBLOCK), SUPERBLOCK_1)
 
 
 def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
-    """Return edited text objects, as JSON or as bytes, with a right checksum."""
+    """Return text objects with random edits of the JSON or the bytes, and a correct checksum."""
     first, rest = intact.split(b"\n", 1)
     fields = rest[: -text_object.LAST_BYTES - 1]
 
@@ -352,7 +352,7 @@ def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
 def test_arbitrary_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
-    """A decoded lease stays equal after it is encoded and decoded again."""
+    """If a lease can be decoded, encoding and decoding it again returns an equal lease."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
         assert lease.decode(lease.KEY, lease.encode(found)) == found
@@ -361,7 +361,7 @@ def test_arbitrary_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
 def test_arbitrary_head_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
-    """A head in local state is parsed as strictly as a head in a lease."""
+    """The head in local state is parsed as strictly as the head in a lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
     if isinstance(found, Head):
@@ -371,7 +371,7 @@ def test_arbitrary_head_is_refused_or_can_be_encoded_again(text: bytes | str) ->
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
 def test_arbitrary_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
-    """A decoded superblock can be encoded again, and a plain one gives its keys."""
+    """A decoded superblock can be encoded again, and a plain superblock yields plain keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
         assert superblock.decode(superblock.KEY, superblock.encode(found)) == found
@@ -380,7 +380,7 @@ def test_arbitrary_superblock_is_refused_or_can_be_encoded_again(data: bytes) ->
 
 @fuzzed
 @given(data=st.data())
-def test_changed_text_object_is_refused_unless_its_checksum_is_corrected(
+def test_modified_text_object_is_refused_unless_its_checksum_is_recomputed(
     data: st.DataObject,
 ) -> None:
     for intact, parse in (
@@ -419,8 +419,8 @@ PARSERS: Final[tuple[Callable[[str], object], ...]] = (
     .map(lambda raw: raw.decode("latin-1"))
     | st.text()
 )
-def test_arbitrary_key_belongs_to_at_most_one_kind_of_object(key: str) -> None:
-    """An accepted key is within the limits of stores."""
+def test_arbitrary_object_key_is_valid_for_at_most_one_kind_of_object(key: str) -> None:
+    """An accepted key is ASCII and shorter than the limits of all stores."""
     kinds = [parse for parse in PARSERS if parse(key) is not None]
 
     assert len(kinds) <= 1

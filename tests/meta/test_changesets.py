@@ -87,7 +87,7 @@ def source(
 
 
 def changeset_of(table: str, insert: str) -> bytes:
-    """Return the changeset of one INSERT into a table of any form."""
+    """Return the changeset of one INSERT into a table with the given definition."""
     connection = apsw.Connection(":memory:")
     connection.execute(table)
     session = apsw.Session(connection, "main")
@@ -102,7 +102,7 @@ def changeset_of(table: str, insert: str) -> bytes:
 # --- merging and applying changesets -----------------------------------------------------------
 
 
-def test_merged_changesets_equal_their_sequence(source: Recorded) -> None:
+def test_merged_changeset_equals_its_changesets_applied_in_order(source: Recorded) -> None:
     """A merged changeset gives the same rows as its changesets applied one by one."""
     for _ in range(GROUPS):
         source.group()
@@ -165,7 +165,7 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize(("other", "what"), CONFLICTS)
-def test_conflicting_changeset_is_undone_without_its_transaction(
+def test_conflicting_changeset_is_undone_and_its_transaction_continues(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
     """After a changeset conflicts with a row, the transaction can continue."""
@@ -260,7 +260,7 @@ def test_changeset_with_an_unknown_table_is_refused(source: Recorded, strange: s
             ask(changeset)
 
 
-def test_changeset_for_a_table_that_the_database_lacks_is_refused(source: Recorded) -> None:
+def test_changeset_with_other_columns_than_the_table_is_refused(source: Recorded) -> None:
     """A changeset must fit the tables of the actual database, not only the program's schema."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
@@ -332,15 +332,15 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
     assert changesets.named_blocks(changeset) == {500}
 
 
-def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> None:
-    """A deleted row of the block map adds no block to the named blocks."""
+def test_named_blocks_are_the_blocks_in_new_and_changed_rows(source: Recorded) -> None:
+    """The blocks in deleted rows of the block map are not named blocks."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
         assert changesets.named_blocks(changeset) == {block for _, _, block in new}
 
 
-def test_touched_names_are_those_of_changed_dentries(source: Recorded) -> None:
+def test_names_touched_by_a_changeset_are_the_names_of_changed_dentries(source: Recorded) -> None:
     """If only the inode of a dentry changed, the changeset has the cookie but not the name."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -351,7 +351,9 @@ def test_touched_names_are_those_of_changed_dentries(source: Recorded) -> None:
         assert named == {(parent, name) for parent, _, name, _ in changed}
 
 
-def test_touched_inodes_and_contents_are_those_of_changed_rows(source: Recorded) -> None:
+def test_inodes_and_contents_touched_by_a_changeset_are_those_of_changed_rows(
+    source: Recorded,
+) -> None:
     """A new size touches the inode and its content; a new link target touches only the inode."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -366,7 +368,7 @@ def test_touched_inodes_and_contents_are_those_of_changed_rows(source: Recorded)
         assert found.contents == {ino for ino, _ in sizes ^ old_sizes if ino not in new} | mapped
 
 
-def test_dentry_with_a_new_inode_is_touched_by_its_cookie(source: Recorded) -> None:
+def test_dentry_with_a_new_inode_is_listed_by_its_cookie(source: Recorded) -> None:
     """A rename over a name records the cookie of the dentry, but not the name."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
@@ -376,7 +378,7 @@ def test_dentry_with_a_new_inode_is_touched_by_its_cookie(source: Recorded) -> N
     assert found.cookies == {(ROOT_INO, Cookie(cookie))}
 
 
-def test_reused_cookie_touches_both_names(source: Recorded) -> None:
+def test_old_and_new_name_are_touched_if_the_new_name_reuses_a_cookie(source: Recorded) -> None:
     """If a new name takes the cookie of a removed one, SQLite records a single UPDATE."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
@@ -458,8 +460,8 @@ def test_truncated_changeset_is_refused(source: Recorded) -> None:
 
 
 @pytest.mark.parametrize("flips", [100, pytest.param(3000, marks=pytest.mark.slow)])
-def test_flipped_bits_of_a_changeset_are_refused_or_harmless(source: Recorded, flips: int) -> None:
-    """A changeset with flipped bits raises no other exception than FormatError."""
+def test_changeset_with_flipped_bits_is_refused_or_harmless(source: Recorded, flips: int) -> None:
+    """A changeset with flipped bits raises no exception other than FormatError."""
     rnd = random.Random(flips)
     changeset = small_changeset(source) if flips == 100 else source.group()[2]
     before = contents(source.copy)
@@ -474,7 +476,7 @@ def test_flipped_bits_of_a_changeset_are_refused_or_harmless(source: Recorded, f
 
 
 def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
-    """SQLite accepts text in an integer column, so a changeset may contain it."""
+    """SQLite accepts text in an integer column, so a changeset may contain such text."""
     table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
     text = changeset_of(
         f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"
@@ -490,7 +492,7 @@ def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
         changesets.touched(text)
 
 
-def test_parts_of_a_split_changeset_equal_the_original_together(
+def test_parts_of_a_split_changeset_add_up_to_the_original(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """A changeset that is too large for one object is split into bounded parts."""
@@ -522,7 +524,7 @@ def test_parts_of_a_split_changeset_equal_the_original_together(
 def test_changeset_with_a_value_above_the_length_limit_is_refused(
     make_database: MakeDatabase,
 ) -> None:
-    """A level object of a few kilobytes may contain a name of megabytes."""
+    """A compressed level object of a few kilobytes may expand to a name of several megabytes."""
     db = make_database()
     changeset = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target BLOB NOT NULL)",

@@ -81,7 +81,9 @@ def check_counts(db: Database) -> None:
     assert row == (db.counters.block_bytes,)
 
 
-def test_uploaded_block_gets_its_location(db: Database, ino: Ino, pack: PackId) -> None:
+def test_placement_records_the_location_of_an_uploaded_block(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
     block = write_block(db, ino)
     assert place(db, block, pack) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
@@ -89,7 +91,7 @@ def test_uploaded_block_gets_its_location(db: Database, ino: Ino, pack: PackId) 
 
 
 def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
-    """The rows of a block of zeros are deleted, and the inode has one block less."""
+    """The rows of a block of zeros are deleted, and the inode has one block fewer."""
     block = write_block(db, ino)
     assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
     assert block_map.find(db, ino, FIRST) is None
@@ -113,7 +115,7 @@ def test_duplicate_block_is_replaced_by_an_older_equal_block(
 def test_duplicate_of_an_unknown_block_gets_its_location(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """A database restored from a backup may lack the block whose content is shared."""
+    """A database restored from a backup may not contain the older, equal block."""
     block = write_block(db, ino)
     assert placements.apply(db, [duplicate(block, ino, BlockId(99), pack)]) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)

@@ -1,8 +1,8 @@
 """Recording: a session records every change of the replicated tables.
 
-While random operations run, a recorder holds an ``apsw.Session`` on exactly the replicated tables.
-Its changesets, applied to an earlier copy of the database, must give equal tables in every journal
-mode.
+While random operations run, a recorder has an ``apsw.Session`` on exactly the replicated tables.
+When its changesets are applied to an earlier copy of the database, all tables must become equal.
+The tests run in every journal mode.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def refuse_conflict(reason: int, change: object) -> int:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_applied_changesets_give_equal_tables(
+def test_applied_changesets_reproduce_the_recorded_tables(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path, seed: int
 ) -> None:
     """Recorded changesets are applied group by group to a copy made before the first group."""

@@ -68,7 +68,7 @@ def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int
         assert local_state.get(pair.copy, "chain") == f"link {txg}"
 
 
-def test_replica_learns_block_locations_and_the_death_of_packs(pair: Pair) -> None:
+def test_replica_records_block_locations_and_dead_packs(pair: Pair) -> None:
     """When a file is deleted, its blocks are removed, and a pack without live bytes dies."""
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
@@ -134,7 +134,7 @@ def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: s
     assert packs.find(pair.copy, PackId(1)) is None
 
 
-def test_replica_deletes_a_forgotten_pack_but_does_not_reuse_its_number(pair: Pair) -> None:
+def test_replica_deletes_the_row_of_a_deleted_pack_but_never_reuses_its_number(pair: Pair) -> None:
     """The next writer must not reuse the number of a deleted pack."""
     pair.apply_note(1, notes=(note(5),))
     pair.apply_note(2, notes=(note(5, PackState.CONDEMNED),))
@@ -157,7 +157,7 @@ def test_totals_of_a_replica_are_recounted(pair: Pair) -> None:
     assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
 
 
-def test_replica_refuses_changes_of_a_different_state(pair: Pair, tmp_path: Path) -> None:
+def test_replica_refuses_changes_recorded_for_a_different_state(pair: Pair, tmp_path: Path) -> None:
     """A replica refuses changes that were recorded on rows which it does not have."""
     a_file(pair.db)
     changeset = pair.changeset()

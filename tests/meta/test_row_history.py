@@ -90,7 +90,7 @@ def expected(before: Tables, after: Tables) -> ChangedRows:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_changed_rows_are_those_that_differ_between_two_states(
+def test_changed_rows_are_the_rows_that_differ_between_two_states(
     make_database: MakeDatabase, seed: int
 ) -> None:
     db = make_database()
@@ -145,7 +145,7 @@ def test_change_of_only_the_access_time_is_ignored(history: History) -> None:
     assert row_history.changed_rows(changeset, is_whole=True) == ChangedRows(set(), set(), set())
 
 
-def test_deduplication_of_a_block_is_not_a_change(history: History) -> None:
+def test_deduplication_of_a_block_does_not_count_as_a_change(history: History) -> None:
     """An equal block that already exists replaces the block of the file."""
     ino = history.ino
 
@@ -180,7 +180,7 @@ def test_new_mtime_counts_as_new_content_but_new_ctime_does_not(history: History
     assert content_after(ctime_ns=10**18 + 5, mtime_ns=10**18 + 5) == {ino}
 
 
-def test_name_with_a_new_inode_is_recorded_by_its_cookie(history: History) -> None:
+def test_dentry_with_a_new_inode_is_recorded_by_its_cookie(history: History) -> None:
     other = history.make(b"other")
     cookie = history.db.all("SELECT cookie FROM dentries WHERE name = ?", (b"f",))[0][0]
     changeset = history.changeset(

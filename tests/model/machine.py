@@ -43,7 +43,7 @@ from tests.fs.past.copying import Copier, at_path
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
-# The numbers of failed requests after which a flush is cancelled; a request has 8 attempts.
+# A flush is cancelled after one of these numbers of failed attempts (8 per request).
 _PATIENCE: Final = (20, 12, 1, 1)
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
 _RETRIES: Final = RetryPolicy(total_s_max=1e9)  # Retries must not fail on a slow machine.
@@ -61,21 +61,21 @@ class Event(enum.Enum):
     UPLOAD = "old blocks are uploaded"
     FLUSH = "a txg is shipped"
     IMAGE = "an image is made"
-    EVICT = "everything clean is evicted"
-    COMPACT = "mostly dead packs are emptied"
-    READ = "everything is read"
-    COPY_PAST = "an entry of the root comes back as it was at a txg in the bucket"
+    EVICT = "all clean blocks are evicted"
+    COMPACT = "mostly dead packs are compacted"
+    READ = "all files are read"
+    COPY_PAST = "an entry of the root directory is copied from an earlier txg"
     KILL = "the daemon is killed"
     KILL_IN_IMAGE = "the daemon is killed at one step of a flush or an image"
-    HICCUP = "one request fails, then a flush"
-    UNHEARD = "one reply is lost, then a flush"
+    HICCUP = "one request of a flush fails"
+    UNHEARD = "one reply to a flush is lost"
     CANCEL = "a flush is cancelled"
     CANCEL_IMAGE = "an image is cancelled"
-    OUTAGE = "the store is unreachable for a while, in the middle of a flush"
-    OUTAGE_IN_IMAGE = "the store is unreachable for a while, in the middle of an image"
-    REMOUNT = "unmounted and mounted again"
-    KILL_IN_TAKEOVER = "a host is killed while it takes the filesystem over, and tries again"
-    MOVE = "another host mounts it, regardless of the state of this host"
+    OUTAGE = "the store is unreachable during a part of a flush"
+    OUTAGE_IN_IMAGE = "the store is unreachable while an image is made"
+    REMOUNT = "the filesystem is unmounted and mounted again"
+    KILL_IN_TAKEOVER = "a host is killed during a takeover, and then tries again"
+    MOVE = "another host takes over after an unmount or a kill"
 
 
 class Happening(NamedTuple):
@@ -157,7 +157,7 @@ class Machine:
         after = self.model.copy()
         expected = apply(after, operation)
         actual = await perform(self.fs, operation)
-        assert actual == expected, f"{operation} ended with {actual}, not {expected}"
+        assert actual == expected, f"{operation} returned {actual}, not {expected}"
         if operation.act is Act.CLONE and actual is None:
             self._take_numbers(operation, after)
         self.history.add(operation, after)
@@ -172,7 +172,7 @@ class Machine:
             assert found == wanted, differences({b"": wanted}, {b"": found})
 
     def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Give entries of a copied tree in the model the inode numbers of the filesystem."""
+        """Assign the filesystem's inode numbers to the entries of a copied tree in the model."""
         target = operation.new_parent, operation.new_name
         after.renumber(
             numbers_of_copy(self.fs, after, *target, first=self.model.next_ino),
@@ -195,7 +195,7 @@ class Machine:
             born_ns = inodes.get(self.session.db, entry.ino).btime_ns
             assert self._births.setdefault(entry.ino, born_ns) == born_ns, path
 
-    # --- events without an effect on the tree ----------------------------------------------------
+    # --- events that do not change the tree ------------------------------------------------------
 
     async def _commit(self, _: Happening) -> None:
         self.session.durability.commit()
@@ -261,14 +261,14 @@ class Machine:
     # --- failures of the store -------------------------------------------------------------------
 
     async def _flush_with_a_failed_request(self, happening: Happening) -> None:
-        """Flush while one request fails, which must have no visible effect."""
+        """Flush while one request fails; the failure must have no visible effect."""
         self._faulty.fail(_SILENT[happening.a % len(_SILENT)])
         await self._flush(happening)
         await self._compare(content=True)
         self._faulty.come_back()
 
     async def _flush_with_a_lost_reply(self, happening: Happening) -> None:
-        """Flush while one reply is lost, which must have no visible effect."""
+        """Flush while one reply is lost; the loss must have no visible effect."""
         self._faulty.lose_reply(_UNHEARD[happening.a % len(_UNHEARD)])
         await self._flush(happening)
         self._faulty.come_back()
@@ -280,7 +280,7 @@ class Machine:
         await self._cancelled(happening, self.session.make_image)
 
     async def _cancelled(self, happening: Happening, ship: _Ship) -> None:
-        """Cancel a flush or an image after some steps; a second one must ship all changes."""
+        """Cancel a flush or an image after some steps; a second attempt must ship all changes."""
         with trio.CancelScope() as scope:
             steps = CancelAfter(4 * happening.a + happening.b, scope)
             trio.lowlevel.add_instrument(steps)
@@ -317,7 +317,7 @@ class Machine:
         await ship()
         self._require_all_shipped()
 
-    # --- ends of the daemon ----------------------------------------------------------------------
+    # --- kills and unmounts of the daemon --------------------------------------------------------
 
     async def _kill(self, _: Happening) -> None:
         kill(self.session.volume)
@@ -327,7 +327,7 @@ class Machine:
         self._kill_at = STEPS[(16 * happening.b + happening.a) % len(STEPS)]
         try:
             await self.session.make_image()
-        except BaseException:  # noqa: ASYNC103 - the end that the test ordered
+        except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
             if self._kill_at:
                 raise
         self._kill_at = ""
@@ -348,7 +348,7 @@ class Machine:
         await self._open()
 
     async def _move(self, happening: Happening) -> None:
-        """End the mount with a flush, without one or by a kill; then take over on another host."""
+        """End the mount with or without a flush, or by a kill; then take over on another host."""
         if happening.a % 3 == 0:
             await self._flush(happening)
         if happening.a % 3 == 2:
@@ -411,7 +411,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # Lost inodes had this number or a higher one.
+        next_ino = opened.db.counters.next_ino  # Lost inodes had this number or higher.
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()
@@ -426,7 +426,7 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _continue_from_tree(self) -> None:
-        """Find the state whose tree the filesystem has, and continue from that state."""
+        """Find the earlier state that equals the filesystem's tree, and continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:
@@ -439,7 +439,7 @@ class Machine:
         self._host.history = History(state)
 
     async def _check(self) -> None:
-        """Require that fsck finds no damage in rows, cached blocks and bucket."""
+        """Require that fsck finds no damage in the rows, the cached blocks and the bucket."""
         opened = self.session.volume
         self.session.durability.commit()
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -465,7 +465,7 @@ class Machine:
         return next(self._links(), None)
 
     def _in_bucket(self) -> ModelFilesystem:
-        """Return the tree that a restore from the bucket would give."""
+        """Return the tree that a restore from the bucket would produce."""
         for link in self._links():
             if link.kind is not Kind.FENCE:
                 return self._cuts[link.epoch, link.txg]
@@ -504,7 +504,7 @@ class CancelAfter(trio.abc.Instrument):
 
     @override
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Count one step, and cancel the scope at the chosen one."""
+        """Count one scheduler step, and cancel the scope at the chosen step."""
         self._left -= 1
         if self._left == 0:
             self._scope.cancel()
@@ -518,7 +518,7 @@ class _CommitNotes:
         self._history = history
 
     def group_opened(self) -> None:
-        """Pass on the call; the operations of an open group may still be lost."""
+        """Forward the call; the operations of an open group may still be lost."""
         self._recorder.group_opened()
 
     def group_committing(self) -> None:

@@ -19,9 +19,9 @@ class Outages(FaultyStore):
     def go_away_after(
         self, calls: int, *, lose_reply: bool, patience: int, give_up: Callable[[], None]
     ) -> None:
-        """Answer some more calls, and refuse all later ones.
+        """Answer *calls* more calls, and refuse all later calls.
 
-        With *lose_reply*, the first later call is executed if it is a write, but not answered.
+        With *lose_reply*, the first refused call is executed if it is a write, but not answered.
         *give_up* is called after *patience* failed calls.
         """
         self._calls_left, self._lose_reply = calls, lose_reply

@@ -20,7 +20,9 @@ _PATIENT = settings(
 @pytest.mark.timeout(600)
 @settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
-def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[Step]) -> None:
+def test_filesystem_agrees_with_the_model_after_random_programs(
+    template: MemoryStore, program: list[Step]
+) -> None:
     """After every program, the trees are equal and fsck finds no damage."""
     run(program, template)
 
@@ -28,10 +30,10 @@ def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[S
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(10))
-def test_filesystem_agrees_with_the_model_after_long_programs(
+def test_filesystem_agrees_with_the_model_after_long_random_programs(
     template: MemoryStore, number: int
 ) -> None:
-    """Longer programs are generated with ten seeds."""
+    """Longer programs are generated from ten seeds."""
 
     @seed(number)
     @settings(_PATIENT, max_examples=100)

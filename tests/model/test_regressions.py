@@ -1,4 +1,4 @@
-"""Failures that random programs once caused."""
+"""Failures that random programs have revealed."""
 
 import pytest
 

@@ -19,7 +19,7 @@ from tests.programs import Program
 
 
 def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
-    """Open a filesystem as a mount does, publish and close it, and return its page size."""
+    """Open a filesystem as a mount does, upload a new page size, and return the page size."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
@@ -37,8 +37,10 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
     return trio.run(run)
 
 
-def test_new_page_size_applies_to_this_and_other_hosts(program: Program, place: Place) -> None:
-    """A new page size applies on this host and to later restores on other hosts."""
+def test_new_database_page_size_is_used_on_this_and_on_other_hosts(
+    program: Program, place: Place
+) -> None:
+    """A new page size is used on this host, and in later restores on other hosts."""
     assert _page_size(place, program.cachedir) == 4096
     assert _page_size(place, program.cachedir, "page_size=16K") == 16384
 
@@ -47,7 +49,9 @@ def test_new_page_size_applies_to_this_and_other_hosts(program: Program, place: 
     assert program.status(place.url)["page_size_bytes"] == 16384
 
 
-def test_new_page_size_is_uploaded_by_a_later_mount(program: Program, place: Place) -> None:
+def test_new_database_page_size_is_uploaded_by_a_later_mount(
+    program: Program, place: Place
+) -> None:
     """If an unmount cannot upload the new page size, the next mount uploads it."""
     _page_size(place, program.cachedir, "page_size=8K", publish=False)
     assert _page_size(place, program.cachedir) == 8192
@@ -55,16 +59,20 @@ def test_new_page_size_is_uploaded_by_a_later_mount(program: Program, place: Pla
     assert _page_size(place, program.cachedir.with_name("elsewhere")) == 8192
 
 
-def test_mount_with_the_present_page_size_changes_nothing(program: Program, place: Place) -> None:
-    """A mount with the present page size opens the filesystem once, and uses one epoch."""
+def test_mount_with_the_current_database_page_size_changes_nothing(
+    program: Program, place: Place
+) -> None:
+    """With the current page size, a mount opens the filesystem once and uses one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
 
 
 @pytest.mark.mount
-def test_mount_reports_a_restore_only_without_local_state(place: Place, program: Program) -> None:
-    """A mount without local state reports its restore; a mount with local state reports none."""
+def test_mount_reports_a_restore_only_if_it_has_no_local_state(
+    place: Place, program: Program
+) -> None:
+    """Only a mount without local state prints that it restored the metadata."""
 
     def mount(cachedir: Path) -> str:
         done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)

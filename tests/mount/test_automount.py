@@ -17,10 +17,10 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture
 def automount(place: Place) -> Iterator[Place]:
-    """Return a filesystem whose mountpoint belongs to an automounter, which is this process.
+    """Return a filesystem with an autofs mountpoint, whose automounter is this process.
 
-    The kernel lets the processes of the automounter's group pass; any other process waits for the
-    mount that it has requested.
+    Processes in the automounter's process group can access the mountpoint at once. Any other
+    process waits until the automounter has mounted the filesystem.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     reads, writes = os.pipe()
@@ -37,10 +37,10 @@ def automount(place: Place) -> Iterator[Place]:
             subprocess.run(["umount", "-l", place.mountpoint], check=True)
 
 
-def test_directory_of_an_automounter_can_be_a_mountpoint(
+def test_filesystem_can_be_mounted_on_an_autofs_mountpoint(
     automount: Place, program: Program
 ) -> None:
-    """The daemon can mount while other processes wait for the automounter."""
+    """The daemon can mount the filesystem while other processes wait for the automounter."""
     mountpoint = automount.mountpoint
     assert mount_table.is_automount(str(mountpoint))
     command = [sys.executable, "-m", "s3fs_meta", "mount", automount.url, str(mountpoint)]

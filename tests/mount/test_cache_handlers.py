@@ -22,7 +22,7 @@ from tests.sync.conftest import Power, plain, write_file
 __all__ = ["plain"]
 
 
-async def test_cache_request_with_one_wrong_value_applies_no_value(plain: Power) -> None:
+async def test_set_request_with_one_invalid_value_changes_no_setting(plain: Power) -> None:
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         on_set = CacheHandlers(options, session).handlers()[cache_requests.SET]
@@ -34,8 +34,8 @@ async def test_cache_request_with_one_wrong_value_applies_no_value(plain: Power)
         assert session.throttles.upload.bytes_per_s == MIB
 
 
-async def test_parallel_changes_of_settings_do_not_mix(plain: Power) -> None:
-    """All values of one request apply together, even during an eviction from a smaller cache."""
+async def test_concurrent_set_requests_do_not_mix_their_values(plain: Power) -> None:
+    """The values of one request are set together, even if evicting blocks takes time."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(70):
@@ -56,7 +56,7 @@ async def test_parallel_changes_of_settings_do_not_mix(plain: Power) -> None:
 
 
 async def test_cache_limit_below_the_dirty_bytes_keeps_dirty_content(plain: Power) -> None:
-    """A cache limit below the dirty bytes is accepted, and writers wait for the upload."""
+    """A cache limit below the dirty bytes is accepted; writers then wait for the upload."""
     options = parse_mount_options(["cachesize=1G", "sync_interval=1h"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(66):
@@ -75,7 +75,7 @@ async def test_cache_limit_below_the_dirty_bytes_keeps_dirty_content(plain: Powe
 
 
 async def test_cache_limit_below_the_pinned_bytes_is_refused(plain: Power) -> None:
-    """A cache limit below the pinned bytes is refused with a command that helps."""
+    """The error advises s3fs-meta unpin, and none of the values in the request is set."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         session.cache.index.pin(BlockId(1), 33 * MIB)
@@ -90,7 +90,7 @@ async def test_cache_limit_below_the_pinned_bytes_is_refused(plain: Power) -> No
 @pytest.mark.parametrize(
     "inodes", [None, [], "1", ["1"], [True], [1.5], list(range(1, PINS_MAX + 2))]
 )
-async def test_cache_request_without_valid_inodes_is_refused(plain: Power, inodes: object) -> None:
+async def test_cache_request_with_invalid_inodes_is_refused(plain: Power, inodes: object) -> None:
     options = parse_mount_options([])
     async with plain.session(session_options=options, tasks=False) as session:
         handlers = CacheHandlers(options, session).handlers()
@@ -99,8 +99,8 @@ async def test_cache_request_without_valid_inodes_is_refused(plain: Power, inode
                 await handlers[command]({"inodes": inodes}, no_report)
 
 
-async def test_long_list_of_pins_fits_into_a_message(plain: Power) -> None:
-    """The list of pins contains a number instead of the pins that do not fit."""
+async def test_long_list_of_pins_is_shortened_to_fit_into_a_message(plain: Power) -> None:
+    """The list of pins contains the number of pins that do not fit into the message."""
     options = parse_mount_options([])
     long = b"/".join([b"\xff" * 200] * 20)
     async with plain.session(session_options=options, tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Requests of commands to a mount over its control socket."""
+"""Requests that commands send to a mount over its control socket."""
 
 import socket
 from pathlib import Path
@@ -33,7 +33,7 @@ class Watching(TerminalFront):
 
 
 async def test_error_about_an_absent_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
-    """The error names the URL or path that the user gave, and not the state directory."""
+    """The error shows the URL or path that the user gave, instead of the state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
@@ -43,7 +43,7 @@ async def test_error_about_an_absent_daemon_names_the_given_mountpoint(tmp_path:
 async def test_status_of_a_stopped_daemon_fails_after_a_timeout(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A daemon that listens but never replies does not block the command forever."""
+    """A daemon that accepts the connection but never replies cannot block a command forever."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / SOCKET_NAME))
         listener.listen()
@@ -54,8 +54,10 @@ async def test_status_of_a_stopped_daemon_fails_after_a_timeout(
     assert autojump_clock.current_time() >= CONTROL_ANSWER_S_MAX
 
 
-async def test_flush_reports_its_progress(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The call of a flush returns the result and shows the progress."""
+async def test_flush_request_reports_its_progress_and_result(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """A flush request shows the progress and returns the result."""
 
     async def flush(_arguments: Message, report: Report) -> Message:
         report({"what": "blocks", "done": 1, "total": 2})
@@ -98,8 +100,8 @@ async def test_unmount_waits_until_the_state_directory_is_unlocked(
     assert results == [outcome]
 
 
-async def test_result_of_a_dead_daemon_is_incomplete(tmp_path: Path) -> None:
-    """If the daemon is dead, the caller does not wait, and the result says "incomplete"."""
+async def test_unmount_result_of_a_killed_daemon_is_incomplete(tmp_path: Path) -> None:
+    """If the daemon was killed, the caller does not wait, and the result is "incomplete"."""
     waiting = trio.Event()
 
     result = await control_api.wait_finished(Target("local:///a", tmp_path), Watching(), waiting)
@@ -108,10 +110,10 @@ async def test_result_of_a_dead_daemon_is_incomplete(tmp_path: Path) -> None:
     assert result["complete"] is False
 
 
-async def test_result_of_an_exited_daemon_is_read_from_its_mount_note(
+async def test_unmount_result_of_an_exited_daemon_is_read_from_its_mount_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon may exit after a command has found it and before the command calls it."""
+    """The daemon may exit after a command has found it, but before the command connects."""
     monkeypatch.setattr(targets, "notes_dir", lambda: tmp_path / "notes")
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(Target("local:///a", tmp_path / "s"), mounted)

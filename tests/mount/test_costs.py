@@ -1,4 +1,4 @@
-"""Prices of the counted requests to the bucket."""
+"""The cost of the counted bucket requests and of the stored bytes."""
 
 from datetime import date
 
@@ -21,8 +21,8 @@ USAGE: Usage = {
 }
 
 
-def test_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
-    """Days before the last thirty are ignored; causes of a newer program are counted."""
+def test_request_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
+    """Only the last thirty days are included, also for request causes of a newer program."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 
     today, last = report["today"], report["last_30_days"]
@@ -44,7 +44,7 @@ def test_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
     assert report["counted_days"] == 29.5
 
 
-def test_monthly_cost_is_extrapolated_from_the_counted_time() -> None:
+def test_monthly_cost_is_extrapolated_from_the_time_with_counted_requests() -> None:
     """Counts of two days are multiplied by 15; stored bytes cost a complete month."""
     ledger = Ledger(NOON - 2 * DAY_NS, USAGE, {TODAY: 7})
     report = costs.report(ledger, PRICES, NOON)
@@ -64,7 +64,7 @@ def test_monthly_cost_is_not_extrapolated_from_less_than_an_hour() -> None:
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
 
 
-def test_costs_ignore_days_in_the_future() -> None:
+def test_request_costs_ignore_days_in_the_future() -> None:
     usage: Usage = {TODAY + 1: USAGE[TODAY], TODAY: USAGE[TODAY]}
     ledger = Ledger(NOON - DAY_NS, usage, {TODAY: 10, TODAY + 9: 77})
     report = costs.report(ledger, PRICES, NOON)
@@ -75,7 +75,7 @@ def test_costs_ignore_days_in_the_future() -> None:
 
 
 def test_stored_bytes_are_charged_by_the_day() -> None:
-    """A day without a record has the size of the previous day, and today counts in part."""
+    """A day without a record has the previous day's size; today is charged up to the current time."""
     stored = {TODAY - 3: 10, TODAY - 1: 30}
     report = costs.report(Ledger(0, {}, stored), PRICES, NOON)
 

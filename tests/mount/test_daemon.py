@@ -1,4 +1,4 @@
-"""Starting the daemon in the background, with real processes."""
+"""The start of the daemon in the background, with real processes."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_parent_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
+def test_mount_command_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
     """The daemon runs in its own session, with / as its working directory."""
     done = _run(
         tmp_path,
@@ -97,7 +97,7 @@ def test_daemon_always_has_three_standard_streams(tmp_path: Path) -> None:
     assert found == f"/dev/null {tmp_path / 'log'} {tmp_path / 'log'}"
 
 
-def test_parent_exits_with_the_error_of_the_daemon(tmp_path: Path) -> None:
+def test_mount_command_exits_with_the_error_of_the_daemon(tmp_path: Path) -> None:
     """The parent prints the daemon's error in one line and exits with its status."""
     done = _run(
         tmp_path,
@@ -121,11 +121,11 @@ def test_bug_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_path: Pat
     )
 
     assert done.returncode == 1
-    assert done.stderr == f"s3fs-meta: the mount failed by a bug; see {tmp_path / 'log'}\n"
+    assert done.stderr == f"s3fs-meta: the mount failed because of a bug; see {tmp_path / 'log'}\n"
     assert "RuntimeError: boom" in (tmp_path / "log").read_text()
 
 
-def test_parent_reports_a_daemon_that_exits_silently(tmp_path: Path) -> None:
+def test_mount_command_reports_a_daemon_that_exits_without_an_error(tmp_path: Path) -> None:
     """The parent reports a daemon that exited before it was ready."""
     done = _run(
         tmp_path,
@@ -139,8 +139,8 @@ def test_parent_reports_a_daemon_that_exits_silently(tmp_path: Path) -> None:
     assert "ended before it was ready" in done.stderr
 
 
-def test_parent_asks_for_the_passphrase_of_the_daemon(tmp_path: Path) -> None:
-    """The daemon gets the passphrase from its parent, which has the terminal."""
+def test_daemon_receives_the_passphrase_from_the_mount_command(tmp_path: Path) -> None:
+    """The daemon asks its parent for the passphrase, because the parent has the terminal."""
     done = _run(
         tmp_path,
         """
@@ -154,8 +154,8 @@ def test_parent_asks_for_the_passphrase_of_the_daemon(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "notice secret\n")
 
 
-def test_daemon_fails_if_the_parent_cannot_ask_for_the_passphrase(tmp_path: Path) -> None:
-    """If the parent cannot ask for the passphrase, the daemon fails with the parent's error."""
+def test_daemon_fails_if_the_mount_command_cannot_ask_for_the_passphrase(tmp_path: Path) -> None:
+    """If the parent cannot ask for the passphrase, the daemon exits with the parent's error."""
     done = _run(
         tmp_path,
         """
@@ -167,7 +167,7 @@ def test_daemon_fails_if_the_parent_cannot_ask_for_the_passphrase(tmp_path: Path
     assert (done.returncode, done.stderr) == (4, "s3fs-meta: no terminal\n")
 
 
-def test_interrupt_of_the_parent_ends_the_daemon(tmp_path: Path) -> None:
+def test_interrupted_mount_command_stops_the_starting_daemon(tmp_path: Path) -> None:
     """Ctrl-C while the daemon starts leaves no process."""
     done = _run(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The difference between the mount of a killed daemon and a running mount."""
+"""The distinction between a running mount and the mount of a killed daemon."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tests.programs import Program
 def test_running_mount_without_a_readable_note_is_not_replaced(
     program: Program, mounted: Place
 ) -> None:
-    """A mount whose note cannot be read counts as running if the kernel says so."""
+    """If the mount note cannot be read, the kernel decides whether the mount is running."""
     note = targets.of_mountpoint(mounted.mountpoint, None).note
     assert note is not None
     note.unlink()
@@ -31,7 +31,7 @@ def test_running_mount_without_a_readable_note_is_not_replaced(
 
 
 @pytest.mark.mount
-def test_only_a_killed_mount_of_the_same_url_counts_as_dead(
+def test_only_a_killed_mount_of_the_same_url_is_reported_as_dead(
     program: Program, mounted: Place
 ) -> None:
     with pytest.raises(HeldError):

@@ -30,7 +30,7 @@ class Lines(TerminalFront):
 
 
 def figures(why: str = "", **outage: float) -> dict[str, Any]:
-    """Return figures of a mount for the printed lines."""
+    """Return statistics of a mount, from which the lines are printed."""
     return {
         "url": "s3://bucket/home",
         "endpoint": "http://nas:9000",
@@ -45,10 +45,10 @@ def watch(lines: Lines) -> DownloadWatch:
     return DownloadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines)
 
 
-async def test_wait_for_downloads_prints_nothing_while_the_bucket_answers(
+async def test_download_prints_no_line_while_the_bucket_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Short failures and pending uploads cause no line during a download."""
+    """During a download, no line is printed for a short failure or a pending upload."""
     lines = Lines()
     watched = watch(lines)
 
@@ -59,7 +59,7 @@ async def test_wait_for_downloads_prints_nothing_while_the_bucket_answers(
     assert lines.seen == []
 
 
-async def test_silent_bucket_is_named_at_growing_intervals_until_it_answers(
+async def test_silent_bucket_is_reported_at_growing_intervals_until_it_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -78,17 +78,17 @@ async def test_silent_bucket_is_named_at_growing_intervals_until_it_answers(
         20,
     ]
     assert lines.seen[0][1] == (
-        f"no answer from {WHERE} since 5 s; the download continues when the store answers; "
+        f"no answer from {WHERE} for 5 s; the download continues when the store answers; "
         "cached content is kept"
     )
     assert lines.seen[-1][1] == f"{WHERE} answers again"
 
 
-async def test_reason_of_an_outage_is_printed_while_downloads_wait(
+async def test_reason_for_an_outage_is_printed_while_downloads_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
 
     watch(lines).note(RemainingUpload.of(figures(why="the server hangs", age_s=25.0)))
 
-    assert f"no answer from {WHERE} since 25 s: the server hangs; the download" in lines.seen[0][1]
+    assert f"no answer from {WHERE} for 25 s: the server hangs; the download" in lines.seen[0][1]

@@ -1,4 +1,4 @@
-"""Figures of a mount; those of real mounts are tested in tests/cli/test_status.py."""
+"""Statistics of a mount; tests/cli/test_status.py tests the statistics of real mounts."""
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ __all__ = ["plain"]
 
 
 @pytest.mark.parametrize(("whole", "part", "expected"), [(3, 2, 1.5), (0, 2, 0.0), (3, 0, None)])
-def test_compression_ratio_without_data_is_none(
+def test_compression_ratio_is_unknown_without_data(
     whole: int, part: int, expected: float | None
 ) -> None:
     assert ratio(whole, part) == expected

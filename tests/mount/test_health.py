@@ -1,4 +1,4 @@
-"""Verdicts on mounts for monitoring programs."""
+"""The health of a mount, as reported to monitoring programs."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ STRICT = Limits(age_s=60, pending_bytes=1000, free_percent=5)
 
 
 def figures(**changes: Any) -> dict[str, Any]:
-    """Return the figures of a healthy mount, with some of them changed."""
+    """Return the statistics of a healthy mount, with the given changes."""
     part = {"last_error": ""}
     found: dict[str, Any] = {
         "url": "s3://bucket/home",
@@ -48,12 +48,12 @@ def figures(**changes: Any) -> dict[str, Any]:
         (
             {"outage": {"age_s": 25.2, "why": "refused", "silent_s": 0.0}},
             HealthLevel.WARNING,
-            "bucket away since 25 s: refused",
+            "bucket unavailable for 25 s: refused",
         ),
         (
             {"outage": {"age_s": 0.0, "why": "", "silent_s": 7.0}},
             HealthLevel.WARNING,
-            "no answer from the bucket since 7 s",
+            "no answer from the bucket for 7 s",
         ),
         (
             {"outage": {"age_s": 0.0, "why": "", "silent_s": 1.0}},
@@ -63,9 +63,13 @@ def figures(**changes: Any) -> dict[str, Any]:
         (
             {"chain": {"unshipped_age_s": 61.0}},
             HealthLevel.WARNING,
-            "changes of 61 s are only on this",
+            "changes up to 61 s old are only on this",
         ),
-        ({"kernel": {"age_s": 99.0}}, HealthLevel.WARNING, "changes of 99 s are only on this"),
+        (
+            {"kernel": {"age_s": 99.0}},
+            HealthLevel.WARNING,
+            "changes up to 99 s old are only on this",
+        ),
         (
             {"upload": {"pending_bytes": 1001}},
             HealthLevel.WARNING,
@@ -73,7 +77,7 @@ def figures(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_each_problem_of_a_mount_has_a_level_and_a_reason(
+def test_health_report_has_a_level_and_a_reason_for_each_problem(
     changes: dict[str, Any], level: HealthLevel, text: str
 ) -> None:
     found = judge(figures(**changes), 50.0, STRICT)
@@ -88,7 +92,7 @@ def test_nearly_full_disk_is_reported_as_a_problem() -> None:
     assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
 
 
-def test_age_and_size_are_ok_without_limits() -> None:
+def test_changes_not_uploaded_are_no_problem_without_a_limit() -> None:
     old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
     assert judge(old, 0.0, Limits()).level is HealthLevel.OK
     assert exposure(old) == (1e6, 1 << 40)

@@ -1,4 +1,4 @@
-"""Versions that a running mount lists: those in the bucket, and changes that are not uploaded."""
+"""Versions that a running mount lists: uploaded versions, and changes not yet uploaded."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ __all__ = ["plain"]
 
 
 def named(session: Session, name: bytes, content: bytes) -> Ino:
-    """Create a file with this name."""
+    """Create a file with the given name."""
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, name, ino)
     return ino
@@ -42,7 +42,7 @@ async def versions_of(
     return {**found["files"][0], "notices": found["notices"]}
 
 
-async def test_changes_that_are_not_uploaded_are_listed_as_versions(plain: Power) -> None:
+async def test_changes_not_yet_uploaded_are_listed_as_file_versions(plain: Power) -> None:
     """Files changed, removed or created since the last upload are listed."""
     async with plain.session(tasks=False) as session:
         changed = named(session, b"changed", b"old")
@@ -72,7 +72,9 @@ async def test_changes_that_are_not_uploaded_are_listed_as_versions(plain: Power
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
-async def test_too_many_unshipped_changes_cause_a_notice(plain: Power, journal_mode: str) -> None:
+async def test_version_list_notes_that_too_many_changes_are_not_uploaded(
+    plain: Power, journal_mode: str
+) -> None:
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with plain.session(options=options, tasks=False) as session:
         ino = named(session, b"f", b"x")
@@ -90,8 +92,10 @@ async def test_too_many_unshipped_changes_cause_a_notice(plain: Power, journal_m
     assert [one["uploaded"] for one in found["versions"]] == [True]
 
 
-async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -> None:
-    """A pattern also matches removed names and names that are not uploaded yet."""
+async def test_version_pattern_also_matches_removed_and_not_yet_uploaded_names(
+    plain: Power,
+) -> None:
+    """A pattern also matches removed names, and names that are not uploaded yet."""
     async with plain.session(tasks=False) as session:
         for name in (b"a.pdf", b"b.pdf", b"c.txt"):
             named(session, name, b"x")

@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_past_path_is_split_at_its_mountpoint(
+def test_path_in_the_past_is_split_at_its_mountpoint(
     program: Program, mounted: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mnt = mounted.mountpoint
@@ -33,6 +33,6 @@ def test_past_path_is_split_at_its_mountpoint(
         assert past_path(Path("f"), program.cachedir).names == [b"d", b"f"]
 
 
-def test_past_path_outside_of_all_mounts_is_refused(tmp_path: Path) -> None:
+def test_path_in_the_past_outside_all_mounts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotMountedError):
         past_path(tmp_path / "x" / "y", None)

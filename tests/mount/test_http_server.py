@@ -1,4 +1,4 @@
-"""The HTTP server, which handles clients that are slow, broken or hostile."""
+"""The HTTP server, which must survive slow, broken and hostile clients."""
 
 import socket
 import struct
@@ -18,12 +18,12 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Site:
-    """A site: /broken fails during a download, /large has 64 MiB, /wait waits for ``go``."""
+    """A site with paths for a failing download, a download of 64 MiB, and a delayed reply."""
 
     def __init__(self) -> None:
         self.go = trio.Event()
         self.ended = trio.Event()
-        self.why = ""  # exception that ended a download
+        self.why = ""  # The exception that ended the last download.
 
     async def answer(self, request: HttpRequest) -> Reply:
         """Return the reply to a request."""
@@ -51,7 +51,7 @@ class Site:
 
 
 class Running:
-    """A running server with its site."""
+    """A running HTTP server with its site."""
 
     def __init__(self, port: int, site: Site) -> None:
         self.port = port
@@ -75,7 +75,7 @@ async def rest_of(stream: trio.SocketStream) -> bytes:
 
 @pytest.fixture
 async def running(nursery: trio.Nursery) -> Running:
-    """Return a running server."""
+    """Return a running HTTP server."""
     server, site = HttpServer(BOUNDS, {"x-always": "yes"}), Site()
     await server.listen(Address("127.0.0.1", 0))
     nursery.start_soon(server.serve, site.answer)
@@ -89,7 +89,7 @@ async def test_http_server_refuses_a_port_in_use() -> None:
             await HttpServer(BOUNDS, {}).listen(address, "option=")
 
 
-async def test_http_reply_has_its_headers_and_closes_the_connection(
+async def test_http_reply_has_correct_headers_and_closes_the_connection(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await running.ask(GET)
@@ -98,7 +98,7 @@ async def test_http_reply_has_its_headers_and_closes_the_connection(
     assert b"\r\nconnection: close\r\n" in reply.lower()
     assert reply.endswith(b"\r\n\r\npage")
     assert (await running.ask(GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
-    assert not caplog.records  # A reply to HEAD has no content.
+    assert not caplog.records  # A reply to HEAD must not log an error.
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ async def test_http_reply_has_its_headers_and_closes_the_connection(
         (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * BOUNDS.request_bytes, b"431"),
         (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: x\r\n" * BOUNDS.request_bytes, b"431"),
         (b"nonsense\r\n\r\n", b"400"),
-        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # of TLS
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # The request lacks a host.
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # A client starts a TLS connection.
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # The Host header is missing.
         (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", b"501"),
     ],
 )
-async def test_malformed_http_request_gets_an_error_status(
+async def test_malformed_http_request_is_answered_with_an_error_status(
     running: Running, request_: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await running.ask(request_)).split(b" ")[1] == status
@@ -122,22 +122,23 @@ async def test_malformed_http_request_gets_an_error_status(
     assert not caplog.records
 
 
-async def test_client_that_sends_a_long_body_receives_the_reply(running: Running) -> None:
+async def test_http_client_that_sends_a_long_body_receives_the_reply(running: Running) -> None:
     """The server reads a request to its end, because a reset would lose the reply."""
     body = bytes(HTTP_DRAIN_BYTES_MAX // 2)
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     assert (await running.ask(request + body)).endswith(b"page")
-    assert (await running.ask(GET * 20)).count(b"HTTP/1.1 200") == 1  # pipelined requests
+    # The server answers only the first of 20 pipelined requests.
+    assert (await running.ask(GET * 20)).count(b"HTTP/1.1 200") == 1
 
 
-async def test_client_that_sends_without_end_is_disconnected(running: Running) -> None:
+async def test_http_client_that_sends_an_endless_body_is_disconnected(running: Running) -> None:
     async with await running.connect() as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n")
         with pytest.raises(trio.BrokenResourceError):
-            await stream.send_all(bytes(64 * MIB))  # more than the kernel buffers
+            await stream.send_all(bytes(64 * MIB))  # The kernel cannot buffer this much.
 
 
-async def test_half_closed_connection_receives_its_reply(running: Running) -> None:
+async def test_half_closed_http_connection_receives_its_reply(running: Running) -> None:
     async with await running.connect() as stream:
         await stream.send_all(GET)
         await stream.send_eof()
@@ -154,7 +155,7 @@ async def test_half_closed_connection_receives_its_reply(running: Running) -> No
 async def test_slow_http_request_gets_status_408(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A slow request gets status 408, and a connection without a request is closed."""
+    """A slow request is answered with status 408; a connection without a request is closed."""
     async with await running.connect() as silent, await running.connect() as slow:
         began_s = trio.current_time()
         await slow.send_all(GET[:10])
@@ -163,7 +164,7 @@ async def test_slow_http_request_gets_status_408(
         assert trio.current_time() - began_s < BOUNDS.request_s + 5
 
 
-async def test_client_that_does_not_read_is_disconnected(
+async def test_http_client_that_reads_no_reply_is_disconnected(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with await running.connect() as stream:
@@ -192,7 +193,7 @@ async def test_download_ends_when_its_client_disconnects(
     async with await running.connect() as stream:
         await stream.send_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         await stream.receive_some()
-        linger = struct.pack("ii", 1, 0)  # Closing the socket resets the connection.
+        linger = struct.pack("ii", 1, 0)  # Closing the socket now resets the connection.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     with trio.fail_after(20):
         await running.site.ended.wait()
@@ -200,7 +201,7 @@ async def test_download_ends_when_its_client_disconnects(
     assert not caplog.records
 
 
-async def test_failed_download_ends_without_its_last_chunk(
+async def test_failed_download_is_sent_without_its_last_chunk(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await running.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -208,7 +209,7 @@ async def test_failed_download_ends_without_its_last_chunk(
     assert "could not be completed" in caplog.text
 
 
-async def test_silent_clients_do_not_block_other_clients(running: Running) -> None:
+async def test_idle_http_clients_do_not_block_other_clients(running: Running) -> None:
     """If all connections are in use, the oldest waiting connection is closed."""
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
     await trio.testing.wait_all_tasks_blocked(0.01)
@@ -221,7 +222,7 @@ async def test_silent_clients_do_not_block_other_clients(running: Running) -> No
         await stream.aclose()
 
 
-async def test_http_requests_above_the_limit_get_a_reply(running: Running) -> None:
+async def test_http_requests_above_the_connection_limit_get_status_503(running: Running) -> None:
     wait = GET.replace(b"/ ", b"/wait ", 1)
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
     for stream in streams:

@@ -1,4 +1,4 @@
-"""Requests about kept points to a running mount."""
+"""Requests to a running mount that make, list or drop kept points."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, plain
 from tests.sync.kept import Files, empty, files_at, fill, forget
 
-__all__ = ["plain"]  # a fixture
+__all__ = ["plain"]  # This is a pytest fixture.
 
 
 async def call(session: Session, command: str, **arguments: object) -> dict[str, Any]:
@@ -22,7 +22,7 @@ async def call(session: Session, command: str, **arguments: object) -> dict[str,
     return dict(await handler(arguments, no_report))
 
 
-async def test_point_can_be_kept_listed_and_dropped(plain: Power) -> None:
+async def test_point_in_time_can_be_kept_listed_and_dropped(plain: Power) -> None:
     await plain.retain(0)
     async with plain.session(tasks=False) as session:
         files: Files = {}
@@ -44,7 +44,7 @@ async def test_point_can_be_kept_listed_and_dropped(plain: Power) -> None:
         assert (await call(session, keep_requests.LIST))["points"] == []
 
 
-async def test_mount_parses_the_point_in_time_to_keep(plain: Power) -> None:
+async def test_daemon_parses_the_point_in_time_of_a_keep_request(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         fill(session, {}, b"x")
         await session.flush()
@@ -59,8 +59,10 @@ async def test_mount_parses_the_point_in_time_to_keep(plain: Power) -> None:
             await call(session, keep_requests.KEEP, name="c", at="unknown", auto=False)
 
 
-async def test_dropping_a_point_by_its_object_key_keeps_a_newer_point(plain: Power) -> None:
-    """Expiry drops points by key, so that a new point of the same name stays."""
+async def test_dropping_a_kept_point_by_key_keeps_a_newer_point_of_the_same_name(
+    plain: Power,
+) -> None:
+    """Expiry drops a point by its key, so a newer point with the same name is not dropped."""
     async with plain.session(tasks=False) as session:
         old = (await call(session, keep_requests.KEEP, name="a", at=None, auto=True))["point"]
         await call(session, keep_requests.DROP, names=["a"])
@@ -81,7 +83,7 @@ async def test_dropping_a_point_by_its_object_key_keeps_a_newer_point(plain: Pow
         (keep_requests.DROP, {"names": [1]}),
     ],
 )
-async def test_keep_request_with_wrong_arguments_is_refused(
+async def test_keep_request_with_invalid_arguments_is_refused(
     plain: Power, command: str, arguments: dict[str, object]
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -100,8 +102,8 @@ async def test_unreadable_kept_points_are_listed(plain: Power) -> None:
     assert [(one["key"], one["txg"]) for one in found["unreadable"]] == [(made["key"], made["txg"])]
 
 
-async def test_listing_of_many_unreadable_points_fits_into_a_message(plain: Power) -> None:
-    """Any user of a plain bucket can store thousands."""
+async def test_list_of_many_unreadable_kept_points_fits_into_a_message(plain: Power) -> None:
+    """Any user with access to a plain bucket can store thousands of unreadable points."""
     for number in range(5):
         plain.store.objects[ObjectKey(f"kept/{7:012}-{0:032x}-{number:016x}")] = b"?"
     async with plain.session(tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Kept points in messages, and requests without a mount."""
+"""Kept points in control messages, and keep requests without a mount."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from tests.codec.kept_points import point_of
 KEYRING = Keyring(None, bytes(range(32)))
 
 
-async def test_costs_of_kept_points_are_unknown_without_a_database() -> None:
-    """Without a database the names and times of kept points are read from the bucket."""
+async def test_size_of_kept_points_is_unknown_without_a_local_database() -> None:
+    """Without a local database, only names and times of kept points are known."""
     point = point_of(KEYRING)
     found = await keep_requests.listed(KeptPoints((point,)), None, Txg(0))
     assert found["held_bytes"] is None

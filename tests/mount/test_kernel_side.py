@@ -1,11 +1,11 @@
-"""The kernel's side of a session that has no mountpoint."""
+"""The calls of a session to the kernel, which do nothing without a mountpoint."""
 
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.sync.kernel import NoKernel
 
 
-async def test_kernel_side_without_a_mountpoint_does_nothing() -> None:
-    """Calls for the kernel do nothing before and after the session is served."""
+async def test_calls_to_the_kernel_do_nothing_without_a_mountpoint() -> None:
+    """Without a mountpoint, calls that would reach the kernel have no effect."""
     for kernel in (KernelSide(), NoKernel()):
         assert await kernel.collect() in {True, None}
         await kernel.before_turn(None)

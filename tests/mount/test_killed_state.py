@@ -16,8 +16,8 @@ def test_unshipped_changes_are_described_with_their_size() -> None:
     )
 
 
-def test_unshipped_changes_of_unreadable_state_are_unknown(tmp_path: Path) -> None:
-    """Unshipped changes are unknown if the state directory is missing, and it is not created."""
+def test_unshipped_changes_are_unknown_if_the_state_is_unreadable(tmp_path: Path) -> None:
+    """For a missing state directory the changes are unknown, and no directory is created."""
     assert killed_state.unshipped(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()
     (tmp_path / "meta.db").write_bytes(b"no database")

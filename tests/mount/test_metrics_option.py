@@ -1,4 +1,4 @@
-"""The metrics option of a mount, which serves figures on a port."""
+"""The mount option ``metrics``, which serves statistics on a port."""
 
 from s3fs_meta.model import Address
 from s3fs_meta.mount.metrics_option import listening
@@ -11,7 +11,7 @@ async def test_mount_without_the_metrics_option_opens_no_port() -> None:
         assert server is None
 
 
-async def test_unmount_frees_the_port_of_the_metrics() -> None:
+async def test_unmount_closes_the_metrics_port() -> None:
     async with listening(Address(LOOPBACK, 0), "/m") as server:
         assert server is not None
         port = int(server.address.rpartition(":")[2])

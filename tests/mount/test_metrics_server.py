@@ -1,4 +1,4 @@
-"""Figures of a mount, served over HTTP."""
+"""Statistics of a mount, served over HTTP."""
 
 import http.client
 import socket
@@ -24,13 +24,13 @@ OPEN_METRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain
 
 
 class Source:
-    """Figures that count how often they are collected."""
+    """A source of statistics that counts how often they are collected."""
 
     def __init__(self) -> None:
         self.collected = 0
 
     async def collect(self) -> Mapping[str, Any]:
-        """Return the figures of a small mount."""
+        """Return the statistics of a small mount."""
         await trio.lowlevel.checkpoint()
         self.collected += 1
         names = ("url", "uuid", "label")
@@ -38,7 +38,7 @@ class Source:
 
 
 class Served(NamedTuple):
-    """A server, its port, and the source of its figures."""
+    """A server, its port, and the source of its statistics."""
 
     port: int
     source: Source
@@ -104,7 +104,7 @@ async def test_metrics_page_is_made_again_when_it_is_too_old(
     assert served.source.collected == 2
 
 
-async def test_metrics_page_is_cached_for_each_format(served: Served) -> None:
+async def test_metrics_page_is_cached_separately_for_each_format(served: Served) -> None:
     _status, _type, page = await served.get(**OPEN_METRICS)
     _status, _type, plain = await served.get()
 
@@ -137,10 +137,10 @@ async def test_metrics_server_serves_only_the_metrics_page(
         ("127.0.0.1:1:2", 421),
     ],
 )
-async def test_name_of_another_host_is_refused_on_loopback(
+async def test_metrics_request_with_another_host_name_is_refused(
     served: Served, host: str, status: int
 ) -> None:
-    """A web page whose host name resolves to 127.0.0.1 cannot read the figures."""
+    """A web page whose host name resolves to 127.0.0.1 cannot read the metrics."""
     found = await served.get(Host=host)
 
     assert found[0] == status
@@ -153,7 +153,7 @@ async def test_name_of_another_host_is_refused_on_loopback(
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.1\r\nx: " + b"y" * METRICS_REQUEST_BYTES_MAX, b"431"),
         (b"\r\n" * METRICS_REQUEST_BYTES_MAX, b"400"),
-        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # of TLS
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # A client starts a TLS connection.
         (b"GET /metrics HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
         (b"POST /metrics HTTP/1.0\r\nContent-Length: 9999999999999999999999\r\n\r\n", b"400"),
         (b"CONNECT x HTTP/1.0\r\n\r\n", b"404"),
@@ -161,7 +161,7 @@ async def test_name_of_another_host_is_refused_on_loopback(
         (b"GET /metrics HTTP/1.0\r\nUpgrade: h2c\r\nAccept: \xff\r\n\r\n", b"200"),
     ],
 )
-async def test_hostile_metrics_requests_are_answered_and_change_nothing(
+async def test_malformed_metrics_requests_are_answered_and_change_nothing(
     served: Served, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", served.port)
@@ -172,7 +172,7 @@ async def test_hostile_metrics_requests_are_answered_and_change_nothing(
     assert not caplog.records
 
 
-async def test_silent_clients_do_not_block_other_metrics_clients(served: Served) -> None:
+async def test_idle_clients_do_not_block_other_metrics_clients(served: Served) -> None:
     """If all connections are in use, the oldest waiting connection is closed."""
     streams = [
         await trio.open_tcp_stream("127.0.0.1", served.port) for _ in range(METRICS_CONNECTIONS_MAX)
@@ -192,12 +192,14 @@ async def test_silent_metrics_client_is_disconnected(
         assert await stream.receive_some() == b""
 
 
-async def test_metrics_port_in_use_is_named_in_the_error(served: Served) -> None:
+async def test_error_names_a_metrics_port_that_is_already_in_use(served: Served) -> None:
     with pytest.raises(SettingsError, match=rf"metrics=127.0.0.1:{served.port}: .*in use"):
         await MetricsServer("/m").listen(Address("127.0.0.1", served.port))
 
 
-async def test_bug_in_the_figures_does_not_end_the_metrics_server(nursery: trio.Nursery) -> None:
+async def test_bug_in_the_statistics_does_not_stop_the_metrics_server(
+    nursery: trio.Nursery,
+) -> None:
     async def collect() -> Mapping[str, Any]:
         raise ValueError
 

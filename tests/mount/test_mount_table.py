@@ -11,8 +11,8 @@ _LINES = [
 ]
 
 
-def test_mount_table_fields_are_parsed_around_optional_fields() -> None:
-    """Optional fields end at the dash, and escaped characters are decoded."""
+def test_mount_table_with_optional_fields_is_parsed() -> None:
+    """The optional fields end before the dash, and escaped characters are decoded."""
     root, ours, other = mount_table.parse(_LINES)
 
     assert root.mountpoint == "/"
@@ -20,8 +20,8 @@ def test_mount_table_fields_are_parsed_around_optional_fields() -> None:
     assert other.fs_type == "fuse.sshfs"
 
 
-def test_flags_of_the_topmost_mount_are_returned() -> None:
-    """The flags of a mountpoint are those of its last mount."""
+def test_mount_flags_are_those_of_the_topmost_mount() -> None:
+    """If several filesystems are mounted on one path, the flags are those of the last mount."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
     again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
@@ -35,8 +35,8 @@ def test_flags_of_the_topmost_mount_are_returned() -> None:
     assert mount_table.flags(moved, _LINES, anywhere=True) == first
 
 
-def test_path_is_resolved_without_access_to_the_mountpoint(tmp_path: Path) -> None:
-    """A path is resolved above its mountpoint only, because an access may hang."""
+def test_path_of_a_mount_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> None:
+    """Only the part of a path above the mountpoint is resolved, because the mount may hang."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -44,11 +44,11 @@ def test_path_is_resolved_without_access_to_the_mountpoint(tmp_path: Path) -> No
     assert mount_table.resolve(Path("/")) == "/"
 
 
-def test_unmounted_path_is_not_found(tmp_path: Path) -> None:
+def test_unmounted_path_is_not_in_the_mount_table(tmp_path: Path) -> None:
     assert mount_table.find(str(tmp_path)) is None
 
 
-def test_mount_of_another_filesystem_type_is_not_found() -> None:
-    """Only mounts of s3fs-meta are found, and not /proc."""
+def test_mount_search_ignores_other_filesystem_types() -> None:
+    """The search finds only mounts of s3fs-meta, so it does not find /proc."""
     assert mount_table.find("/proc") is None
     assert any(one.mountpoint == "/proc" for one in mount_table.read())

@@ -1,4 +1,4 @@
-"""The past tree that a clone request refers to."""
+"""The search for the past tree that a clone request refers to."""
 
 import os
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ Found = tuple[Txg, Attributes]
 
 
 class Sources:
-    """The sources of one mount, with a file ``d/f`` that is uploaded and then removed."""
+    """The clone sources of one mount."""
 
     def __init__(self, volume: Volume, copier: Copier) -> None:
         session = volume.session
@@ -44,7 +44,7 @@ class Sources:
 
 @asynccontextmanager
 async def shipped(volume: Volume) -> AsyncIterator[tuple[Sources, Txg, Ino]]:
-    """Upload a file and then its removal; yield the sources, the first txg and the inode."""
+    """Upload a file, and then its removal; yield the sources and the file's txg and inode."""
     async with volume.mounted() as fs:
         directory = make_directory(fs, b"d")
         ino = make_file(fs, b"f", directory)
@@ -63,7 +63,7 @@ async def volume(tmp_path: Any) -> Volume:
     return made
 
 
-async def test_past_path_and_past_inode_find_the_same_file(volume: Volume) -> None:
+async def test_clone_source_can_be_given_by_past_path_or_inode(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         names = ["d", "f"]
@@ -80,7 +80,7 @@ async def test_past_path_and_past_inode_find_the_same_file(volume: Volume) -> No
         assert (top, attributes.ino) == (txg, ROOT_INO)
 
 
-async def test_clone_of_the_present_uploads_all_changes_first(volume: Volume) -> None:
+async def test_clone_of_the_current_state_uploads_all_changes_first(volume: Volume) -> None:
     async with volume.mounted() as fs:
         sources = Sources(volume, Copier(fs, volume.session))
         made = make_file(fs, b"new")
@@ -101,7 +101,7 @@ async def test_clone_of_the_present_uploads_all_changes_first(volume: Volume) ->
         {"top": 1, "names": [], "at": {"when": 1}},
     ],
 )
-async def test_malformed_past_source_is_refused(volume: Volume, source: dict[str, Any]) -> None:
+async def test_malformed_clone_source_is_refused(volume: Volume, source: dict[str, Any]) -> None:
     async with shipped(volume) as (sources, _txg, _ino):
         with pytest.raises(UsageError):
             await sources.find(**source)
@@ -115,13 +115,15 @@ async def test_malformed_past_source_is_refused(volume: Volume, source: dict[str
         {"text": "3000-01-01", "time_ns": 1 << 62},
     ],
 )
-async def test_absent_point_in_time_is_refused(volume: Volume, at: dict[str, Any]) -> None:
+async def test_clone_from_a_missing_point_in_time_is_refused(
+    volume: Volume, at: dict[str, Any]
+) -> None:
     async with shipped(volume) as (sources, _txg, _ino):
         with pytest.raises(SettingsError, match="not retained"):
             await sources.find(top=1, names=[], at=at)
 
 
-async def test_path_that_did_not_exist_at_the_txg_is_refused(volume: Volume) -> None:
+async def test_clone_of_a_path_that_did_not_exist_at_the_txg_is_refused(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, _ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         for names in (["d", "g"], ["d", "f", "g"], [os.fsdecode(b"\xff")]):

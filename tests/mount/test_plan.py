@@ -35,7 +35,7 @@ def test_mount_plan_has_the_given_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
 def test_invalid_value_of_a_mount_option_is_refused(tmp_path: Path, text: str) -> None:
-    """An invalid value of a mount option is refused, and no file is created."""
+    """An invalid value of a mount option is refused before any file is created."""
     with pytest.raises(UsageError):
         make_plan(URL, tmp_path, parse_mount_options([f"cachedir={tmp_path}", text]))
 
@@ -43,7 +43,7 @@ def test_invalid_value_of_a_mount_option_is_refused(tmp_path: Path, text: str) -
 
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
-def test_mount_with_a_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
+def test_mount_plan_refuses_an_invalid_url(tmp_path: Path, url: str) -> None:
     """The error about a wrong URL shows the valid forms of a URL."""
     with pytest.raises(UsageError, match=r"local:///(absolute/path|srv/store$)"):
         make_plan(url, tmp_path, MountOptions())
@@ -61,14 +61,16 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
         make_plan(URL, Path("/proc"), MountOptions())
 
 
-def test_mount_that_hides_entries_gives_a_warning(tmp_path: Path) -> None:
+def test_mount_on_a_non_empty_directory_causes_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     [warning] = make_plan(URL, tmp_path, MountOptions()).warnings
     assert "is not empty" in warning
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_passphrase_file_readable_by_others_gives_a_warning(tmp_path: Path, mode: int) -> None:
+def test_passphrase_file_readable_by_other_users_causes_a_mount_warning(
+    tmp_path: Path, mode: int
+) -> None:
     file, mountpoint = tmp_path / "secret", tmp_path / "mnt"
     file.write_text("secret")
     file.chmod(mode)
@@ -85,8 +87,10 @@ def test_passphrase_file_readable_by_others_gives_a_warning(tmp_path: Path, mode
         ("synchronous=off", "even fsynced ones"),
     ],
 )
-def test_weak_durability_gives_a_warning(tmp_path: Path, text: str, expected: str) -> None:
-    """Each option that weakens durability gives one warning."""
+def test_options_that_weaken_durability_cause_a_warning(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """Each option that weakens durability causes one warning."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -99,7 +103,7 @@ def test_weak_durability_gives_a_warning(tmp_path: Path, text: str, expected: st
 def test_options_of_the_previous_release_are_accepted_with_a_warning(
     tmp_path: Path, text: str
 ) -> None:
-    """An option that no longer has an effect gives one warning and changes nothing in the plan."""
+    """An option without effect causes one warning, and does not change the plan."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -107,12 +111,12 @@ def test_options_of_the_previous_release_are_accepted_with_a_warning(
     assert plan.fuse == make_plan(URL, tmp_path, MountOptions()).fuse
 
 
-def test_default_mount_options_give_no_warning(tmp_path: Path) -> None:
+def test_default_mount_options_cause_no_warning(tmp_path: Path) -> None:
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
 
 
-def test_too_long_state_directory_is_refused(tmp_path: Path) -> None:
-    """A state directory with a too long name gives an error that names --cachedir."""
+def test_state_directory_with_a_too_long_path_is_refused(tmp_path: Path) -> None:
+    """If the path of the state directory is too long, the error advises --cachedir."""
     options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
 
     with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
@@ -148,15 +152,15 @@ def test_default_mount_options_equal_the_default_pragmas() -> None:
         ("page_size", pragmas.PAGE_SIZES),
     ],
 )
-def test_mount_option_accepts_every_value_of_its_pragma(
+def test_mount_options_accept_every_value_of_their_pragma(
     word: str, values: tuple[str | int, ...]
 ) -> None:
     for value in values:
         assert BY_WORD[word].parse(word, str(value)) == value
 
 
-def test_mount_at_a_txg_is_read_only_and_has_its_own_state(tmp_path: Path) -> None:
-    """A mount with txg= is read-only, and each of its mountpoints has its own state directory."""
+def test_mount_of_a_past_txg_is_read_only_and_has_separate_local_state(tmp_path: Path) -> None:
+    """A mount with txg= is read-only, and has a separate state directory for each mountpoint."""
     cachedir = f"cachedir={tmp_path}"
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
@@ -176,7 +180,7 @@ def test_mount_at_a_txg_is_read_only_and_has_its_own_state(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("address", "is_announced"), [("9105", False), ("[::1]:1", False), ("0.0.0.0:1", True)]
 )
-def test_metrics_address_open_to_other_hosts_gives_a_warning(
+def test_metrics_address_open_to_other_hosts_causes_a_warning(
     tmp_path: Path, address: str, is_announced: bool
 ) -> None:
     (tmp_path / "m").mkdir()

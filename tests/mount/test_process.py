@@ -1,4 +1,4 @@
-"""The process of a mount: its limit of open files, its garbage collection, and systemd."""
+"""The process of a mount: its limit of open files, garbage collection, and systemd."""
 
 import gc
 import resource
@@ -27,7 +27,7 @@ def bounds() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("soft", [1024, OPEN_FILES_WANTED])
 def test_low_limit_of_open_files_is_raised_at_mount(bounds: tuple[int, int], soft: int) -> None:
-    """The soft limit of open files is raised to the wanted number."""
+    """At mount, the soft limit of open files is raised to the number that the mount needs."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, bounds[1]))
 
     process.raise_open_files()
@@ -35,8 +35,8 @@ def test_low_limit_of_open_files_is_raised_at_mount(bounds: tuple[int, int], sof
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (OPEN_FILES_WANTED, bounds[1])
 
 
-def test_higher_limit_of_open_files_is_kept(bounds: tuple[int, int]) -> None:
-    """A higher limit of open files, set by the administrator, is kept."""
+def test_higher_limit_of_open_files_is_not_lowered(bounds: tuple[int, int]) -> None:
+    """A higher limit of open files that the administrator has set is kept."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_WANTED + 1, bounds[1]))
 
     process.raise_open_files()
@@ -60,14 +60,14 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def thaw() -> Iterator[None]:
-    """Unfreeze the garbage collector before the test, and freeze it again afterwards."""
+    """Let the garbage collector visit all objects during the test."""
     gc.unfreeze()
     yield
     gc.freeze()
 
 
-def test_objects_from_the_start_are_exempt_from_garbage_collection() -> None:
-    """After the start, garbage collections visit only objects that were made later."""
+def test_python_objects_created_at_startup_are_exempt_from_garbage_collection() -> None:
+    """Garbage collections visit only objects that were made after the start."""
     garbage = weakref.ref(Node())
     process.exempt_objects()
 
@@ -76,7 +76,7 @@ def test_objects_from_the_start_are_exempt_from_garbage_collection() -> None:
     assert len(gc.get_objects()) < 1000
 
 
-def test_objects_made_after_the_start_are_garbage_collected() -> None:
+def test_python_objects_created_after_startup_are_garbage_collected() -> None:
     """Reference cycles that are made after the start are collected."""
     process.exempt_objects()
     later = weakref.ref(Node())
@@ -108,7 +108,7 @@ def test_daemon_sends_its_state_to_systemd(tmp_path: Path) -> None:
         assert listener.recv(100) == b"READY=1"
 
 
-def test_abstract_socket_of_systemd_is_supported() -> None:
+def test_daemon_supports_an_abstract_notify_socket() -> None:
     """An address of systemd that begins with @ is an abstract socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("")  # The kernel chooses an abstract socket name.
@@ -118,7 +118,7 @@ def test_abstract_socket_of_systemd_is_supported() -> None:
         assert listener.recv(100) == b"STOPPING=1"
 
 
-def test_notify_without_a_socket_is_ignored(tmp_path: Path) -> None:
-    """Without a socket of systemd the daemon sends nothing."""
+def test_daemon_sends_no_state_without_a_systemd_socket(tmp_path: Path) -> None:
+    """Without a socket of systemd, the daemon sends no message."""
     assert not notify("READY=1", "")
     assert not notify("READY=1", str(tmp_path / "missing"))

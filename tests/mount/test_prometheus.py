@@ -1,4 +1,4 @@
-"""Figures as metrics, read by the parsers of prometheus_client."""
+"""Statistics as metrics, read by the parsers of prometheus_client."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def _values(families: Iterable[Metric], **labels: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-def test_prometheus_parsers_read_the_figures(open_metrics: bool) -> None:
+def test_prometheus_parsers_can_read_the_metrics(open_metrics: bool) -> None:
     found = _parsed(open_metrics=open_metrics)
     values = _values(found.values(), mountpoint="/b")
 
@@ -75,7 +75,7 @@ def test_prometheus_parsers_read_the_figures(open_metrics: bool) -> None:
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-def test_times_of_requests_are_a_cumulative_histogram(open_metrics: bool) -> None:
+def test_request_latencies_are_exported_as_a_cumulative_histogram(open_metrics: bool) -> None:
     family = _parsed(open_metrics=open_metrics)["s3fs_meta_request_duration_seconds"]
     buckets = {
         sample.labels["le"]: sample.value
@@ -92,7 +92,7 @@ def test_times_of_requests_are_a_cumulative_histogram(open_metrics: bool) -> Non
 
 
 def test_metric_names_follow_the_prometheus_conventions() -> None:
-    """Each metric name ends with its unit, and only names of counters end with ``_total``."""
+    """Each metric name ends with its unit, and only counters have the suffix ``_total``."""
     families = _parsed(open_metrics=True)
 
     assert all(name.startswith("s3fs_meta_") for name in families)
@@ -104,8 +104,8 @@ def test_metric_names_follow_the_prometheus_conventions() -> None:
         assert one.documentation.endswith(".")
 
 
-def test_unknown_figures_have_no_sample() -> None:
-    """An unknown time is not shown as 1970, nor an unknown remainder as 0."""
+def test_unknown_values_have_no_prometheus_sample() -> None:
+    """An unknown time is not shown as 1970, and an unknown remainder is not shown as 0."""
     values = _values(_parsed(open_metrics=True).values(), mountpoint="/a")
 
     assert "s3fs_meta_upload_left_seconds" not in values
@@ -113,8 +113,8 @@ def test_unknown_figures_have_no_sample() -> None:
     assert "s3fs_meta_kernel_age_seconds" not in values
 
 
-def test_each_kind_of_state_and_error_has_a_sample() -> None:
-    """A state or error that does not apply now has the value 0, so that rules find it."""
+def test_each_mount_state_and_error_kind_has_a_prometheus_sample() -> None:
+    """A state or error that does not apply has a sample with the value 0, for alert rules."""
     families = _parsed(open_metrics=True).values()
 
     states = {state: _values(families, mountpoint="/a", state=state) for state in STATES}
@@ -125,7 +125,7 @@ def test_each_kind_of_state_and_error_has_a_sample() -> None:
     assert _values(families, mountpoint="/a", work="locking") == {"s3fs_meta_tree_names_left": 0}
 
 
-def test_mount_that_does_not_answer_is_reported_only_as_down() -> None:
+def test_metrics_report_a_mount_that_does_not_answer_as_down() -> None:
     families = _parsed(open_metrics=True).values()
 
     assert _values(families, mountpoint="/c") == {"s3fs_meta_up": 0}
@@ -145,8 +145,8 @@ def test_commands_start_without_importing_prometheus_client() -> None:
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-def test_mountpoint_that_is_not_utf8_does_not_break_the_page(open_metrics: bool) -> None:
-    """One mountpoint that is not UTF-8 does not break the page of all mounts."""
+def test_metrics_page_can_be_parsed_if_a_mountpoint_is_not_utf8(open_metrics: bool) -> None:
+    """The page of all mounts can be parsed even if one mountpoint is not UTF-8."""
     strange = os.fsdecode(b"/m\xff\n")
     page = text(
         [*READINGS, MountFigures(strange, FIGURES | {"url": strange})], open_metrics=open_metrics

@@ -1,4 +1,4 @@
-"""``mount -o remount``: its options, and its request to the daemon."""
+"""``mount -o remount``: the accepted options, and the request to the daemon."""
 
 from pathlib import Path
 
@@ -24,15 +24,15 @@ _FLAGS = Flags(
 MADE = "commit=3,noatime,cachedir=/var/tmp/state,at_least=4:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa,allow_other"
 
 
-def test_remount_is_found_only_as_a_separate_option() -> None:
-    """The word remount is recognised as an option, but not inside another option."""
+def test_word_remount_is_recognised_only_as_a_separate_option() -> None:
+    """The word remount inside another option does not cause a remount."""
     assert remount.asks_for_it(["ro,remount"])
     assert remount.asks_for_it(["ro", "remount,commit=3"])
     assert not remount.asks_for_it(["ro", "x-remount,profile=remount"])
 
 
-def test_kernel_flags_of_a_remount_are_ignored() -> None:
-    """mount(8) repeats the flags of the kernel; all other options are parsed."""
+def test_kernel_flags_passed_to_a_remount_are_ignored() -> None:
+    """mount(8) also passes the flags of the kernel; only other options are parsed."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
     given = remount.given_by([words], _FLAGS)
@@ -44,7 +44,7 @@ def test_kernel_flags_of_a_remount_are_ignored() -> None:
     }
 
 
-def test_unknown_option_of_a_remount_is_refused_by_name() -> None:
+def test_remount_error_names_an_unknown_option() -> None:
     with pytest.raises(UsageError, match="xyzzy"):
         remount.given_by(["remount,ro,xyzzy"], _FLAGS)
 
@@ -75,7 +75,7 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
 
 
 async def test_writer_can_be_remounted_read_only_and_writable_again(power: Power) -> None:
-    """A remount to the other mode changes the kernel's flag; a remount without a mode does not."""
+    """A remount with ro or rw changes the kernel's read-only flag; any other remount keeps it."""
     async with power.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
@@ -91,7 +91,7 @@ async def test_remount_accepts_the_current_options(power: Power) -> None:
 @pytest.mark.parametrize(
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
-async def test_remount_refuses_other_options_by_name(power: Power, word: str) -> None:
+async def test_remount_error_names_each_option_that_cannot_change(power: Power, word: str) -> None:
     """The error says that a remount changes only ro and rw."""
     async with power.session() as session:
         with pytest.raises(
@@ -100,7 +100,7 @@ async def test_remount_refuses_other_options_by_name(power: Power, word: str) ->
             await _ask(session, read_only=True, words=word)
 
 
-async def test_mount_made_read_only_cannot_be_remounted_writable(power: Power) -> None:
+async def test_mount_created_read_only_refuses_remount_read_write(power: Power) -> None:
     """A mount made with ro has no lease, so a remount with rw is refused."""
     async with power.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
@@ -109,7 +109,7 @@ async def test_mount_made_read_only_cannot_be_remounted_writable(power: Power) -
 
 
 async def test_remount_of_a_follower_changes_nothing(power: Power) -> None:
-    """A remount of a follower with rw is refused, and the error names promote."""
+    """A remount of a follower with rw is refused, and the error advises promote."""
     async with power.session() as writer:
         await writer.flush()
         async with following(power) as (session, _listener):
@@ -118,7 +118,7 @@ async def test_remount_of_a_follower_changes_nothing(power: Power) -> None:
                 await _ask(session, read_only=False)
 
 
-async def test_degraded_mount_cannot_be_remounted_writable(power: Power) -> None:
+async def test_degraded_mount_refuses_remount_read_write(power: Power) -> None:
     """The option rw is refused with the reason why the mount is degraded."""
     async with power.session() as session:
         session.status.degrade("the disk refused to sync")
@@ -142,8 +142,8 @@ async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
         assert seen == [(True, False), (False, True), (False, False)]
 
 
-def test_equivalent_values_of_options_are_equal() -> None:
-    """Equal points in time and equal paths count as equal, however they are written."""
+def test_equivalent_option_values_are_recognised_as_equal() -> None:
+    """Two spellings of the same point in time or the same path are equal."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

@@ -11,16 +11,16 @@ from s3fs_meta.mount.limits import REQUESTERS_SHOWN_MAX
 from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked, supplementary_groups
 
 SECOND_NS = 10**9
-NO_THREAD = 2**22  # above the largest possible PID
+NO_THREAD = 2**22  # This number is above the largest possible PID.
 
 
 def _copy(*senders: tuple[int, int]) -> Recent:
-    """Return a copy of the requests of one second ago."""
+    """Return a recorded list of requests that were sent one second ago."""
     content = b"".join(struct.pack("=QII", 9 * SECOND_NS, *one) for one in senders)
     return Recent(10 * SECOND_NS, len(senders), content)
 
 
-def test_requests_of_threads_count_for_their_process() -> None:
+def test_kernel_requests_of_threads_are_counted_for_their_process() -> None:
     found: list[dict[str, Any]] = []
 
     def find() -> None:
@@ -37,7 +37,7 @@ def test_requests_of_threads_count_for_their_process() -> None:
     assert found[0]["span_s"] == 5
 
 
-def test_list_of_requesters_is_sorted_and_bounded() -> None:
+def test_list_of_processes_with_the_most_requests_is_sorted_and_limited() -> None:
     many = [(NO_THREAD + number, 0) for number in range(100)]
 
     found = ranked(_copy(*many, (NO_THREAD + 50, 0)), 5)
@@ -47,16 +47,16 @@ def test_list_of_requesters_is_sorted_and_bounded() -> None:
     assert found["requests"] == 101
 
 
-def test_ended_processes_and_those_without_a_pid_are_labelled() -> None:
+def test_requests_of_exited_and_unknown_processes_are_labelled() -> None:
     assert process_of(Sender(NO_THREAD, 7)) == Process(NO_THREAD, "(ended)", 7)
     assert process_of(Sender(0, 7)) == Process(None, "(in another process namespace)", 7)
     assert process_of(Sender(0, None)) == Process(None, WRITE_BACK, None)
 
 
-def test_groups_of_a_process_equal_those_of_getgroups() -> None:
+def test_supplementary_groups_read_from_proc_equal_getgroups() -> None:
     assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
 
 
-def test_ended_process_has_no_groups() -> None:
+def test_exited_process_has_no_supplementary_groups() -> None:
     """A process that has exited since its request has no supplementary groups."""
     assert supplementary_groups(2**22 + 1) == frozenset()

@@ -1,4 +1,4 @@
-"""The parts of one mount, and their options."""
+"""One mount with all its parts and options."""
 
 import os
 import signal
@@ -17,10 +17,10 @@ from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
 
-def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
-    """The error of a refused mount has the message that libfuse wrote to the daemon's log.
+def test_error_of_a_failed_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
+    """The error of a refused mount contains the message that libfuse wrote to the daemon's log.
 
-    Messages of earlier mounts are not quoted.
+    Messages of earlier mounts in the log are not quoted.
     """
     log = tmp_path / "mount.log"
     log.write_text("fuse: of an earlier mount\n")
@@ -45,7 +45,7 @@ def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_refused_mount_advises_on_the_fuse_device_and_fusermount3(
+def test_error_of_a_failed_mount_mentions_the_fuse_device_and_fusermount3(
     tmp_path: Path, written: str, advice: str
 ) -> None:
     log = tmp_path / "mount.log"
@@ -60,8 +60,10 @@ def test_refused_mount_advises_on_the_fuse_device_and_fusermount3(
 
 
 @pytest.mark.mount
-def test_mount_applies_its_options(program: Program, place: Place) -> None:
-    """The mount has the given capacity, owner and mode, and a control socket."""
+def test_mount_has_the_capacity_owner_and_mode_of_its_options(
+    program: Program, place: Place
+) -> None:
+    """The mount has the given capacity, owner and mode, and creates a control socket."""
     options = "capacity=1G,uid=12,gid=13,umask=027"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
@@ -80,7 +82,7 @@ def test_mount_applies_its_options(program: Program, place: Place) -> None:
 def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A mount after fusermount3 -u waits for the previous daemon and begins the next epoch."""
+    """After fusermount3 -u, a new mount waits for the previous daemon and begins a new epoch."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(20_000_000))
     (tmp_path / "again").mkdir()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
@@ -97,7 +99,7 @@ def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
 def test_mount_does_not_replace_a_running_mount(
     program: Program, mounted: Place, tmp_path: Path, again: list[str]
 ) -> None:
-    """A running mount is recognised even by a mount with another state directory."""
+    """A running mount is recognised even if the new mount has another state directory."""
     (mounted.mountpoint / "f").write_text("served")
     words = [word if word != "other" else str(tmp_path / "other") for word in again]
 
@@ -109,7 +111,9 @@ def test_mount_does_not_replace_a_running_mount(
 
 
 @pytest.mark.mount
-def test_mount_with_a_used_metrics_port_changes_nothing(program: Program, place: Place) -> None:
+def test_mount_fails_before_any_change_if_the_metrics_port_is_in_use(
+    program: Program, place: Place
+) -> None:
     """If the port of the metrics is in use, the mount fails before it acquires the lease."""
     before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*")}
     with socket.create_server(("127.0.0.1", 0)) as used:
@@ -122,8 +126,10 @@ def test_mount_with_a_used_metrics_port_changes_nothing(program: Program, place:
 
 
 @pytest.mark.mount
-def test_mount_of_the_past_keeps_the_list_of_known_points(program: Program, place: Place) -> None:
-    """A mount of the past does not drop later points from the list of known points."""
+def test_mount_of_a_point_in_time_keeps_the_list_of_known_points(
+    program: Program, place: Place
+) -> None:
+    """After a mount of the past, later points in time are still in the list of known points."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
     program.ok("umount", place.mountpoint)
@@ -138,7 +144,9 @@ def test_mount_of_the_past_keeps_the_list_of_known_points(program: Program, plac
 
 
 @pytest.mark.mount
-def test_dead_mount_stays_until_the_next_mount_succeeds(program: Program, mounted: Place) -> None:
+def test_mountpoint_of_a_killed_daemon_stays_occupied_until_the_next_mount_succeeds(
+    program: Program, mounted: Place
+) -> None:
     """If the next mount fails, the dead mount still prevents writes below its mountpoint."""
     mountpoint, hidden = mounted.mountpoint, mounted.bucket.with_name("hidden")
     with (mountpoint / "f").open("w") as file:

@@ -1,4 +1,4 @@
-"""Opening and closing of the store that a command uses."""
+"""Opening and closing the store for a command."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.objects.urls import S3Options
 
 
-async def test_store_is_open_within_its_context(tmp_path: Path) -> None:
-    """The store is open within the context, whose exceptions are not changed."""
+async def test_store_is_open_within_its_context_manager(tmp_path: Path) -> None:
+    """The store is open within the context, and an exception in the context is not changed."""
     url = f"local://{tmp_path}"
 
     async def use() -> None:
@@ -28,7 +28,7 @@ async def test_store_is_open_within_its_context(tmp_path: Path) -> None:
         await use()
 
 
-async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
+async def test_missing_bucket_directory_is_refused(tmp_path: Path) -> None:
     """Only mkfs creates a missing bucket directory."""
     with pytest.raises(NotAFilesystemError, match="mount its disk"):
         async with opened_store(f"local://{tmp_path}/missing", S3Options()):
@@ -46,8 +46,10 @@ async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
         (UsageError("no such option"), False),
     ],
 )
-async def test_error_about_a_store_names_the_store_once(error: S3fsError, is_named: bool) -> None:
-    """An error in an exception group also names the store exactly once."""
+async def test_store_error_names_the_url_of_the_store_once(
+    error: S3fsError, is_named: bool
+) -> None:
+    """The URL is added to an error in an exception group, unless the error contains it."""
     before = str(error)
 
     with pytest.RaisesGroup(type(error)), naming_store("local:///b"):
@@ -57,8 +59,8 @@ async def test_error_about_a_store_names_the_store_once(error: S3fsError, is_nam
     assert (str(error), error.message) == 2 * ((f"local:///b: {before}" if is_named else before),)
 
 
-def test_advised_command_has_the_s3_options_of_the_failed_command() -> None:
-    """An advised command for the store's URL gets the S3 options of the failed command."""
+def test_suggested_command_has_the_s3_options_of_the_failed_command() -> None:
+    """The S3 options of the failed command are added to advised commands for the same URL."""
     options = S3Options("http://nas:9000", None, "my profile")
     error = NotAFilesystemError("s3://bucket/home")
 
@@ -89,8 +91,8 @@ def test_advised_command_has_the_s3_options_of_the_failed_command() -> None:
         ("mount -o ro; fsck", "mount -o ro; fsck"),
     ],
 )
-def test_advised_fsck_command_includes_the_url(text: str, expected: str) -> None:
-    """An advised fsck command without a URL gets the URL of the store."""
+def test_suggested_fsck_command_includes_the_url(text: str, expected: str) -> None:
+    """The URL of the store is added to an advised fsck command that has no URL."""
     url = "s3://bucket/home"
 
     assert with_options(text.format(url=url), url) == expected.format(url=url)

@@ -25,7 +25,7 @@ def figures(
     age_s: float = 0,
     error: str = "",
 ) -> dict[str, Any]:
-    """Return figures of a mount for the status text."""
+    """Return statistics of a mount for the status text."""
     return {
         "state": state,
         "why": why,
@@ -37,14 +37,14 @@ def figures(
 
 
 class Manager:
-    """A service manager: its socket and the received messages."""
+    """A service manager with its socket and the received messages."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self.shown = figures()
 
     def supervisor(self) -> Supervisor:
-        """Return a supervisor that reports the current figures."""
+        """Return a supervisor that reports the current statistics."""
         return Supervisor(lambda: self.shown)
 
     def received(self) -> list[list[str]]:
@@ -59,7 +59,7 @@ class Manager:
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
-    """Return a service manager whose socket is in the environment; it expects no watchdog."""
+    """Return a service manager with its socket in the environment and without a watchdog."""
     path = str(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", path)
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
@@ -85,16 +85,16 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
         (figures("degraded", "disk full"), "degraded; disk full; everything is in the bucket"),
     ],
 )
-def test_service_status_is_one_line(shown: dict[str, Any], text: str) -> None:
+def test_status_text_for_systemd_is_one_line(shown: dict[str, Any], text: str) -> None:
     assert status_text(shown) == text
 
 
-def test_service_status_truncates_a_long_error() -> None:
+def test_status_text_for_systemd_truncates_a_long_error() -> None:
     assert len(status_text(figures(error="x" * 10_000))) == SUPERVISED_CHARS_MAX
 
 
-def test_path_that_is_not_utf8_is_sent_as_text(manager: Manager) -> None:
-    """A path that is not UTF-8 is escaped, because a service manager would ignore it."""
+def test_status_text_for_systemd_escapes_a_path_that_is_not_utf8(manager: Manager) -> None:
+    """A path that is not UTF-8 is escaped, because systemd would ignore the message."""
     manager.shown = figures("degraded", os.fsdecode(b"disk of /\xff full"))
     manager.supervisor().report()
 
@@ -102,7 +102,7 @@ def test_path_that_is_not_utf8_is_sent_as_text(manager: Manager) -> None:
     assert status.startswith("STATUS=degraded; disk of /\\udcff full")
 
 
-def test_watchdog_for_this_process_is_found() -> None:
+def test_systemd_watchdog_for_this_process_is_used() -> None:
     assert watchdog_s({"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "7"}, 7) == 4.0
     assert watchdog_s({"WATCHDOG_USEC": "4000000"}, 7) == 4.0
 
@@ -116,11 +116,11 @@ def test_watchdog_for_this_process_is_found() -> None:
         {"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "8"},
     ],
 )
-def test_watchdog_for_another_process_is_ignored(environment: dict[str, str]) -> None:
+def test_systemd_watchdog_for_another_process_is_ignored(environment: dict[str, str]) -> None:
     assert watchdog_s(environment, 7) is None
 
 
-async def test_watchdog_message_is_sent_at_half_of_the_limit(
+async def test_watchdog_message_is_sent_at_half_of_the_watchdog_interval(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With a watchdog limit of 4 s, a message is sent every 2 s."""
@@ -131,7 +131,7 @@ async def test_watchdog_message_is_sent_at_half_of_the_limit(
     assert manager.received() == [["WATCHDOG=1", f"STATUS={IDLE}"], ["WATCHDOG=1"], ["WATCHDOG=1"]]
 
 
-async def test_changed_status_is_sent_without_a_watchdog(
+async def test_changed_status_is_sent_to_systemd_even_without_a_watchdog(
     manager: Manager, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Without a watchdog, a message is sent only if the status has changed."""
@@ -148,14 +148,16 @@ async def test_changed_status_is_sent_without_a_watchdog(
     assert manager.received() == [["STATUS=degraded; disk full; everything is in the bucket"]]
 
 
-async def test_supervisor_ends_without_a_service_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_supervisor_task_returns_at_once_without_a_service_manager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
 
     await Supervisor(figures).run()
 
 
-def test_unmount_requests_more_time_while_uploads_succeed(manager: Manager) -> None:
-    """During unmount more time is requested only while the bucket accepts uploads."""
+def test_unmount_asks_systemd_for_more_time_while_uploads_succeed(manager: Manager) -> None:
+    """During an unmount, more time is requested only while the bucket accepts uploads."""
     supervisor = manager.supervisor()
     supervisor.ready()
     supervisor.ending()
@@ -173,10 +175,10 @@ def test_unmount_requests_more_time_while_uploads_succeed(manager: Manager) -> N
     ]
 
 
-def test_stalled_service_manager_delays_messages_and_loses_none(
+def test_messages_to_a_stalled_service_manager_are_delayed_but_not_lost(
     manager: Manager,
 ) -> None:
-    """Messages that a stalled service manager does not accept are sent later, once."""
+    """Messages that a stalled service manager did not accept are sent later, but only once."""
     while process.notify("x"):
         pass
     supervisor = manager.supervisor()
@@ -206,7 +208,7 @@ class Shown:
         self.lines.append((what, done, total))
 
     def ask(self, prompt: str) -> str:
-        """Return an answer."""
+        """Return an answer that contains the question."""
         return f"answer to {prompt}"
 
     def ready(self) -> None:
@@ -214,8 +216,8 @@ class Shown:
         self.lines.append("ready")
 
 
-def test_progress_of_a_slow_start_requests_more_time(manager: Manager) -> None:
-    """During a slow start each percent of progress requests more time once."""
+def test_slow_start_asks_systemd_for_more_time_after_each_percent(manager: Manager) -> None:
+    """During a slow start, each percent of progress requests more time exactly once."""
     shown = Shown()
     front = SupervisedFront(shown)
     front.notice("restoring")

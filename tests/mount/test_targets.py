@@ -1,4 +1,4 @@
-"""The search for local state by a URL or a mountpoint."""
+"""The search for the local state of a URL or a mountpoint."""
 
 import json
 import os
@@ -23,8 +23,8 @@ def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def test_each_url_has_one_state_directory(cachedir: Path, tmp_path: Path) -> None:
-    """The state directory of a URL is always the same, and differs from that of another URL."""
+def test_every_url_has_exactly_one_state_directory(cachedir: Path, tmp_path: Path) -> None:
+    """A URL always has the same state directory, and two URLs have different directories."""
     assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
     assert targets.of_url("local:///a", None).state != targets.of_url("local:///b", None).state
     assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path
@@ -33,7 +33,7 @@ def test_each_url_has_one_state_directory(cachedir: Path, tmp_path: Path) -> Non
 def test_unmounted_daemon_that_still_uploads_is_found_by_its_mountpoint(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """After fusermount3 -u only the daemon's note names the mountpoint."""
+    """After fusermount3 -u, only the daemon's mount note contains the mountpoint."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
 
     note = targets.write_note(targets.Target("local:///a", tmp_path / "elsewhere"), mounted)
@@ -44,8 +44,10 @@ def test_unmounted_daemon_that_still_uploads_is_found_by_its_mountpoint(
     assert place in targets.all_mounted()
 
 
-def test_outcome_of_a_mount_is_kept_for_a_limited_time(cachedir: Path, tmp_path: Path) -> None:
-    """The note with the outcome of a mount is removed after a limited time."""
+def test_outcome_of_a_finished_mount_is_kept_for_a_limited_time(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """The mount note that contains the outcome of a mount is removed after a limited time."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -60,10 +62,10 @@ def test_outcome_of_a_mount_is_kept_for_a_limited_time(cachedir: Path, tmp_path:
     assert not note.exists()
 
 
-def test_outcome_of_a_mount_is_read_only_from_the_note_of_its_daemon(
+def test_outcome_of_a_finished_mount_is_not_read_from_the_note_of_another_daemon(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """The outcome is not read from a note of another daemon with the same process id."""
+    """The outcome is not read from the note of another daemon with the same process id."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -78,7 +80,7 @@ def test_outcome_of_a_mount_is_read_only_from_the_note_of_its_daemon(
     assert targets.outcome_of(place) is None
 
 
-def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
+def test_mount_note_of_a_killed_daemon_is_removed(cachedir: Path, tmp_path: Path) -> None:
     """A command that reads the note of a killed daemon removes it, and so does the next mount."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
@@ -104,7 +106,7 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
     assert not left.exists()
 
 
-def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
+def test_incomplete_mount_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
     """Incomplete notes are removed; other files in the directory are kept."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
@@ -118,7 +120,9 @@ def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> Non
     assert all(place.state.parent != notes for place in targets.all_mounted())
 
 
-def test_only_the_latest_notes_of_ended_mounts_are_kept(cachedir: Path, tmp_path: Path) -> None:
+def test_only_the_latest_mount_notes_of_unmounted_filesystems_are_kept(
+    cachedir: Path, tmp_path: Path
+) -> None:
     """A host that mounts often keeps only a limited number of notes."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     own = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
@@ -139,10 +143,10 @@ def test_only_the_latest_notes_of_ended_mounts_are_kept(cachedir: Path, tmp_path
     assert own.exists()
 
 
-def test_pid_namespace_is_found_while_it_has_a_process() -> None:
+def test_pid_namespace_is_found_only_while_a_process_runs_in_it() -> None:
     """A PID namespace is found only while a process runs in it."""
     if os.geteuid() != 0:
-        pytest.skip("needs root")
+        pytest.skip("the test needs root privileges")
     command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo; read line"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as inner:
         assert inner.stdin is not None
@@ -156,8 +160,8 @@ def test_pid_namespace_is_found_while_it_has_a_process() -> None:
     assert number not in targets.inner_namespaces()
 
 
-def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
-    """Notes of a container that shared the directory are removed when the container has ended."""
+def test_mount_notes_of_pid_namespaces_without_processes_are_removed(tmp_path: Path) -> None:
+    """Notes of a container that shares the directory are removed after the container has exited."""
     for name in ("namespace-7", "namespace-8", "4194305"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1").touch()
@@ -168,8 +172,10 @@ def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "namespace-7" / "1").exists()
 
 
-def test_note_of_another_mount_namespace_is_kept_for_a_day(cachedir: Path, tmp_path: Path) -> None:
-    """A note is kept if its mount may exist in another mount namespace."""
+def test_record_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """A note is kept for a day if its mount may still exist in another mount namespace."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -196,12 +202,14 @@ def test_note_of_another_mount_namespace_is_kept_for_a_day(cachedir: Path, tmp_p
         "\xff",
     ],
 )
-def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text: str) -> None:
+def test_mount_note_in_an_unknown_format_is_ignored(
+    cachedir: Path, tmp_path: Path, text: str
+) -> None:
     """A note in an unknown format is ignored, and kept while its process runs."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
-    # above PID_MAX_LIMIT, so that no process has this id
+    # This id is above PID_MAX_LIMIT, so no process has it.
     (notes / "4194305").write_text(text, encoding="latin-1")
 
     assert all(place.state != Path("/s") for place in targets.all_mounted())
@@ -213,7 +221,7 @@ def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text
     assert (notes / str(os.getpid())).read_text(encoding="latin-1") == text
 
 
-def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -> None:
+def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Path) -> None:
     """A note with an unknown additional field can be read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
@@ -223,8 +231,10 @@ def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -
     assert targets.of_mountpoint(tmp_path, None).state == tmp_path / "s"
 
 
-def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_path: Path) -> None:
-    """A note has the start time of its daemon, because process ids are reused."""
+def test_mount_note_of_a_killed_daemon_matches_no_other_process(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """A note contains the start time of its daemon, because process ids are reused."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -237,7 +247,7 @@ def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_pa
 
 
 @pytest.mark.parametrize(("device", "url"), [("0:99", "local:///b"), ("0:98", "local:///a")])
-def test_note_identifies_the_mount_by_device_and_url(
+def test_mount_note_identifies_a_mount_by_device_and_url(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, url: str
 ) -> None:
     """A mount is identified by device and URL, because device numbers are reused."""
@@ -256,12 +266,12 @@ def test_note_identifies_the_mount_by_device_and_url(
 def test_mount_with_a_reused_device_number_is_recognised(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device number of an unmounted filesystem may be in use again during its upload."""
+    """While an unmounted daemon still uploads, a new mount may reuse its device number."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "s3://bucket/home")
     note = targets.write_note(targets.Target(mounted.source, tmp_path / "serving"), mounted)
     assert note is not None
     monkeypatch.setattr(mount_table, "find", lambda _path: mounted)
-    for pid in (os.getppid(), 1):  # running processes
+    for pid in (os.getppid(), 1):  # Both processes are running.
         former = json.loads(note.read_text()) | {
             "mountpoint": str(tmp_path / "former"),
             "state": str(tmp_path / "uploading"),
@@ -290,8 +300,10 @@ def test_command_without_a_target_uses_the_only_mount(
                 targets.only_mounted("--watch")
 
 
-def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path) -> None:
-    """A mount continues if its note cannot be written."""
+def test_failure_to_write_the_mount_note_does_not_stop_the_mount(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """If the mount note cannot be written, the mount continues without it."""
     cachedir.write_text("a file, not a directory")
 
     mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
@@ -299,7 +311,7 @@ def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path)
     assert targets.write_note(targets.Target("local:///a", tmp_path), mounted) is None
 
 
-def test_target_with_a_scheme_is_a_url(cachedir: Path) -> None:
+def test_command_argument_with_a_scheme_is_treated_as_a_url(cachedir: Path) -> None:
     """A target with a scheme is a URL, and any other target is a mountpoint."""
     assert targets.of_either("s3://b/p", None).url == "s3://b/p"
     with pytest.raises(NotMountedError):
@@ -309,7 +321,7 @@ def test_target_with_a_scheme_is_a_url(cachedir: Path) -> None:
 def test_error_about_a_url_names_its_mountpoint(
     cachedir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a command needs a mountpoint and gets a mounted URL, the error names the mountpoint."""
+    """If a user passes a URL instead of a mountpoint, the error shows the URL's mountpoint."""
     rows = [
         Mounted("/srv/home", "0:99", FS_TYPE, "s3://bucket/home"),
         Mounted("/srv/disk", "0:98", "ext4", "local:///srv/store"),
@@ -331,7 +343,7 @@ def test_error_about_a_url_names_its_mountpoint(
 def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state directory of a mounted point in time is found without a note."""
+    """The state directory of a mounted point in time is found even without a mount note."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)
@@ -342,7 +354,7 @@ def test_mounted_point_in_time_is_found_without_its_note(
     assert targets.of_mountpoint(tmp_path / "y", None).state == present.state
 
 
-def test_flags_of_the_mount_command_are_parsed_from_the_note() -> None:
+def test_options_of_the_mount_command_are_read_from_the_mount_note() -> None:
     again = "s3fs-meta mount --endpoint-url http://x:1 --cachedir '/my state' -o ro s3://b/h /mnt"
     place = targets.Target("s3://b/h", Path("/s"), again=again)
     assert targets.mount_flags(place) == {"--endpoint-url": "http://x:1", "--cachedir": "/my state"}

@@ -1,4 +1,4 @@
-"""Handlers of commands on trees: checks of arguments, and progress."""
+"""The handlers of rm, clone and lock requests: argument checks and progress."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,8 +36,8 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
     return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
 
 
-async def test_name_in_a_request_may_have_arbitrary_bytes(fs: Filesystem) -> None:
-    """A name in a request need not be UTF-8."""
+async def test_file_name_in_a_control_request_may_contain_arbitrary_bytes(fs: Filesystem) -> None:
+    """A name in a request can be any bytes, not only UTF-8."""
     ino = make_directory(fs, b"a\xff")
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     arguments = {"parent": ROOT_INO, "name": "a\udcff", "ino": ino}
@@ -47,8 +47,10 @@ async def test_name_in_a_request_may_have_arbitrary_bytes(fs: Filesystem) -> Non
 @pytest.mark.parametrize(
     "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
 )
-async def test_malformed_request_is_refused(fs: Filesystem, arguments: Message) -> None:
-    """A malformed request is refused with a hint at a client of another version."""
+async def test_malformed_request_about_a_tree_is_refused(
+    fs: Filesystem, arguments: Message
+) -> None:
+    """The error of a malformed request mentions a client of another version."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     for command in ("remove", "lock"):
         with pytest.raises(UsageError, match="needs the fields"):
@@ -56,9 +58,11 @@ async def test_malformed_request_is_refused(fs: Filesystem, arguments: Message) 
 
 
 @pytest.mark.parametrize("fs", [Slices(names=4, cloned_names=4)], indirect=True)
-async def test_clone_and_lock_report_their_progress(fs: Filesystem, mock_clock: MockClock) -> None:
+async def test_clone_and_lock_commands_report_their_progress(
+    fs: Filesystem, mock_clock: MockClock
+) -> None:
     """The client and the status command show the progress of clone and lock."""
-    mock_clock.rate = 1e6  # The pause between two reports ends before the next slice.
+    mock_clock.rate = 1e6  # The clock is so fast that each slice requires a report.
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     seen: list[dict[str, Any]] = []
@@ -80,8 +84,8 @@ async def test_clone_and_lock_report_their_progress(fs: Filesystem, mock_clock: 
     assert trees.figures()["copying"] is trees.figures()["locking"] is None
 
 
-async def test_wait_for_a_removal_ends_if_the_mount_refuses_changes(fs: Filesystem) -> None:
-    """A handler that waits for a removal fails if the mount refuses changes."""
+async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Filesystem) -> None:
+    """A handler that waits for a removal fails if the mount no longer accepts changes."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
@@ -97,7 +101,7 @@ async def test_wait_for_a_removal_ends_if_the_mount_refuses_changes(fs: Filesyst
 
 
 async def test_malformed_clone_request_is_refused(fs: Filesystem) -> None:
-    """A clone of the past is refused while the mount does not serve its files yet."""
+    """A clone from the past is also refused if the mount does not serve the past yet."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     handlers = trees.handlers()
     target = {"parent": ROOT_INO, "name": "copy", "ino": 0}

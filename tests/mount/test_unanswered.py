@@ -23,10 +23,10 @@ def kill(program: Program, place: Place) -> None:
     wait_until_gone(pid)
 
 
-def test_killed_mount_is_reported_with_its_changes_and_a_remedy(
+def test_error_about_a_killed_mount_shows_unshipped_changes_and_a_remedy(
     program: Program, place: Place
 ) -> None:
-    """The report of a killed mount has a mount command with the same options."""
+    """The error about a killed mount shows a mount command with the same options."""
     program.ok("mount", "-o", "sync_interval=1h,noatime", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 5000)
@@ -50,7 +50,7 @@ def test_killed_mount_is_reported_with_its_changes_and_a_remedy(
     assert mount_table.find(str(place.mountpoint)) is None
 
 
-def test_killed_mount_without_changes_is_reported_as_uploaded(
+def test_killed_mount_without_changes_is_reported_as_completely_uploaded(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
@@ -67,8 +67,10 @@ def test_killed_mount_without_changes_is_reported_as_uploaded(
     assert (mounted.mountpoint / "f").read_bytes() == b"x" * 5000
 
 
-def test_killed_idle_mount_is_reported_as_uploaded(program: Program, place: Place) -> None:
-    """A killed daemon that was idle has uploaded all changes without a flush."""
+def test_killed_idle_mount_is_reported_as_completely_uploaded(
+    program: Program, place: Place
+) -> None:
+    """An idle daemon uploads all changes without a flush, so a kill loses nothing."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     os.sync()
@@ -105,10 +107,10 @@ except NotMountedError as exc:
 
 
 @pytest.mark.parametrize("by", ["mountpoint", "url"])
-def test_mount_of_another_user_is_not_reported_as_unmounted(
+def test_error_about_a_mount_of_another_user_shows_the_user_name(
     program: Program, mounted: Place, by: str
 ) -> None:
-    """A command does not report the mount of another user as unmounted."""
+    """The error about the mount of another user shows the mountpoint and the user."""
     done = subprocess.run(
         [sys.executable, "-c", _AS_ANOTHER_USER, str(getattr(mounted, by))],
         capture_output=True,

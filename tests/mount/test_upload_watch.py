@@ -26,7 +26,7 @@ MIB = 1 << 20
 def figures(
     pending_bytes: int = 20 * MIB, why: str = "", **outage: float
 ) -> dict[str, Mapping[str, Any] | str]:
-    """Return figures of a mount for the printed lines."""
+    """Return statistics of a mount, from which the lines are printed."""
     return {
         "url": "s3://bucket/home",
         "endpoint": "http://nas:9000",
@@ -53,10 +53,10 @@ class Lines:
         self.seen.append((round(trio.current_time() - self._began_s), text))
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Ignore progress, which is not a line."""
+        """Ignore progress, which is not printed as a line."""
 
     def ask(self, prompt: str) -> str:
-        """Answer no question."""
+        """Fail, because an upload asks no question."""
         raise AssertionError(prompt)
 
     def ready(self) -> None:
@@ -68,7 +68,7 @@ def watch(lines: Lines, remains: Remains | None = None, advice: str = "") -> Upl
     return UploadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines, remains, advice)
 
 
-async def test_first_line_names_content_bucket_and_server_of_an_upload(
+async def test_first_line_of_an_upload_shows_size_bucket_and_server(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -98,10 +98,10 @@ async def test_upload_progress_is_printed_at_growing_intervals(
     assert lines.seen[-1][1] == "20 MiB in 20 blocks (about 2 packs) to upload, 2 MiB/s, about 10 s"
 
 
-async def test_silent_bucket_is_named_before_a_request_fails(
+async def test_silent_bucket_is_reported_before_a_request_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A bucket that does not answer is named even before a request fails."""
+    """A line reports a bucket that does not answer, even before a request fails."""
     lines = Lines()
     watched = watch(lines)
     watched.note(RemainingUpload.of(figures()))
@@ -109,13 +109,13 @@ async def test_silent_bucket_is_named_before_a_request_fails(
 
     watched.note(RemainingUpload.of(figures(silent_s=SILENCE_SHOWN_S_MIN)))
 
-    assert lines.seen[-1][1].endswith(f"to upload, no answer from {WHERE} since 5 s")
+    assert lines.seen[-1][1].endswith(f"to upload, no answer from {WHERE} for 5 s")
 
 
 async def test_start_and_end_of_an_outage_are_printed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A failure that a retry ends within a second is not printed."""
+    """No line is printed for a failure after which a retry succeeds within a second."""
     lines = Lines()
     watched = watch(lines)
 
@@ -126,13 +126,13 @@ async def test_start_and_end_of_an_outage_are_printed(
 
     _first, away, back = (line for _time, line in lines.seen)
     assert away == (
-        f"waiting for {WHERE}, no answer since 25 s: connection refused; 20 MiB in 20 blocks (about"
+        f"waiting for {WHERE}, no answer for 25 s: connection refused; 20 MiB in 20 blocks (about"
         " 2 packs) to upload, no change is lost, and the mount tries again"
     )
     assert back == f"{WHERE} answers again"
 
 
-async def test_outage_of_some_seconds_ends_a_limited_wait(
+async def test_forced_umount_stops_waiting_after_an_outage_of_a_few_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     calls: list[float] = []
@@ -146,7 +146,7 @@ async def test_outage_of_some_seconds_ends_a_limited_wait(
     assert len(calls) == 1
 
 
-async def test_refused_upload_is_not_reported_as_an_outage(
+async def test_upload_refused_by_the_server_is_not_reported_as_an_outage(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -159,7 +159,7 @@ async def test_refused_upload_is_not_reported_as_an_outage(
     assert f"waiting for {WHERE}: store refused 'pack/1': AccessDenied; " in lines.seen[-1][1]
 
 
-async def test_interrupted_wait_describes_changes_that_are_not_uploaded(
+async def test_interrupted_wait_reports_the_changes_that_are_not_uploaded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     remains = Remains("")
@@ -175,7 +175,7 @@ async def test_interrupted_wait_describes_changes_that_are_not_uploaded(
     )
 
 
-async def test_upload_of_metadata_alone_is_described(
+async def test_upload_of_only_metadata_is_described_without_a_size(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -188,7 +188,7 @@ async def test_upload_of_metadata_alone_is_described(
 async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A daemon without changes may take a second to end, during which nothing is printed."""
+    """No line is printed for the second that a daemon without changes may need to exit."""
     idle, lines = figures(0), Lines()
     assert isinstance(idle["chain"], dict)
     idle["chain"]["unshipped_since_ns"] = 0
@@ -199,13 +199,13 @@ async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
     watched.note(RemainingUpload.of(idle | {"outage": {"age_s": 0.0, "silent_s": 6.0, "why": ""}}))
 
     [(_time, line)] = lines.seen
-    assert line == f"the last changes to upload, no answer from {WHERE} since 6 s"
+    assert line == f"the last changes to upload, no answer from {WHERE} for 6 s"
 
 
-async def test_upload_figures_of_an_older_daemon_are_accepted(
+async def test_upload_statistics_of_an_older_daemon_are_accepted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Figures of an older daemon lack the server, the outage and the number of packs."""
+    """An older daemon reports no server, no outage and no number of packs."""
     older = figures(MIB)
     del older["outage"], older["endpoint"]
     assert isinstance(older["upload"], dict)
@@ -217,7 +217,7 @@ async def test_upload_figures_of_an_older_daemon_are_accepted(
     assert lines.seen == [(0, "uploading 1 MiB in 1 block to s3://bucket/home")]
 
 
-async def test_error_during_a_wait_for_uploads_is_raised_alone(
+async def test_error_during_a_wait_for_uploads_is_raised_without_an_exception_group(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with pytest.raises(ValueError, match="alone"):
@@ -225,6 +225,6 @@ async def test_error_during_a_wait_for_uploads_is_raised_alone(
             raise ValueError("alone")
 
 
-def test_unknown_upload_speed_is_omitted() -> None:
+def test_upload_progress_omits_an_unknown_speed() -> None:
     assert rate_of({"sent_bytes_per_s": None, "left_s": None}) == ()
     assert rate_of({"sent_bytes_per_s": MIB, "left_s": 90.0}) == ("1 MiB/s", "about 2 min")

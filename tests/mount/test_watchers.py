@@ -1,10 +1,10 @@
-"""Clients that wait for the last upload of a mount."""
+"""Clients that wait until a mount has finished its last upload."""
 
 from s3fs_meta.control.protocol import Message
 from s3fs_meta.mount.watchers import Watchers
 
 
-def test_client_receives_progress_only_while_it_waits() -> None:
+def test_control_client_receives_upload_progress_only_while_it_waits() -> None:
     watchers = Watchers()
     seen: list[Message] = []
     with watchers.until_the_end(seen.append):

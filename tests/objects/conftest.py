@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
 from tests.objects.s3_double import BUCKET, S3Double, s3_double
-from tests.servers import S3Server, certificate, s3_server, server_folder  # noqa: F401 - fixtures
+from tests.servers import S3Server, certificate, s3_server, server_folder  # noqa: F401 - the imports are fixtures
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def double(lasting_double: S3Double) -> Iterator[S3Double]:
 
 
 @pytest.fixture(scope="session")
-def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - the fixture
+def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - the parameter is a fixture
     """Return a proxy that forwards requests to the real server."""
     s3_server.make_bucket(BUCKET)
     with s3_double(s3_server.endpoint_url) as double:

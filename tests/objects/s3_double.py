@@ -1,7 +1,7 @@
-"""A small HTTP server that replaces an S3 server, with faults that a real server does not have.
+"""A small HTTP server that replaces an S3 server and can produce faults on request.
 
-It gives programmed answers, or forwards requests to a real server and loses, truncates or damages
-its answers. boto3 connects to it over real sockets.
+The server sends programmed answers, or acts as a proxy of a real server. The proxy can lose,
+truncate or damage answers. boto3 connects over real sockets.
 """
 
 import http.client
@@ -75,7 +75,7 @@ Choice = Answer | Callable[[Seen], Answer]
 
 
 def error(status: int, code: str, headers: Mapping[str, str] | None = None, **fields: str) -> Reply:
-    """Return an error answer of S3."""
+    """Return an error answer as S3 sends it."""
     inner = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in fields.items())
     text = f"<Error><Code>{code}</Code><Message>as ordered</Message>{inner}</Error>"
     return _xml(status, text, headers or {})
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.orders.next_answer(Seen(self.command, url.path, query, headers, body)), body
         )
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - the base's names
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - the base class defines the names
 
     def _read_slowly(self, length: int, slow: ReadSlowly) -> bytes:
         pieces = []
@@ -243,4 +243,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Write no log."""
+        """Suppress the log of the HTTP server."""

@@ -64,15 +64,15 @@ def counted(meter: Meter, day: int = DAY) -> dict[str, int]:
     return {" ".join(name): billed.requests for name, billed in meter.seen().get(day, {}).items()}
 
 
-def test_cause_of_a_write_follows_from_the_object_key() -> None:
-    """The key of a written object determines the cause of the request."""
+def test_object_key_determines_the_billing_cause_of_a_write() -> None:
+    """The key of a written object determines the billing cause of the request."""
     for cause, key in KEYS.items():
         assert cause_of(RequestClass.PUT, key) is cause
     part_key = changelog.part_key(changelog.part_prefix(Txg(3), Epoch(1), bytes(8)), 0)
     assert cause_of(RequestClass.PUT, part_key) is Cause.CHANGELOGS
 
 
-def test_cause_of_a_read_follows_from_the_object_key() -> None:
+def test_object_key_determines_the_billing_cause_of_a_read() -> None:
     expected = {Cause.DATA: Cause.READS, Cause.LEASE: Cause.LEASE}
     for cause, key in KEYS.items():
         assert cause_of(RequestClass.GET, key) is expected.get(cause, Cause.MOUNT)
@@ -80,7 +80,7 @@ def test_cause_of_a_read_follows_from_the_object_key() -> None:
     assert cause_of(RequestClass.DELETE, KEYS[Cause.DATA]) is Cause.GARBAGE
 
 
-async def test_cause_set_by_a_function_applies_to_its_tasks_and_threads() -> None:
+async def test_billing_cause_set_by_a_function_applies_to_its_tasks_and_threads() -> None:
     key = KEYS[Cause.CHANGELOGS]
     found = []
 
@@ -125,7 +125,7 @@ async def test_calls_of_a_local_store_are_counted_like_billed_requests() -> None
     }
 
 
-async def test_each_listing_page_and_deletion_batch_is_one_request() -> None:
+async def test_each_listing_page_and_deletion_batch_counts_as_one_request() -> None:
     meter, inner = Meter(DayClock()), MemoryStore()
     store = MeteredStore(inner, meter)
     keys = [ObjectKey(f"pack/{number:06}") for number in range(2 * LIST_PAGE_KEYS + 1)]
@@ -178,7 +178,7 @@ def bucket(double: S3Double, meter: Meter) -> RetryingStore:
     return RetryingStore(store, AT_ONCE)
 
 
-async def test_bucket_answers_are_counted_unless_they_are_free(double: S3Double) -> None:
+async def test_only_billed_answers_of_a_bucket_are_counted(double: S3Double) -> None:
     """Server errors and lost connections are not billed; retries and a 404 are billed."""
     meter = Meter(DayClock())
     store = bucket(double, meter)
@@ -193,7 +193,7 @@ async def test_bucket_answers_are_counted_unless_they_are_free(double: S3Double)
     assert meter.seen()[DAY]["data", "put"] == Billed(1, 3, 0)
 
 
-async def test_only_bytes_of_bodies_are_counted(double: S3Double) -> None:
+async def test_only_bytes_of_reply_bodies_are_counted(double: S3Double) -> None:
     meter = Meter(DayClock())
     store = bucket(double, meter)
     page = listing(["a", "b"])
@@ -234,14 +234,14 @@ async def test_each_request_of_a_multipart_upload_is_counted(double: S3Double) -
     assert (billed.requests, billed.sent_bytes) == (4, 6 << 20)
 
 
-async def test_probe_of_conditional_writes_is_counted_for_the_mount() -> None:
+async def test_requests_that_probe_conditional_writes_have_the_billing_cause_mount() -> None:
     meter = Meter(DayClock())
     await probe.probe(MeteredStore(MemoryStore(), meter), "0" * 32)
     assert {name.split()[0] for name in counted(meter)} == {"mount"}
 
 
 def test_request_totals_of_a_process_never_decrease() -> None:
-    """The totals sum all days, and saving or restoring counts does not change them."""
+    """The totals include all days, and do not change when counts are saved or restored."""
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)

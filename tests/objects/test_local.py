@@ -125,7 +125,7 @@ async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> N
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[tuple[str, bool]]:
-    """Return a list of syncs: the path, and whether the object already has its name."""
+    """Return the list of syncs, each with a path and whether the object already had its name."""
     calls: list[tuple[str, bool]] = []
     fsync = os.fsync
 
@@ -146,7 +146,7 @@ DURABLE = [("unfinished file", False), ("pack/3f", True), ("pack", True), (".", 
 async def test_write_returns_after_file_and_directories_are_synced(
     store: LocalStore, synced: list[tuple[str, bool]], method: str
 ) -> None:
-    """The content is synced before the object has its name.
+    """The content of an object is synced before the object gets its name.
 
     The name and all directories above it are synced before the write returns.
     """
@@ -155,7 +155,7 @@ async def test_write_returns_after_file_and_directories_are_synced(
     assert synced == DURABLE
 
 
-async def test_replacement_of_an_object_is_synced_first(
+async def test_new_content_is_synced_before_it_replaces_an_object(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
     """New content of an object is synced before it replaces the old content."""
@@ -181,7 +181,7 @@ async def test_refused_write_makes_the_existing_object_durable(
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == etag
 
 
-async def test_huge_object_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
+async def test_huge_object_is_not_read_into_memory(root: Path, store: LocalStore) -> None:
     """A file of 3 GiB can be refused or replaced with little memory."""
     await store.put(KEY, b"content")
     os.truncate(root / KEY, 3 * GIB)
@@ -387,7 +387,7 @@ async def test_requests_fail_until_the_bucket_directory_exists(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])
-async def test_vanished_bucket_directory_is_a_transient_error(
+async def test_vanished_bucket_directory_raises_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
     """While the disk is unmounted requests fail and write nothing."""
@@ -415,7 +415,7 @@ def move_back(root: Path, mount_point_stays: bool) -> None:
     root.with_name("away").rename(root)
 
 
-def test_missing_directory_of_the_bucket_is_refused(tmp_path: Path) -> None:
+def test_bucket_cannot_be_opened_if_its_directory_is_missing(tmp_path: Path) -> None:
     """A bucket cannot be opened if its directory is missing or is a file."""
     (tmp_path / "file").touch()
 
@@ -456,7 +456,9 @@ trio.run(count)
 
 
 @pytest.mark.slow
-async def test_conditions_of_writes_hold_across_processes(root: Path, store: LocalStore) -> None:
+async def test_conditional_writes_are_atomic_across_processes(
+    root: Path, store: LocalStore
+) -> None:
     """Three processes lose no increment of a counter, and each key is created once."""
     await store.create(LEASE, b"0")
 
@@ -495,7 +497,7 @@ async def test_conditions_of_writes_hold_across_processes(root: Path, store: Loc
 def test_operating_system_errors_are_classified(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
-    """An error of the operating system is raised with its errno and the directory."""
+    """The error for a failed system call contains the errno and the directory."""
     error = store.translate(OSError(number, os.strerror(number)), KEY)
 
     assert type(error) is kind
@@ -504,7 +506,7 @@ def test_operating_system_errors_are_classified(
 
 
 @pytest.mark.mount
-async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
+async def test_full_disk_raises_a_transient_error(small_disk: Path) -> None:
     """A write to a full disk leaves no file, and objects can still be replaced."""
     store = LocalStore(small_disk)
     await store.put(LEASE, b"content")
@@ -518,8 +520,8 @@ async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
 
 
 @pytest.mark.mount
-async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
-    """On a read-only disk writes fail with a remedy, and reads succeed."""
+async def test_failed_write_to_a_read_only_disk_names_the_cause(small_disk: Path) -> None:
+    """On a read-only disk, reads succeed, and writes fail with an error that suggests a remedy."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
     await writer.close()
@@ -565,7 +567,7 @@ async def test_listing_after_a_key_finds_all_later_keys(store: LocalStore, seed:
 async def test_listing_examines_no_file_before_its_start_key(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory of 100,000 changelogs is often listed from one of its last names."""
+    """A listing that starts near the end of 100,000 changelogs must not examine earlier files."""
     for number in range(20):
         await store.put(ObjectKey(f"changelog/{number:012d}"), b"x")
     examined: list[str] = []

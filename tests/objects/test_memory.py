@@ -5,7 +5,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 
 
-async def test_objects_in_memory_outlive_close() -> None:
+async def test_objects_in_memory_survive_closing_the_store() -> None:
     """A closed store in memory can be used again by the next mount of a test."""
     store = MemoryStore("memory:test")
     await store.put(ObjectKey("a"), b"content")

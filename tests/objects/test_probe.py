@@ -1,4 +1,4 @@
-"""The probe, which recognises stores that ignore conditions of writes."""
+"""The probe, which recognises stores that ignore the conditions of conditional writes."""
 
 import pytest
 import trio
@@ -39,7 +39,7 @@ async def test_probe_rejects_a_store_that_ignores_all_conditions(faulty: FaultyS
 
 
 async def test_probe_rejects_a_store_that_ignores_versions() -> None:
-    """Some servers support If-None-Match, but not If-Match."""
+    """The probe fails for servers that support If-None-Match but not If-Match."""
 
     class HalfHonest(MemoryStore):
         @override

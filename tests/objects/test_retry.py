@@ -91,13 +91,13 @@ async def test_every_store_method_is_retried(
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_final_error_of_retries_describes_the_attempts(
+async def test_final_error_after_retries_describes_the_attempts(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The error has the number of attempts, the time spent, and the last error of the store."""
+    """The error contains the number of attempts, the time spent and the last store error."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError) as caught:
@@ -144,7 +144,7 @@ async def test_total_time_of_retries_is_bounded(
     assert caught.value.waited_s > STORE_TOTAL_S_MAX
 
 
-def test_pauses_between_retries_double_up_to_a_bound() -> None:
+def test_pauses_between_retries_double_up_to_a_limit() -> None:
     """Pauses are random, so that clients do not retry at the same time."""
     policy = RetryPolicy()
 
@@ -309,7 +309,7 @@ async def test_unreachable_store_is_reported_at_once(
 async def test_first_failure_of_a_listing_is_reported_at_once(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore
 ) -> None:
-    """A listing may be the first request of a command."""
+    """A failed listing is reported at once: it may be the first request of a command."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
@@ -325,7 +325,7 @@ async def test_first_failure_of_a_listing_is_reported_at_once(
     assert text.startswith(f"cannot reach {faulty.url}, trying for up to ")
 
 
-async def test_silent_store_is_reported_after_a_second(
+async def test_store_that_does_not_answer_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A store that does not answer for a second is reported, and the request continues."""
@@ -347,10 +347,10 @@ async def test_silent_store_is_reported_after_a_second(
 @pytest.mark.parametrize(
     "attempt_s", [STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_ATTEMPT_S]
 )
-async def test_silent_store_is_abandoned_within_the_reported_limit(
+async def test_store_that_does_not_answer_is_abandoned_within_the_reported_time(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """Each attempt may use its full timeout, but all attempts together keep the time limit."""
+    """Each attempt may take its full timeout, but all attempts together stay within the limit."""
     notices: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
@@ -364,7 +364,7 @@ async def test_silent_store_is_abandoned_within_the_reported_limit(
     assert trio.current_time() - began_s <= int(said[1])
 
 
-async def test_store_that_has_answered_before_is_not_reported(
+async def test_store_that_has_answered_before_is_not_reported_as_unreachable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A store that has answered before is not reported as unreachable."""
@@ -400,7 +400,7 @@ async def test_unresolvable_host_name_is_tried_once(
     assert store.asked == 5
 
 
-async def test_error_of_a_watched_attempt_is_not_grouped(
+async def test_error_of_a_watched_attempt_is_not_raised_as_an_exception_group(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The error of a watched attempt is raised alone, not in an exception group."""

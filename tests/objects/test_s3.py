@@ -52,7 +52,7 @@ from tests.objects.s3_double import (
 
 
 async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Store) -> None:
-    """The thread of a cancelled request ends by its timeout; another request succeeds meanwhile."""
+    """The thread of a cancelled request stops at its timeout; other requests need not wait."""
     double.answer(Hang(), PUT_DONE)
 
     with trio.CancelScope() as scope:
@@ -77,7 +77,7 @@ async def test_number_of_threads_of_hanging_requests_is_bounded(
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         while len(double.seen) < STORE_THREADS_MAX:  # noqa: ASYNC110 - the server is a thread
             await trio.sleep(POLL_S)
-        await trio.sleep(5 * POLL_S)  # time for a request beyond the limit to arrive
+        await trio.sleep(5 * POLL_S)  # This leaves time for a request above the limit to arrive.
         nursery.cancel_scope.cancel()
 
     assert len(double.seen) == STORE_THREADS_MAX
@@ -105,7 +105,7 @@ async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store)
     [
         ("bytes 0-4/100", b"01234"),  # fewer bytes than requested
         ("bytes 0-9/100", b"01234"),  # fewer bytes than in Content-Range
-        ("bytes 5-14/100", b"0123456789"),  # another range
+        ("bytes 5-14/100", b"0123456789"),  # a different byte range
         ("", b"0123456789"),  # the complete object, from a server that ignores ranges
     ],
 )
@@ -120,7 +120,7 @@ async def test_answer_with_a_wrong_byte_range_is_a_transient_error(
         await store.get_range(KEY, 0, 10)
 
 
-async def test_range_beyond_the_end_of_an_object_is_damage(
+async def test_range_beyond_the_end_of_an_object_is_reported_as_damage(
     double: S3Double, store: S3Store
 ) -> None:
     """A range beyond the end of an object is damage, because a retry would not help."""
@@ -130,10 +130,10 @@ async def test_range_beyond_the_end_of_an_object_is_damage(
         await store.get_range(KEY, 0, 10)
 
 
-async def test_object_without_an_etag_is_read_and_never_replaced(
+async def test_object_without_an_etag_can_be_read_but_not_replaced(
     double: S3Double, store: S3Store
 ) -> None:
-    """A server may ignore an empty condition, so that two writers would replace each other."""
+    """A replace without an ETag is refused, because a server may ignore an empty condition."""
     double.answer(Reply(200, b"content"))
 
     content, etag = await store.get(KEY, PACK_BYTES_MAX)
@@ -158,10 +158,10 @@ async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
         await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
 
-    assert peak() < 64 * MIB  # boto3 uses memory when it is imported.
+    assert peak() < 64 * MIB  # The limit includes the memory that importing boto3 uses.
 
 
-def test_endless_body_takes_no_memory() -> None:
+def test_endless_response_body_uses_no_memory() -> None:
     """A body is read only up to the length in its header."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
@@ -172,7 +172,7 @@ def test_endless_body_takes_no_memory() -> None:
     assert peak() < 4 * MIB
 
 
-def test_trickling_answer_is_abandoned() -> None:
+def test_answer_that_arrives_too_slowly_is_abandoned() -> None:
     """An answer that takes too long is abandoned, so that it does not occupy a thread."""
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
 
@@ -181,7 +181,7 @@ def test_trickling_answer_is_abandoned() -> None:
 
 
 @pytest.mark.s3
-async def test_corrupt_answer_of_correct_length_is_returned(
+async def test_s3_store_does_not_detect_a_corrupt_answer_of_correct_length(
     proxy: S3Double, real_store: S3Store
 ) -> None:
     """Without TLS a proxy can change content; only the codec detects such a change."""
@@ -196,7 +196,9 @@ async def test_corrupt_answer_of_correct_length_is_returned(
 # --- conditional writes ----------------------------------------------------------------------------
 
 
-async def test_conditions_of_writes_are_sent_as_headers(double: S3Double, store: S3Store) -> None:
+async def test_conditions_of_conditional_writes_are_sent_as_headers(
+    double: S3Double, store: S3Store
+) -> None:
     """Create sends If-None-Match: *, and replace sends If-Match with the tag of the object."""
     double.answer_always(PUT_DONE)
 
@@ -209,7 +211,7 @@ async def test_conditions_of_writes_are_sent_as_headers(double: S3Double, store:
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The retried create is refused, and then finds its own content in the object."""
+    """A retried create that is refused but finds its own content in the object has succeeded."""
     proxy.answer(Forward(lose=True))
 
     etag = await RetryingStore(real_store, AT_ONCE).create(KEY, b"nonce 1")
@@ -235,7 +237,7 @@ async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_stor
 async def test_write_by_another_host_after_a_lost_answer_is_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """The retried write finds content of another host, so it has lost the race."""
+    """A retried write that finds content of another host has lost the race."""
     await real_store.create(KEY, b"theirs")
     proxy.answer(Forward(lose=True))
 
@@ -243,7 +245,7 @@ async def test_write_by_another_host_after_a_lost_answer_is_detected(
         await RetryingStore(real_store, AT_ONCE).create(KEY, b"ours")
 
 
-async def test_store_that_ignores_conditions_is_recognised(
+async def test_s3_store_that_ignores_conditional_writes_is_recognised(
     double: S3Double, store: S3Store
 ) -> None:
     """The probe fails if a second create succeeds, or if the store answers NotImplemented."""
@@ -257,8 +259,10 @@ async def test_store_that_ignores_conditions_is_recognised(
 # --- outages ---------------------------------------------------------------------------------------
 
 
-async def test_long_outage_does_not_reduce_later_retries(double: S3Double, store: S3Store) -> None:
-    """After hundreds of failures a request still has all its attempts."""
+async def test_long_outage_does_not_reduce_the_number_of_later_attempts(
+    double: S3Double, store: S3Store
+) -> None:
+    """Even after hundreds of failures, each request still makes all of its attempts."""
     retrying = RetryingStore(store, AT_ONCE)
     double.answer_always(error(503, "SlowDown"))
     for _ in range(25):
@@ -293,7 +297,7 @@ async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -
 
 
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
-    """A failed page is requested again by its last key, because its token may have expired."""
+    """After a failed page, a new listing begins after the last key: the token may have expired."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]
@@ -321,7 +325,7 @@ async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> No
 
 @pytest.mark.s3
 async def test_stores_with_different_prefixes_are_separate(proxy: S3Double) -> None:
-    """A prefix that begins with another prefix has separate objects."""
+    """Two prefixes have separate objects, even if one prefix begins with the other."""
     near, far = (S3Store(BUCKET, prefix, S3Place(proxy.url)) for prefix in ("two/ab", "two/a"))
     await near.put(KEY, b"near")
 
@@ -388,7 +392,7 @@ async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, parting: S
     async with trio.open_nursery() as nursery:
         nursery.start_soon(parting.put, KEY, bytes(11 << 20))
         with trio.fail_after(30):
-            while len(proxy.seen) < 2:  # noqa: ASYNC110 - a request that hangs has no event
+            while len(proxy.seen) < 2:  # noqa: ASYNC110 - no event reports that a request hangs
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 

@@ -60,7 +60,7 @@ async def test_payload_is_hashed_only_without_https(
     assert "x-amz-trailer" not in secure.seen[0].headers
 
 
-async def test_each_boto3_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
+async def test_boto3_makes_only_one_attempt_for_each_call(double: S3Double, store: S3Store) -> None:
     """boto3 retries no request, so that only RetryingStore retries."""
     for request in (
         store.get(KEY, PACK_BYTES_MAX),
@@ -75,7 +75,7 @@ async def test_each_boto3_call_is_one_attempt(double: S3Double, store: S3Store) 
 
 
 @pytest.mark.slow
-async def test_slow_uplink_does_not_time_out(double: S3Double) -> None:
+async def test_upload_over_a_slow_network_does_not_time_out(double: S3Double) -> None:
     """The timeouts apply to each sent piece, not to a complete pack."""
     double.answer_always(ReadSlowly(pause_s=0.2))
     place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=2)
@@ -125,7 +125,7 @@ def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
 async def test_expired_credentials_are_renewed(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """After ExpiredToken the next attempt uses new credentials of the configuration."""
+    """After an ExpiredToken error, the next attempt reads the credentials again."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("OLD"))
@@ -168,14 +168,14 @@ async def test_missing_credentials_are_named_in_the_error(
 
 
 async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
-    """The error has the name of the profile and the option --profile."""
+    """The error contains the name of the profile and the option --profile."""
     place = S3Place(double.url, profile="absent")
 
     with pytest.raises(StoreAccessError, match=r"\(absent\).*--profile"):
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_profile_overrides_credentials_of_the_environment(
+async def test_profile_overrides_credentials_in_environment_variables(
     double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The credentials of a profile are used even if the environment has others."""

@@ -44,10 +44,10 @@ from tests.servers import Certificate, S3Server
         (409, "OperationAborted"),
     ],
 )
-async def test_transient_error_is_retried(
+async def test_transient_s3_error_is_retried(
     double: S3Double, store: S3Store, status: int, code: str
 ) -> None:
-    """The error has the S3 error code, and the retried write succeeds."""
+    """The error contains the S3 error code, and the retried write succeeds."""
     double.answer(error(status, code))
     with pytest.raises(TransientStoreError) as caught:
         await store.create(KEY, b"content")
@@ -67,7 +67,7 @@ async def test_transient_error_is_retried(
         (301, "PermanentRedirect", "--region"),
     ],
 )
-async def test_permanent_error_names_a_remedy(
+async def test_permanent_s3_error_suggests_a_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
     """A permanent error is one line with its code and a remedy, and is not retried."""
@@ -80,7 +80,7 @@ async def test_permanent_error_names_a_remedy(
     assert "\n" not in caught.value.message
 
 
-async def test_error_with_an_unknown_code_is_permanent(double: S3Double, store: S3Store) -> None:
+async def test_s3_error_with_an_unknown_code_is_permanent(double: S3Double, store: S3Store) -> None:
     """An error with an unknown code is not retried, and its text is quoted."""
     double.answer(error(418, "Teapot"))
 
@@ -90,8 +90,10 @@ async def test_error_with_an_unknown_code_is_permanent(double: S3Double, store: 
     assert len(double.seen) == 1
 
 
-async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) -> None:
-    """An HTML answer instead of XML comes from a proxy and is retried."""
+async def test_request_is_retried_after_an_html_answer_of_a_proxy(
+    double: S3Double, store: S3Store
+) -> None:
+    """A request is retried if its answer is HTML instead of XML, which a proxy has sent."""
     page = b"<html><p>Please log in<br></html>"
     double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
 
@@ -99,10 +101,10 @@ async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) ->
 
 
 @pytest.mark.parametrize(("offset_s", "word"), [(-7200, "ahead of"), (7200, "behind")])
-async def test_clock_skew_is_measured_and_retried(
+async def test_clock_skew_is_measured_and_the_request_is_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str
 ) -> None:
-    """The error of a clock skew has the difference of the clocks."""
+    """The error about a clock skew contains the difference between the clocks."""
     date = {"Date": formatdate(time() + offset_s, usegmt=True)}
     refusal = error(403, "RequestTimeTooSkewed", headers=date)
     double.answer(refusal)
@@ -113,17 +115,17 @@ async def test_clock_skew_is_measured_and_retried(
     await RetryingStore(store, AT_ONCE).put(KEY, b"content")
 
 
-async def test_clock_skew_without_a_date_is_still_reported(
+async def test_clock_skew_is_reported_even_without_a_date_header(
     double: S3Double, store: S3Store
 ) -> None:
     """The error names a clock skew, even if the answer has no Date header."""
     double.answer(error(403, "RequestTimeTooSkewed"))
 
-    with pytest.raises(TransientStoreError, match="clock differs from the store's; set it"):
+    with pytest.raises(TransientStoreError, match="clock differs from the store's; set the clock"):
         await store.put(KEY, b"content")
 
 
-def test_unknown_exception_is_permanent() -> None:
+def test_unknown_exception_of_the_s3_client_is_a_permanent_error() -> None:
     """An unknown exception is quoted in one line with its type."""
     error = translate(boto.UnknownSignatureVersionError(signature_version="v\n9"), KEY)
 
@@ -168,7 +170,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
 async def test_wrong_region_error_names_the_correct_region(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error of a wrong region is one line with the right region and the option --region."""
+    """The error for a wrong region is one line with the right region and the option --region."""
     double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
@@ -206,7 +208,7 @@ def _is_resolution_trouble(exc: Exception) -> bool:
 
 
 async def test_untrusted_certificate_is_named_in_the_error(certificate: Certificate) -> None:
-    """The error of an untrusted certificate is not retried and names the variable to set."""
+    """An untrusted certificate causes no retry; the error names the variable to set."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))
 
@@ -219,7 +221,7 @@ async def test_untrusted_certificate_is_named_in_the_error(certificate: Certific
 async def test_wrong_scheme_of_an_endpoint_is_named_in_the_error(
     double: S3Double, store: S3Store, certificate: Certificate
 ) -> None:
-    """HTTPS to a plain server, or HTTP to a server with TLS, gives an error with advice."""
+    """HTTPS to a plain server, or HTTP to a server with TLS, fails with advice."""
     place = S3Place(double.url.replace("http://", "https://"))
     with pytest.raises(StoreAccessError, match="write http:// instead of https://"):
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
@@ -230,10 +232,10 @@ async def test_wrong_scheme_of_an_endpoint_is_named_in_the_error(
             await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_server_that_does_not_read_a_large_request_is_reported_as_silent(
+async def test_server_that_does_not_read_a_large_request_is_named_in_the_error(
     store: S3Store,
 ) -> None:
-    """A server that reads no request is reported as silent, even if the kernel accepts bytes."""
+    """The error says that the server does not answer, although the kernel accepts some bytes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         place = S3Place(url, read_timeout_s=0.1, connect_timeout_s=0.1)
@@ -260,7 +262,7 @@ async def test_refusal_names_the_server_without_the_password_in_its_url(
     ("code", "kind"),
     [("AccessDenied", StoreAccessError), ("InternalError", TransientStoreError)],
 )
-async def test_failure_within_a_successful_delete_is_an_error(
+async def test_delete_answer_that_lists_failed_keys_is_an_error(
     double: S3Double, store: S3Store, code: str, kind: type[StoreError]
 ) -> None:
     """A delete that S3 answers with 200 fails if it lists objects that remain."""

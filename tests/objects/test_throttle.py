@@ -30,7 +30,7 @@ async def _took_s(throttle: Throttle, *sizes: int) -> float:
     return trio.current_time() - began_s
 
 
-async def test_transfers_have_the_rate_of_the_limit(autojump_clock: trio.testing.MockClock) -> None:
+async def test_transfers_run_at_the_limited_rate(autojump_clock: trio.testing.MockClock) -> None:
     """After a pause only the unused bytes of one second can be sent at once."""
     assert await _took_s(_throttle("1M"), *[MIB] * 11) == pytest.approx(10, abs=0.01)
 
@@ -48,7 +48,9 @@ async def test_transfers_do_not_wait_without_a_limit(
     assert await _took_s(_throttle("off"), *[1 << 40] * 10) == 0
 
 
-async def test_long_pause_allows_no_larger_burst(autojump_clock: trio.testing.MockClock) -> None:
+async def test_long_pause_does_not_allow_a_larger_burst(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Bytes of the limit that were not used in an hour cannot be used afterwards."""
     throttle = _throttle("1M")
     await throttle.take(MIB)
@@ -80,7 +82,7 @@ async def test_concurrent_transfers_share_one_rate(autojump_clock: trio.testing.
 async def test_foreground_transfer_precedes_waiting_background_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A read of a program precedes waiting read-ahead, and may use its allowance."""
+    """A read by a program precedes waiting read-ahead, and may use the bytes allowed for it."""
     throttle = _throttle("1M")
     waits_s: dict[str, float] = {}
 
@@ -175,7 +177,7 @@ class LocalTime:
 async def test_timetable_applies_to_waiting_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A waiting transfer uses the rate of the next timetable entry soon after its begin."""
+    """A waiting transfer uses the rate of a timetable entry soon after the entry begins."""
     local_time = LocalTime()
     throttle = Throttle(rate_limit("upload_limit", "08:00,1K 19:00,off"), local_time)
     async with trio.open_nursery() as nursery:
@@ -232,7 +234,7 @@ async def test_bytes_of_a_repeated_download_count_against_the_rate_limit(
     assert await _took_s(throttles.download, KIB) > MIB // KIB - 10
 
 
-async def test_returned_bytes_of_the_rate_limit_can_be_used_again(
+async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     throttle = _throttle("1K")

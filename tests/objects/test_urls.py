@@ -39,7 +39,7 @@ def test_bucket_url_is_parsed(url: str, address: StoreAddress) -> None:
     assert parse(url) == address
 
 
-def test_path_instead_of_a_url_is_explained() -> None:
+def test_error_about_a_path_instead_of_a_url_explains_both_possible_meanings() -> None:
     """The error distinguishes a mountpoint from the directory of a bucket."""
     with pytest.raises(UsageError) as raised:
         parse("/srv/home")
@@ -68,7 +68,7 @@ def test_path_instead_of_a_url_is_explained() -> None:
         "https://bucket.example.com",
     ],
 )
-def test_wrong_url_is_refused_in_one_line(url: str) -> None:
+def test_wrong_bucket_url_is_refused_with_a_one_line_error(url: str) -> None:
     """The error quotes the wrong URL."""
     with pytest.raises(UsageError) as caught:
         parse(url)
@@ -86,12 +86,12 @@ def test_wrong_url_is_refused_in_one_line(url: str) -> None:
         ("local:///usr/none/a", ["local:///usr", "local:///"]),
     ],
 )
-def test_prefixes_above_a_url_are_listed(url: str, places: list[str]) -> None:
+def test_parent_prefixes_of_a_bucket_url_are_listed(url: str, places: list[str]) -> None:
     """Parent prefixes of a URL are listed from the nearest to the farthest."""
     assert above(url) == places
 
 
-def test_directories_above_a_symlink_are_those_of_its_target(tmp_path: Path) -> None:
+def test_directories_above_a_symlink_are_the_parents_of_its_target(tmp_path: Path) -> None:
     """A symlink to the bucket is resolved before its parent directories are listed."""
     (tmp_path / "bucket" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
@@ -100,7 +100,7 @@ def test_directories_above_a_symlink_are_those_of_its_target(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])
-def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
+def test_wrong_s3_endpoint_is_refused(endpoint_url: str) -> None:
     """An invalid endpoint is refused without a network request."""
     with pytest.raises(UsageError, match="endpoint"):
         open_store("s3://bucket", S3Options(endpoint_url))

@@ -48,7 +48,7 @@ def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """Return a store with an empty filesystem, which each run copies."""
+    """Return a store with an empty filesystem, which each test run copies."""
     return trio.run(_make_template, tmp_path_factory.mktemp("mkfs"))
 
 

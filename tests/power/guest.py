@@ -1,4 +1,4 @@
-"""The program in the user-mode Linux of ``test_user_mode_linux``, which runs until a kill.
+"""The program that ``test_user_mode_linux`` runs in user-mode Linux until it is killed.
 
 It prints a line on its console at the start and at the end of each change. Run it as a module with
 the URL of a filesystem, mount options and a seed.

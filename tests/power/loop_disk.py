@@ -1,4 +1,4 @@
-"""An ext4 on a loop device whose power a test can cut.
+"""An ext4 filesystem on a loop device, whose power a test can cut.
 
 The cut is EXT4_IOC_SHUTDOWN of fs/ext4/ioctl.c. Afterwards nothing reaches the disk, and every call
 fails with EIO. With LOGFLUSH, ext4 writes its journal first; with NOLOGFLUSH, it does not.
@@ -17,14 +17,14 @@ from typing import Final
 
 from tests.programs import PROCESS_S_MAX
 
-_SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
+_SHUTDOWN: Final = 0x8004587D  # The ioctl EXT4_IOC_SHUTDOWN.
 _LOGFLUSH: Final = 1
 _NOLOGFLUSH: Final = 2
 IMAGE_BYTES: Final = 200 << 20  # The disk image is a sparse file.
 
 
 class LoopDisk:
-    """A sparse file that contains an ext4, and the mountpoint of the ext4."""
+    """A sparse file that contains an ext4 filesystem, and its mountpoint."""
 
     def __init__(self, image: Path, mountpoint: Path) -> None:
         self.image, self.mountpoint = image, mountpoint

@@ -1,9 +1,9 @@
-"""Changes that follow from a seed, and the trees that a power cut may leave.
+"""Changes that are derived from a seed, and the trees that a power cut may leave.
 
 The module contains the tree after each change, the execution of changes, and the comparison with a
 tree found after a cut. It does not depend on the kind of power cut. The progress is two numbers:
-how many changes are durable, and how many have begun. A host that is then killed can report them
-over any connection.
+how many changes are durable, and how many have begun. A host can report both numbers over any
+connection before it is killed.
 """
 
 import errno
@@ -17,9 +17,9 @@ from tests.power.ordered_load import Act, Change, Choices, Tree
 
 # A change of at most this size is one write request, so it leaves no hole.
 BYTES_MAX: Final = 100_000
-# The seed of a test selects one of these shares of synced changes.
+# The seed of a test selects one of these proportions of synced changes.
 SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
-PIECE_BYTES: Final = 4096  # The kernel reads at least this many bytes.
+PIECE_BYTES: Final = 4096  # The kernel reads at least this many bytes at once.
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
 
 FileId = int
@@ -28,7 +28,7 @@ Sizes = dict[str, int | None]  # The size of each file by path; None for a direc
 
 @dataclass(frozen=True)
 class State:
-    """A tree, and an identity for each of its files that renames do not change."""
+    """A tree, with an identity for each file that a rename does not change."""
 
     tree: Tree = field(default_factory=dict)
     files: dict[str, FileId] = field(default_factory=dict)
@@ -56,16 +56,16 @@ class State:
 
 
 class Progress(NamedTuple):
-    """The numbers of durable and begun changes at the power cut."""
+    """How many changes were durable, and how many had started, at the power cut."""
 
     promised: int  # The number of changes that are durable.
     begun: int
 
 
 class Verdict(NamedTuple):
-    """The result of comparing a tree with the allowed states."""
+    """The result of a comparison of a tree with the allowed states."""
 
-    number: int  # The number of changes whose names and sizes exist.
+    number: int  # The number of changes whose names and sizes are in the tree.
     lost: set[str]  # The files that are partly unreadable.
 
 
@@ -78,7 +78,7 @@ class NumberedChanges:
         self.changes: list[Change] = []
 
     def change(self, number: int) -> Change:
-        """Return the change with a number."""
+        """Return the change with the given number."""
         while len(self.changes) <= number:
             self.changes.append(self._choices.next_change(self.states[-1].tree))
             self.states.append(self.states[-1].after(self.changes[-1]))
@@ -97,11 +97,11 @@ class NumberedChanges:
             number += 1
 
     def progress(self, begun: int, ended: int) -> Progress:
-        """Return the progress, computed from how many changes have begun and ended."""
+        """Return the progress, given the numbers of started and finished changes."""
         synced = [number for number in range(ended) if self.change(number).synced]
         return Progress(max(synced, default=-1) + 1, begun)
 
-    # --- judging a tree after a cut --------------------------------------------------------------
+    # --- checking a tree after a power cut -------------------------------------------------------
 
     def judge(self, root: Path, progress: Progress) -> Verdict:
         """Compare a tree with the allowed states.
@@ -159,7 +159,7 @@ class NumberedChanges:
 
 
 def _may_be_incomplete(change: Change, state: State, found: Sizes) -> bool:
-    """Return whether the tree shows a change between its own two steps."""
+    """Return whether the tree shows a change that is only partly done."""
     sizes = state.sizes
     names = {
         name for name in sizes.keys() | found.keys() if sizes.get(name, -1) != found.get(name, -1)

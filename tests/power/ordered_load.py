@@ -1,7 +1,7 @@
-"""A load of several writers, and the check of which changes survived.
+"""A load of several writers, and a check of which changes survived a kill.
 
 The module contains changes of a tree, their execution by system calls, and the search for each
-writer's changes in a tree. It does not depend on the way in which the load ends. Each change begins
+writer's changes in a tree. It does not depend on how the load ends. Each change begins
 after the previous one has returned. With its write-back cache, the kernel keeps written data until
 ``close``, which passes the data to the daemon. A change that has returned was therefore
 acknowledged completely. Contents have no zeros, so that lost bytes are visible.
@@ -31,7 +31,7 @@ _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 class Act(enum.Enum):
     """The kinds of changes."""
 
-    PUT = "put"  # Writes a complete file, which may already exist.
+    PUT = "put"  # This change writes a complete file, which may already exist.
     APPEND = "append"
     OVERWRITE = "overwrite"
     TRUNCATE = "truncate"
@@ -93,7 +93,7 @@ class Change:
         return len(old) if self.act is Act.APPEND else self.at
 
     def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
-        """Return whether a tree may show the change between its own steps."""
+        """Return whether a tree may show this change partly done."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
             return False  # A change of these kinds has only one step.
         old, content = before.get(self.name) or b"", found.get(self.name)
@@ -132,7 +132,7 @@ class Change:
         }[self.act]
         with contextlib.ExitStack() as stack:
             fd = os.open(path, flags, 0o644)
-            stack.callback(os.close, fd)  # Closing the file raises if its write-back failed.
+            stack.callback(os.close, fd)  # close() fails if the write-back of the file failed.
             if self.act is not Act.SYNC_FOLDER:
                 if self.at:
                     os.lseek(fd, self.at, os.SEEK_SET)
@@ -246,7 +246,7 @@ class Writer(threading.Thread):
         try:
             while not self._ending.is_set():
                 self._take_step()
-        except Exception as exc:  # noqa: BLE001 - raised again by who waits for this thread
+        except Exception as exc:  # noqa: BLE001 - the waiting thread raises it again
             if not self._is_gone():
                 self.trouble = exc
                 self._ending.set()
@@ -282,7 +282,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[threading.Event]:
-        """Run the writers while the context is active; an error also sets the event."""
+        """Run the writers while the context is active; stop all writers if one of them fails."""
         ending = threading.Event()
         writers = [
             Writer(self.root, base, choices, ending)
@@ -296,7 +296,7 @@ class Load:
             ending.set()
             for writer in writers:
                 writer.join(60)
-                assert not writer.is_alive(), "a writer did not end in time"
+                assert not writer.is_alive(), "a writer did not stop in time"
             self.steps = [writer.steps for writer in writers]
         for writer in writers:
             if writer.trouble is not None:
@@ -341,10 +341,10 @@ def tree_of(root: Path) -> Tree:
 
 
 class Window(NamedTuple):
-    """How many steps of a writer survived; a range if the tree fits several numbers."""
+    """How many steps of a writer survived, as a range if several numbers match the tree."""
 
-    some: int  # The minimum number of steps that exist at least in part.
-    all: int  # The maximum number of steps that exist completely.
+    some: int  # The smallest possible number of steps that survived at least in part.
+    all: int  # The largest possible number of steps that survived completely.
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
@@ -428,7 +428,7 @@ class Verdict:
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
     ended_ns: int  # The time at which the daemon was killed.
-    slack_ns: int = 1_000_000_000  # A group lasts up to 50 ms, but a busy machine may be late.
+    slack_ns: int = 1_000_000_000  # A group lasts up to 50 ms, or longer on a busy machine.
 
     @override
     def __str__(self) -> str:
@@ -447,7 +447,7 @@ class Verdict:
         return max((self.ended_ns - end for end in ends), default=0)
 
     def check_promises(self) -> None:
-        """Require all steps that were synced or are older than one group commit."""
+        """Require that no step is lost that was synced or is older than one group commit."""
         done_ns = max([self.ended_ns - self.slack_ns, *self._synced_ns()])
         for writer, (steps, window) in enumerate(zip(self.steps, self.windows, strict=True)):
             for number, step in enumerate(steps[window.all :], window.all):
@@ -457,14 +457,14 @@ class Verdict:
                 assert not promised, f"step {number} of writer {writer} is lost: {_describe(step)}"
 
     def _synced_ns(self) -> Iterator[int]:
-        """Yield the start of each completed sync, which promises all steps that ended before."""
+        """Yield the start of each completed sync; steps that ended before it must survive."""
         for steps in self.steps:
             for step in steps:
                 if step.change.synced and step.ended_ns is not None:
                     yield step.began_ns
 
     def check_order(self) -> None:
-        """Require that no existing step began after the end of a missing step."""
+        """Require that no surviving step began after the end of a missing step."""
         missing = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)

@@ -1,4 +1,4 @@
-"""A recorded session, and the check of the states that a power cut may leave of it."""
+"""A recorded session, and checks of the states that a power cut may leave."""
 
 import tempfile
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Stored(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The event that an operation began; parts of it may exist after a cut."""
+    """The event that an operation began; parts of the operation may exist after a power cut."""
 
     number: int
 
@@ -128,13 +128,13 @@ class Run:
         raise AssertionError("after a kill the tree matches no earlier state")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
-        """Return the states whose bytes may exist if the rows are those of state *number*."""
+        """Return the states whose bytes may exist if the rows are from state *number*."""
         window = range(self.promised(cut), self.begun(cut) + 1)
         gone = {one for taken in self.undone if number >= taken.stop for one in taken}
         return [self.states[one] for one in window if one not in gone and one < len(self.states)]
 
     def objects(self, cut: int) -> dict[ObjectKey, bytes]:
-        """Return the objects in the store at the time of a cut."""
+        """Return the objects in the store at the time of a power cut."""
         objects = dict(self.template.objects)
         for event in self.events[:cut]:
             if isinstance(event, Noted) and isinstance(event.what, Stored):
@@ -145,13 +145,13 @@ class Run:
         return objects
 
     def promised(self, cut: int) -> int:
-        """Return how many operations are durable at a cut."""
+        """Return how many operations are durable at a power cut."""
         return max(
             (what.number for what in self._notes(cut) if isinstance(what, Promised)), default=0
         )
 
     def begun(self, cut: int) -> int:
-        """Return how many operations may have left traces at a cut."""
+        """Return how many operations may have left traces at a power cut."""
         return max(
             (what.number + 1 for what in self._notes(cut) if isinstance(what, Began)), default=0
         )
@@ -162,12 +162,12 @@ class Run:
 
 # --- recording a run -----------------------------------------------------------------------------
 
-# The log's room after each fsync: only a few frames, so that later frames exceed it.
+# The free space in the WAL after each fsync: a few frames, so that later frames exceed it.
 ROOM_BYTES: Final = 20_000
-# The size of the intent log: a few entries, so that it is full and restarted within a run.
+# The size of the intent log: a few entries, so that it fills and restarts within a run.
 INTENT_LOG_BYTES: Final = 32 * KIB
 
-# Steps of a recorded program other than users' operations.
+# Steps of a recorded program in addition to the operations of users.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
@@ -183,10 +183,10 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class FailedSync(NamedTuple):
-    """A sync that fails once; then the daemon is killed."""
+    """A sync that fails once, after which the daemon is killed."""
 
-    path: str  # The sync of files with this part in their path fails.
-    at_end: bool = False  # True if the failing sync is that of an unmount.
+    path: str  # The sync of a file fails if its path contains this text.
+    at_end: bool = False  # True if the sync of an unmount fails.
 
 
 class CancelledFlush(NamedTuple):
@@ -196,7 +196,7 @@ class CancelledFlush(NamedTuple):
 
 
 class PastCopy(NamedTuple):
-    """A copy of a past entry of the root directory, as of a flush, to an unused name."""
+    """A copy of a root directory entry, as it was at an earlier flush, under an unused name."""
 
     flush: int  # The number that selects the flush.
     entry: int  # The number that selects the entry.
@@ -283,7 +283,7 @@ class _Recorded:
             await self._make_log_room()
 
     async def _make_log_room(self) -> None:
-        """Allocate space for both logs, as the task for it does between two calls of fsync."""
+        """Allocate space for both logs, as a background task does between two fsyncs."""
         if (wal := self.session.db.wal) is not None:
             wal.append_room(ROOM_BYTES)
             wal.sync()
@@ -318,7 +318,7 @@ class _Recorded:
         self._flushed[self.session.link.txg] = self._run.states[-1]
 
     async def _copy_past(self, step: PastCopy) -> None:
-        """Copy an entry in slices, each of which is a group."""
+        """Copy an entry in slices, each of which is one commit group."""
         choices = [
             (txg, name)
             for txg, past in list(self._flushed.items())[step.flush % max(len(self._flushed), 1) :]
@@ -418,7 +418,8 @@ async def open_session(
         SystemClock(),
         _OPTIONS,
         sync_file=session.durability.sync_file,
-        slices=Slices(cloned_names=2, directories=1, shared_blocks=2),  # A copy has several groups.
+        # With small slices, a copy consists of several groups.
+        slices=Slices(cloned_names=2, directories=1, shared_blocks=2),
     )
     await _remove_orphans(fs)
     return session, fs
@@ -433,7 +434,7 @@ async def _remove_orphans(fs: Filesystem) -> None:
         await fs.orphans.purge(ino)
 
 
-# --- judging a state after a cut -----------------------------------------------------------------
+# --- checking a state after a power cut ----------------------------------------------------------
 
 
 async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
@@ -442,7 +443,7 @@ async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
 
 
 async def judge(run: Run, cut: int, state: State, home: Path) -> None:
-    """Mount a state after a cut as on the next boot, and compare it with the promises."""
+    """Mount the state after a power cut as on the next boot; check all durability promises."""
     state.write_to(home)
     store = MemoryStore()
     store.objects = run.objects(cut)
@@ -459,7 +460,7 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
 
 
 async def _find(run: Run, cut: int, fs: Filesystem) -> int:
-    """Return how many operations the rows contain; only the sizes of contents are compared."""
+    """Return how many operations the rows contain; only sizes are compared, not contents."""
     found = await tree_of(fs, content=False)
     promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
     for number in range(begun, promised - 1, -1):
@@ -478,15 +479,15 @@ def _without_contents(model: ModelFilesystem) -> dict[bytes, Seen]:
 
 
 def _changed(run: Run, cut: int) -> set[Ino]:
-    """Return the files whose content may have changed since the last promise."""
+    """Return the files whose content may have changed since the last durable operation."""
     since = run.operations[run.promised(cut) : run.begun(cut)]
     return {operation.ino for operation in since if operation.act in _CONTENT}
 
 
 async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
-    """Require that every byte belongs to a state since the last promise.
+    """Require that every byte is from the last durable state or a later one.
 
-    Only files changed since then may have lost content.
+    Only files changed after the last durable state may have lost content.
     """
     model = run.states[number]
     changed = _changed(run, cut)
@@ -531,7 +532,7 @@ async def _judge_piece(
 
 
 async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -> None:
-    """Require that fsck reports only lost content of files changed since the last promise."""
+    """Require that fsck finds only lost content of files changed after the last durable state."""
     session.durability.commit()
     opened = session.volume
     cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)

@@ -1,7 +1,7 @@
 """A real disk whose writes fail for some time.
 
 The state directory is on an ext4 whose image is a sparse file on a small tmpfs. While the tmpfs is
-full, the loop device fails to write blocks that the image lacks.
+full, the loop device fails to write blocks that are not yet in the image.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ IMAGE_BYTES: Final = 300 << 20
 BLOCK: Final = os.urandom(64 << 10)
 LARGE: Final = BLOCK * (
     INTENT_CONTENT_BYTES_MAX // len(BLOCK) + 1
-)  # does not fit into the intent log
+)  # This content does not fit into the intent log.
 OPTIONS: Final = "commit=600,sync_interval=600"  # Nothing is uploaded during a test.
 
 
 class ThinDisk:
-    """An ext4 without a journal; its data blocks take space on a tmpfs when they are written."""
+    """An ext4 without a journal, whose blocks use space on a tmpfs only after they are written."""
 
     def __init__(self, home: Path) -> None:
         self.thin, self.mountpoint = home / "thin", home / "disk"
@@ -56,7 +56,7 @@ class ThinDisk:
         self._image = self.thin / "image"
         with self._image.open("wb") as file:
             file.truncate(IMAGE_BYTES)
-        # Without checksums of metadata: after lost writes, ext4 would refuse files that are intact.
+        # With metadata checksums, ext4 would refuse intact files after lost writes.
         features = "^has_journal,^metadata_csum"
         make = ["mkfs.ext4", "-q", "-F", "-O", features, "-E", "lazy_itable_init=0"]
         subprocess.run([*make, self._image], check=True)
@@ -66,7 +66,7 @@ class ThinDisk:
         subprocess.run(["mount", "-o", "loop", self._image, self.mountpoint], check=True)
 
     def repair(self) -> None:
-        """Remove files whose inodes the disk has lost, as a check at boot does."""
+        """Remove files whose inodes the disk has lost, as fsck does at boot."""
         subprocess.run(["e2fsck", "-fy", self._image], check=False, capture_output=True)
 
     def unmount(self) -> None:
@@ -116,7 +116,7 @@ class Host:
         self._program.environment[VARIABLE] = str(self._boot_id)
 
     def boot(self) -> None:
-        """Mount the disk as on a new boot."""
+        """Mount the disk as after a reboot."""
         self._boots += 1
         self._boot_id.write_text(f"boot {self._boots}\n")
         self._disk.mount()
@@ -144,7 +144,7 @@ class Host:
                 log.stat().st_size >= size_bytes
                 for log in self._disk.mountpoint.glob(f"state/*/{name}")
             ):
-                assert time.monotonic() < deadline_s, f"{name} got no space"
+                assert time.monotonic() < deadline_s, f"{name} still has no free space"
                 time.sleep(0.01)
 
     def lose_power(self) -> None:
@@ -165,7 +165,7 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
-def test_lost_pages_are_reported_even_if_another_program_got_the_error_first(
+def test_lost_pages_are_reported_even_if_another_program_received_the_error_first(
     thin_disk: ThinDisk,
 ) -> None:
     """The kernel may report lost pages to any program that calls syncfs(2) on the disk."""
@@ -187,10 +187,10 @@ def test_lost_pages_are_reported_even_if_another_program_got_the_error_first(
     gc.collect()
 
 
-def test_fsync_in_the_mount_after_a_failed_fsync_is_durable(
+def test_fsync_after_a_remount_is_durable_despite_an_earlier_failed_fsync(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The kernel counts the lost block as written, so the new mount must write it again."""
+    """The kernel treats the lost block as written, so the new mount must write it again."""
     host = Host(empty, thin_disk, tmp_path)
     host.boot()
     host.make()
@@ -221,7 +221,7 @@ def test_fsync_in_the_mount_after_a_failed_fsync_is_durable(
 def test_logged_content_survives_although_its_block_file_cannot_be_written(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The intent log has its space on the disk, and the next mount writes the block file again."""
+    """The intent log has space on the disk, and the next mount writes the block file again."""
     host = Host(empty, thin_disk, tmp_path)
     host.boot()
     host.make()
@@ -243,10 +243,10 @@ def test_logged_content_survives_although_its_block_file_cannot_be_written(
     host.unmount()
 
 
-def test_pages_dropped_after_a_failed_sync_are_not_read_as_zeros(
+def test_pages_dropped_after_a_failed_sync_do_not_read_as_zeros(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The kernel counts the lost pages as written, so it drops them when it needs memory."""
+    """The kernel treats lost pages as written, so it drops them when it needs memory."""
     host = Host(empty, thin_disk, tmp_path)
     host.boot()
     host.make()
@@ -269,7 +269,7 @@ def test_pages_dropped_after_a_failed_sync_are_not_read_as_zeros(
     host.unmount()
 
 
-def test_pages_lost_during_a_mount_are_not_read_as_zeros_in_it(
+def test_pages_lost_during_a_mount_do_not_read_as_zeros_in_that_mount(
     thin_disk: ThinDisk,
 ) -> None:
     thin_disk.mount()
@@ -301,7 +301,7 @@ def test_pages_lost_during_a_mount_are_not_read_as_zeros_in_it(
 def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
     thin_disk: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evicted inode loses its error; only the error of the disk remains."""
+    """The kernel forgets the error of an evicted inode, and only the disk's error remains."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 1)
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
@@ -332,17 +332,17 @@ def _forget_inodes(root: Path) -> None:
     """Make the kernel drop the pages and inodes of block files that no process has open."""
     _drop_pages(root)
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # Drop only inodes and names.
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # Value 2 drops cached inodes and names.
     except OSError as exc:
-        pytest.skip(f"the kernel cannot be asked to forget inodes: {exc}")
+        pytest.skip(f"cannot make the kernel drop inodes: {exc}")
 
 
-def test_disk_reattached_on_the_same_boot_is_not_read_as_zeros(
+def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_reattached(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
     """Pages that the kernel could not write are lost, as after a power cut."""
     if not Path("/sys/block/loop0/diskseq").exists():
-        pytest.skip("disks have numbers since Linux 5.15")
+        pytest.skip("disk sequence numbers need Linux 5.15")
     host = Host(empty, thin_disk, tmp_path)
     host.boot()
     host.make()
@@ -350,8 +350,8 @@ def test_disk_reattached_on_the_same_boot_is_not_read_as_zeros(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
-    host.wait_for_room()  # Rows written later need no new disk blocks.
-    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # writes prepared inodes
+    host.wait_for_room()  # Later rows need no new disk blocks.
+    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # Sync the new inodes.
     with thin_disk.full():
         path.write_bytes(BLOCK)
         host.lose_power()

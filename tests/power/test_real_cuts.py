@@ -2,9 +2,9 @@
 
 The state directory is on its own ext4 on a loop device. While changes run, ext4 is shut down
 without writing its caches, and the daemon is killed. Then ext4 is mounted again and replays its
-journal, and the filesystem is mounted as on the next boot. The tree is judged as in
-``numbered_changes``. The filesystem must be writable, unmount and pass fsck. Recorded cuts reach
-more states; these tests show that the recorder's disk behaves like a real one.
+journal, and the filesystem is mounted as on the next boot. ``numbered_changes`` checks the tree.
+The filesystem must be writable, unmount cleanly and pass fsck. Recorded cuts reach more states.
+These tests show that the recorder's disk behaves like a real disk.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ MODES: Final = (
 
 
 class Machine:
-    """A mount whose state directory is on a disk with a power switch for the test."""
+    """A mount whose state directory is on a disk whose power a test can cut."""
 
     def __init__(self, place: Place, disk: LoopDisk, options: str) -> None:
         self._place, self._disk, self._options = place, disk, options
@@ -145,7 +145,7 @@ def sync_directory(path: Path) -> None:
 
 
 def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
-    """Cut the power once for each seed, and judge the tree after each cut."""
+    """Cut the power once for each seed, and check the tree after each cut."""
     with contextlib.closing(Machine(place, disk, options)) as machine:
         for seed in seeds:
             changes = NumberedChanges(seed)
@@ -176,5 +176,5 @@ def test_synced_data_survives_a_power_cut_of_a_real_disk(
 def test_synced_data_survives_many_power_cuts_of_a_real_disk(
     empty: Place, disk: LoopDisk, options: str
 ) -> None:
-    """Several cuts are made with each journal mode that keeps synced data."""
+    """The test makes several cuts with each journal mode that keeps synced data."""
     cut_often(empty, disk, f"{options},image_interval=1", range(100, 107))

@@ -1,11 +1,11 @@
 """Recorded power cuts: every state that a cut may leave keeps the documented promises.
 
 docs/design/durability.md lists the promises. A program runs while all requests to the disk are
-recorded. Then states are built as a disk may hold them after a cut. Each state is mounted as on the
-next boot, and judged. The database must open. Its rows must be a prefix of the operations, with all
-that a sync promised. Every byte must be from a state since that sync. fsck may find only lost
-content that no sync promised. The filesystem must be writable. A seed, which is in the name of the
-test, selects the program and the states.
+recorded. Then states are built that a disk may contain after a cut. Each state is mounted as on the
+next boot, and checked. The database must open. Its rows must be a prefix of the operations, and
+must include every synced operation. Every byte must be from a state since the last sync. fsck may
+report only the loss of unsynced content. The filesystem must be writable. A seed, which is in the
+name of the test, selects the program and the states.
 """
 
 import itertools
@@ -81,7 +81,7 @@ def make_program(seed: int, steps: int) -> list[Step]:
 def differing_cuts(run: Run) -> list[int]:
     """Return the events at which cuts differ: each completed sync, and the end.
 
-    A cut between two of them leaves only states that a cut at the later one can leave, too.
+    A cut between two such events leaves only states that a cut at the later event can also leave.
     """
     syncs = (SyncedFile, SyncedDirectory, SyncedAll)
     found = [cut for cut, event in enumerate(run.events) if isinstance(event, syncs)]
@@ -102,14 +102,14 @@ async def judge_random_states(run: Run, seed: int, states: int, boots: Boots) ->
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_recorded_power_cuts_keep_all_promises(
+async def test_durability_promises_hold_after_recorded_power_cuts(
     template: MemoryStore,
     boots: Boots,
     journal_mode: str,
     synchronous: str,
     seed: int,
 ) -> None:
-    """Some states of a short program are judged for each durable journal mode."""
+    """Some states of a short program are checked for each durable journal mode."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 12), boots.next_home(), template, pragmas)
 
@@ -120,14 +120,14 @@ async def test_recorded_power_cuts_keep_all_promises(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 130))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_many_recorded_power_cuts_keep_all_promises(
+async def test_durability_promises_hold_after_many_recorded_power_cuts(
     template: MemoryStore,
     boots: Boots,
     journal_mode: str,
     synchronous: str,
     seed: int,
 ) -> None:
-    """Many states of longer programs are judged."""
+    """Many states of longer programs are checked."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 25), boots.next_home(), template, pragmas)
 
@@ -178,7 +178,7 @@ def make_copies(seed: int, steps: int) -> list[Step]:
 
 
 @pytest.mark.parametrize("seed", range(300, 306))
-async def test_copied_ranges_keep_all_promises_after_power_cuts(
+async def test_durability_promises_hold_for_copied_ranges_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
     """A copy shares an uploaded block, or writes a new one, perhaps after fetching its content."""
@@ -211,7 +211,7 @@ def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
 
 @pytest.mark.parametrize("at_end", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(400, 406))
-async def test_mounts_after_failed_syncs_keep_all_promises_after_power_cuts(
+async def test_durability_promises_hold_after_failed_syncs_and_power_cuts(
     template: MemoryStore, boots: Boots, seed: int, at_end: float
 ) -> None:
     """Bytes that a failed sync lost are on the disk after the next fsync of a later mount."""
@@ -222,7 +222,7 @@ async def test_mounts_after_failed_syncs_keep_all_promises_after_power_cuts(
 
 
 def make_logged(seed: int, steps: int) -> list[Step]:
-    """Return a program of small changes and many calls of fsync, which the intent log can contain."""
+    """Return a program of many fsyncs and of changes that are small enough for the intent log."""
     dice = random.Random(seed)
     program: list[Step] = [
         Wish(Act.MAKE_FILE),
@@ -252,10 +252,10 @@ def make_logged(seed: int, steps: int) -> list[Step]:
 
 
 @pytest.mark.parametrize("seed", [600, 601, 679])
-async def test_logged_content_keeps_all_promises_after_power_cuts(
+async def test_durability_promises_hold_for_logged_content_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
-    """The intent log is used, filled, restarted, and ended by kills and remounts."""
+    """The intent log is used, filled and restarted; kills and remounts end its use."""
     run = await record(make_logged(seed, 30), boots.next_home(), template, Pragmas())
 
     await judge_choice(run, len(run.events), Dice(seed), boots.next_home())
@@ -265,7 +265,7 @@ async def test_logged_content_keeps_all_promises_after_power_cuts(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(610, 730))
-async def test_much_logged_content_keeps_all_promises_after_power_cuts(
+async def test_durability_promises_hold_for_much_logged_content_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
     run = await record(make_logged(seed, 60), boots.next_home(), template, Pragmas())
@@ -279,8 +279,8 @@ EVERY_MAX: Final = 9  # Up to this number of unsynced changes, every combination
 def combinations(loose: int) -> Iterator[int]:
     """Yield subsets of the unsynced changes, as bits.
 
-    If there are few changes, every combination is tried. Of many changes, these are tried: each
-    prefix, each suffix, each change alone, all but one, and each pair.
+    If there are few changes, every combination is tried. If there are many, the subsets are each
+    prefix, each suffix, each single change, all changes but one, and each pair.
     """
     if loose <= EVERY_MAX:
         yield from range(1 << loose)
@@ -299,7 +299,7 @@ def combinations(loose: int) -> Iterator[int]:
 
 
 def states_of(run: Run) -> Iterator[tuple[int, State]]:
-    """Yield cuts with the states that they may leave, each state only once."""
+    """Yield each cut with each state that the cut may leave; each state is yielded only once."""
     seen: set[tuple[int, int, int]] = set()
     for cut in differing_cuts(run):
         power_cut = PowerCut(run.events[:cut])
@@ -314,10 +314,10 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_every_state_of_a_short_run_keeps_all_promises(
+async def test_durability_promises_hold_in_every_state_after_a_power_cut_in_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """Two files are written and synced; all subsets of unsynced changes are judged at every cut."""
+    """Two files are written and synced; every subset of unsynced changes is checked at each cut."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
     make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)

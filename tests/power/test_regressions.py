@@ -1,4 +1,4 @@
-"""Power cuts that once broke a promise of durability."""
+"""Power cuts that once broke a durability promise."""
 
 import pytest
 from typing_extensions import override
@@ -91,20 +91,20 @@ class _SizesWithoutPages(Dice):
 
 
 async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots) -> None:
-    """Judge the state after a program, on a disk that writes sizes before pages."""
+    """Check the state after a program, on a disk that writes sizes before pages."""
     run = await record(program, boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
 
 
-async def test_size_without_its_pages_is_read_as_an_error_and_not_as_zeros(
+async def test_block_file_that_lost_its_pages_but_not_its_size_reads_as_an_error(
     template: MemoryStore, boots: Boots
 ) -> None:
     """Rows and sizes may reach the disk a second before the content."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
-async def test_unsynced_end_of_a_page_is_read_as_an_error_and_not_as_zeros(
+async def test_unsynced_end_of_a_page_reads_as_an_error_and_not_as_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
     """The start of the page is synced and on the disk, but the end of the page is not."""
@@ -116,7 +116,7 @@ async def test_unsynced_end_of_a_page_is_read_as_an_error_and_not_as_zeros(
     [[FLUSH, APPEND_OTHER], [Wish(Act.TRUNCATE, 0, 1)]],
     ids=["append to an uploaded block", "cut of a dirty block"],
 )
-async def test_change_that_copies_a_block_keeps_synced_content_after_a_power_cut(
+async def test_copy_on_write_of_a_block_keeps_synced_content_after_a_power_cut(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
@@ -135,7 +135,7 @@ LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The file is truncated to one byte less th
 async def test_write_after_a_gap_keeps_the_synced_zeros_of_the_gap(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """Only the written bytes may be lost, but not the synced zeros of the gap before them."""
+    """The written bytes may be lost, but never the synced zeros of the gap before them."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -144,7 +144,7 @@ async def test_write_after_a_gap_keeps_the_synced_zeros_of_the_gap(
 async def test_write_into_a_hole_keeps_the_rest_of_the_hole_readable(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The hole was synced, so only the written part of it may become unreadable."""
+    """The hole was synced, so only its overwritten part may become unreadable."""
     program: list[Step] = [FILE[0], Wish(Act.TRUNCATE, 0, 5), FSYNC, APPEND, COMMIT]
     run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
@@ -162,7 +162,7 @@ async def test_append_to_a_dirty_block_keeps_synced_content_after_a_power_cut(
     await _judge_sizes(program, template, boots)
 
 
-async def test_reused_block_number_does_not_restore_undone_bytes(
+async def test_reused_block_number_does_not_expose_bytes_of_an_undone_write(
     template: MemoryStore, boots: Boots
 ) -> None:
     """The block file of an undone group is reused; its truncation may not be on the disk."""
@@ -171,10 +171,10 @@ async def test_reused_block_number_does_not_restore_undone_bytes(
     await _judge_sizes(program, template, boots)
 
 
-async def test_power_cut_during_the_switch_to_wal_damages_nothing(
+async def test_power_cut_during_the_switch_to_wal_mode_damages_nothing(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """For a restored database, SQLite writes a rollback journal, which must be synced."""
+    """SQLite writes a rollback journal for a restored database, and must sync this journal."""
     run = await record([], boots.next_home(), template, WAL)
     journal = next(
         event.file
@@ -191,10 +191,10 @@ async def test_power_cut_during_the_switch_to_wal_damages_nothing(
 
 
 @pytest.mark.parametrize("task_steps", sampled(range(1, 60, 3), 3))
-async def test_resumed_changelog_is_synced_before_it_is_uploaded(
+async def test_changelog_of_a_cancelled_flush_is_synced_before_it_is_uploaded(
     template: MemoryStore, boots: Boots, task_steps: int
 ) -> None:
-    """After a cut, a host must not mistake its own changelog for that of another host."""
+    """After a cut, a host must not mistake its own changelog for one of another host."""
     program: list[Step] = [*FILE, FSYNC, CancelledFlush(task_steps), FLUSH]
     run = await record(program, boots.next_home(), template, WAL)
     stored = [
@@ -247,10 +247,10 @@ async def test_fsync_in_the_next_mount_after_a_failed_fsync_is_durable(
         await judge_choice(run, len(run.events), dice, boots.next_home())
 
 
-async def test_truncation_keeps_content_that_only_the_intent_log_has(
+async def test_truncation_keeps_content_that_is_only_in_the_intent_log(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The truncated block is deleted, but its copy is restored from it."""
+    """Truncation copies a block and deletes the original, from which recovery restores the copy."""
     make_other = [Wish(Act.MAKE_FILE, 0, 1), Wish(Act.APPEND, 1, 0, 3, 3), Wish(Act.FSYNC, 1)]
     truncate: list[Step] = [Wish(Act.TRUNCATE, 1, 3), Wish(Act.TRUNCATE, 1, 2), COMMIT]
     await _judge_sizes([*FILE, FSYNC, SYNC, *make_other, *truncate], template, boots)

@@ -1,9 +1,9 @@
-"""Power loss of a complete machine: a user-mode Linux with its own kernel and page cache.
+"""Power loss of an entire machine: a user-mode Linux with its own kernel and page cache.
 
 The machine reads the files of this host (hostfs), and has its own disk for its state directory. Its
-process is killed during some change. The disk keeps what that kernel had written, and its memory is
-lost. The disk is then mounted on this host, and judged as in ``test_real_cuts``. The tests need
-Debian's package user-mode-linux.
+process is killed during a change. The disk keeps the data that its kernel had written, and its
+memory is lost. The disk is then mounted on this host, and checked as in ``test_real_cuts``. The
+tests need Debian's package user-mode-linux.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Po
 def work_until_the_end(
     process: "subprocess.Popen[str]", changes: NumberedChanges, stop_at: int
 ) -> Progress:
-    """Follow the progress of a machine, and kill it during a change."""
+    """Read the progress of a machine from its console, and kill the machine during a change."""
     said = []
     counts = {"began": 0, "ended": 0}
     assert process.stdout is not None

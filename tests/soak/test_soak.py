@@ -1,4 +1,4 @@
-"""The soak test: a short run, and the errors that its comparison must detect."""
+"""The soak test: a short run, and the errors that its comparison of trees must detect."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _done(tree: Path) -> History:
-    """Execute some operations in a directory and return their history."""
+    """Execute some operations in a directory, and return the history of the operations."""
     history = History()
     for operation in _OPERATIONS:
         history.begin(operation)
@@ -43,8 +43,8 @@ def _done(tree: Path) -> History:
     return history
 
 
-def test_model_of_the_soak_test_agrees_with_a_real_filesystem(tree: Path) -> None:
-    """After 400 random operations the model equals a local directory."""
+def test_soak_test_model_agrees_with_a_real_filesystem(tree: Path) -> None:
+    """After 400 random operations, the model and a local directory are equal."""
     history, chooser = History(), Chooser(random.Random(5))
     for _ in range(400):
         operation = chooser.choose(history.now)
@@ -55,8 +55,8 @@ def test_model_of_the_soak_test_agrees_with_a_real_filesystem(tree: Path) -> Non
     history.require_now(see(str(tree)), "the directory")
 
 
-def test_soak_test_shrinks_a_tree_full_of_symlinks(tree: Path) -> None:
-    """If every name is a symlink in one directory, the next operation removes one of them."""
+def test_soak_test_removes_a_symlink_if_the_tree_has_only_symlinks(tree: Path) -> None:
+    """If the tree is full and contains only symlinks, the next operation removes a symlink."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
     for operation in [Operation("mkdir", "d"), *links]:
@@ -81,7 +81,7 @@ def test_soak_test_shrinks_a_tree_full_of_symlinks(tree: Path) -> None:
     ],
     ids=["missing", "new", "mode", "content", "link", "size"],
 )
-def test_difference_from_the_expected_tree_is_reported(
+def test_soak_test_reports_a_difference_from_the_expected_tree(
     tree: Path, spoil: Callable[[Path], object]
 ) -> None:
     """The soak test reports a missing, new or changed entry."""
@@ -92,7 +92,7 @@ def test_difference_from_the_expected_tree_is_reported(
         history.require_now(see(str(tree)), "the directory")
 
 
-def test_interrupted_write_may_be_partial_after_a_crash(tree: Path) -> None:
+def test_soak_test_accepts_a_partial_interrupted_write_after_a_crash(tree: Path) -> None:
     """Each byte of an interrupted write may have its old or its new value."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old CONTent")
@@ -105,8 +105,8 @@ def test_interrupted_write_may_be_partial_after_a_crash(tree: Path) -> None:
         history.require(see(str(tree)), "after a kill", 0, history.last)
 
 
-def test_tree_without_the_last_durable_operation_is_reported(tree: Path) -> None:
-    """A tree that lacks the last durable operation is reported."""
+def test_soak_test_reports_the_loss_of_a_durable_operation(tree: Path) -> None:
+    """After a kill, the soak test requires the effect of the last durable operation."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old content")
 
@@ -115,8 +115,8 @@ def test_tree_without_the_last_durable_operation_is_reported(tree: Path) -> None
         history.require(see(str(tree)), "after a kill", history.last, history.last)
 
 
-def test_tree_with_changes_that_a_takeover_dropped_is_reported(tree: Path) -> None:
-    """A tree with changes that a takeover has dropped is reported."""
+def test_soak_test_reports_changes_that_a_takeover_should_have_dropped(tree: Path) -> None:
+    """If a follower shows changes that a takeover has dropped, the soak test reports it."""
     history = _done(tree)
     undone = see(str(tree))
     (tree / "d/file").write_bytes(b"old content")
@@ -134,7 +134,7 @@ def _with_failed_block(tree: Path) -> Observed:
     return observed
 
 
-def test_unreadable_block_is_reported_unless_its_pack_was_damaged(tree: Path) -> None:
+def test_soak_test_reports_an_unreadable_block_of_an_undamaged_pack(tree: Path) -> None:
     """EIO is allowed only for blocks of a pack that the soak test has damaged."""
     history = _done(tree)
     observed = _with_failed_block(tree)
@@ -157,7 +157,7 @@ def _command(folder: Path, *words: str) -> list[str]:
 def test_short_soak_run_reports_nothing_and_leaves_no_process(
     tmp_path: Path, as_root: None
 ) -> None:
-    """A soak run of twelve seconds reports nothing, and leaves no process or mount."""
+    """A soak run of twelve seconds finds no error, and leaves no process or mount."""
     seed = random.SystemRandom().randrange(1 << 32)
 
     done = subprocess.run(
@@ -178,7 +178,7 @@ def test_short_soak_run_reports_nothing_and_leaves_no_process(
 def test_interrupted_soak_run_leaves_no_process_mount_or_directory(
     tmp_path: Path, as_root: None
 ) -> None:
-    """Ctrl-C ends the soak run without a remaining process, mount or directory."""
+    """After Ctrl-C, no process, mount or directory of the soak run remains."""
     command = _command(tmp_path, "--only", "use", "--minutes", "5")
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -187,7 +187,7 @@ def test_interrupted_soak_run_leaves_no_process_mount_or_directory(
         while "=== use" not in process.stdout.readline():
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
-        rest = process.stdout.read()  # returns when no process has the pipe open
+        rest = process.stdout.read()  # The pipe ends when the last process has exited.
 
     assert process.returncode == 130, rest
     assert "interrupted" in rest

@@ -40,7 +40,7 @@ _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
 
 
 class Power:
-    """One filesystem in a memory store; a test opens and kills sessions of it."""
+    """A filesystem in a memory store, on which a test opens and kills sessions."""
 
     def __init__(self, store: MemoryStore, home: Path) -> None:
         self.store = store
@@ -129,7 +129,7 @@ class Power:
                 opened.state_dir.unlock()
 
 
-# Encrypted and plain filesystems use the same code, except for the checksum of an envelope.
+# Unencrypted filesystems use the same code, except for the checksum of an envelope.
 # The checksum has separate tests.
 @pytest.fixture(
     params=[
@@ -138,7 +138,7 @@ class Power:
     ]
 )
 async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
-    """Return a new encrypted filesystem; slow tests also run with a plain one."""
+    """Return a new encrypted filesystem; slow tests also run with an unencrypted one."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = request.param
     await made.make()
@@ -147,7 +147,7 @@ async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> Power:
-    """Return a new plain filesystem, for properties that encrypted filesystems lack."""
+    """Return a new unencrypted filesystem, for tests of properties that encryption would hide."""
     made = Power(MemoryStore(), tmp_path)
     await made.make()
     return made
@@ -157,7 +157,7 @@ class HandClock:
     """A clock that the test sets; each reading advances it by a millisecond."""
 
     def __init__(self) -> None:
-        self.ns = 4_000_000_000_000_000_000  # This time is after mkfs.
+        self.ns = 4_000_000_000_000_000_000  # This time is later than mkfs.
 
     def now_ns(self) -> int:
         """Advance the clock by a millisecond and return its time."""
@@ -188,7 +188,7 @@ async def read_file(session: Session, ino: Ino) -> bytes:
         if not session.cache.is_local(located):
             await session.cache.fetch(located)
             continue
-        with contextlib.suppress(NotLocalError):  # The block is torn.
+        with contextlib.suppress(NotLocalError):  # The cached block is torn.
             return session.cache.read_local(located, 0, size)
 
 

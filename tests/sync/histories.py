@@ -1,4 +1,4 @@
-"""Two histories of one filesystem: the bucket is restored to an older copy, and another host writes."""
+"""Two histories of one filesystem: another host writes to a restored older copy of the bucket."""
 
 import pytest
 
@@ -54,7 +54,7 @@ async def publish(power: Power) -> None:
 
 
 async def keep_theirs(power: Power, files: Files, last: int) -> Txg:
-    """Write files on another host until after a txg of the first host, and keep the point "theirs"."""
+    """Write files on host b until its txg is later than *last*, and keep that txg as "theirs"."""
     async with power.session("b", tasks=False) as session:
         while session.link.txg <= last:
             fill(session, files, b"%d" % session.link.txg * 900)

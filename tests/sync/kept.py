@@ -20,7 +20,7 @@ def keys_of(power: Power, prefix: str) -> list[ObjectKey]:
 
 
 def fill(session: Session, files: Files, *contents: bytes) -> None:
-    """Write a file for each content."""
+    """Write one file for each given content."""
     for content in contents:
         files[write_file(session, content)] = content
 
@@ -33,7 +33,7 @@ def empty(session: Session, files: Files) -> None:
 
 
 async def forget(session: Session) -> None:
-    """Make images and reclaim, so that without retention only the last two images remain."""
+    """Make three images and reclaim; without retention, only the last two images remain."""
     for number in range(3):
         write_file(session, b"later %d" % number)
         await session.make_image()

@@ -1,4 +1,4 @@
-"""Simulate that the process is killed at one step."""
+"""Simulated kills of the process at a chosen step."""
 
 
 class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""The objects in a bucket that belong to its filesystem, and a way to create all kinds."""
+"""Helpers that list a filesystem's own objects, and that create an object of each kind."""
 
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync import removal

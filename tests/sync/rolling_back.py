@@ -1,4 +1,4 @@
-"""Rollback as the rollback command does it."""
+"""A helper that rolls back a filesystem as the rollback command does."""
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.sync import rollback

@@ -1,4 +1,4 @@
-"""The nightly backup of docs/guide/backup.md for a simulated year: every kept night is complete.
+"""A simulated year of the nightly backup of docs/guide/backup.md: every kept point is complete.
 
 rsync's requests are sent to a filesystem without FUSE. Upkeep runs as in a mount, with a clock that
 the test sets. At the end of each month another host takes over, ``fsck --deep`` checks the bucket
@@ -92,7 +92,7 @@ class _Mirror:
 
 
 class _Backup:
-    """The backup of one directory: its nights, and the kept points expected in the bucket."""
+    """The backup of one directory, and the kept points that are expected in the bucket."""
 
     def __init__(self, power: Power, clock: HandClock) -> None:
         self._power = power
@@ -152,7 +152,7 @@ class _Backup:
         self.dropped += len(gone)
 
     def _staying(self) -> set[str]:
-        """Return the last point of each recent period; if periods are missing, the oldest, too."""
+        """Return the last point of each recent period, and the oldest if a period has no point."""
         stay: set[str] = set()
         for form, count in PERIODS:
             last = {
@@ -248,7 +248,7 @@ async def _pass_nights(power: Power, clock: HandClock, nights: int) -> _Backup:
 
 
 async def _end(power: Power, clock: HandClock, session: Session, backup: _Backup) -> None:
-    """Drop all points, and require that only objects of the present state remain in the bucket."""
+    """Drop all points, and require that only objects of the current state remain in the bucket."""
     before = _stored_bytes(power)
     await PointKeeper(session).drop(list(backup.states))
     for _ in range(3):

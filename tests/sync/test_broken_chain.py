@@ -49,7 +49,7 @@ DAMAGES = pytest.mark.parametrize(
 
 
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
-    """Ship txgs 1 to 9 and return their links.
+    """Ship txgs 1 to 9 and return their positions in the chain.
 
     Txg 1 is the fence record of the first mount. The txg *image_at* is an image. Each other txg
     adds a file with its number as content. From txg 2 on, consecutive txgs are a second apart.
@@ -109,7 +109,7 @@ def at(txg: int) -> PointInTime:
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [2], [1], [4]], ids=str)
-async def test_every_txg_that_needs_no_lost_changelog_can_be_restored(
+async def test_every_txg_can_be_restored_if_its_changelogs_are_not_lost(
     power: Power, damage: Damage, lost: list[int]
 ) -> None:
     """If a txg needs a lost changelog, the error names the last restorable txg before it."""
@@ -138,7 +138,7 @@ async def test_every_txg_that_needs_no_lost_changelog_can_be_restored(
             with pytest.raises(SettingsError, match="txg 8 does not exist yet"):
                 await bucket.find(at(txg))
             continue
-        # The bucket is as if garbage collection had deleted txg 1.
+        # Simulate that garbage collection has deleted txg 1.
         if txg == 1 and damage is lose and lost == [1]:
             with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
                 await bucket.find(at(txg))
@@ -176,7 +176,7 @@ async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
 
 @DAMAGES
 async def test_level_object_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
-    """The changelog after the run contains a different hash than the level object."""
+    """The level object and the next changelog contain different hashes."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -195,12 +195,12 @@ async def test_level_object_of_another_history_is_not_used(power: Power, damage:
     damage(power, Txg(10))
 
     bucket = await bucket_at(power, FAR)
-    with pytest.raises(BrokenChainError, match="Up to txg 9"):
+    with pytest.raises(BrokenChainError, match="All txgs up to 9"):
         await bucket.find(at(10))
     assert await bucket.find(at(9)) == links[9]
 
 
-async def test_changelog_with_a_damaged_version_loses_only_its_own_txg(power: Power) -> None:
+async def test_damaged_version_field_in_a_changelog_loses_only_that_txg(power: Power) -> None:
     """The next changelog proves that the version is damaged, so no error advises an upgrade."""
     links = await nine_txgs(power)
     key = key_of(Txg(4))
@@ -209,7 +209,7 @@ async def test_changelog_with_a_damaged_version_loses_only_its_own_txg(power: Po
 
     for txg in (3, 6, 9):
         assert await bucket.find(at(txg)) == links[txg]
-    with pytest.raises(BrokenChainError, match="Up to txg 3"):
+    with pytest.raises(BrokenChainError, match="All txgs up to 3"):
         await contents(power, bucket, await bucket.find(at(5)))
     async with power.session("b", tasks=False) as session:
         assert session.link.txg >= 9
@@ -224,7 +224,7 @@ async def test_damaged_last_changelog_is_reported(power: Power) -> None:
     for wanted in (PointInTime("newest"), PointInTime("now", FAR + 20 * SECOND_NS)):
         bucket = await bucket_at(power, FAR + 30 * SECOND_NS)
         with pytest.raises(
-            BrokenChainError, match=r"txg 9 cannot be restored from the bucket\. Up to txg 8"
+            BrokenChainError, match=r"txg 9 cannot be restored from the bucket\. All txgs up to 8"
         ):
             await bucket.find(wanted)
     with pytest.raises(BrokenChainError, match="at=txg=8"):
@@ -235,8 +235,10 @@ async def test_damaged_last_changelog_is_reported(power: Power) -> None:
 
 
 @DAMAGES
-async def test_time_near_a_damaged_changelog_is_refused(power: Power, damage: Damage) -> None:
-    """A time is refused if the damaged changelog may be the one that it selects."""
+async def test_search_by_time_is_refused_if_a_damaged_changelog_may_match(
+    power: Power, damage: Damage
+) -> None:
+    """A time is refused if it may select the damaged changelog."""
     links = await nine_txgs(power)
     damage(power, Txg(4))
     bucket = await bucket_at(power, FAR)
@@ -244,7 +246,7 @@ async def test_time_near_a_damaged_changelog_is_refused(power: Power, damage: Da
     assert await bucket.find(PointInTime("then", links[3].created_ns - 1)) == links[2]
     assert await bucket.find(PointInTime("then", links[5].created_ns)) == links[5]
     assert await bucket.find(PointInTime("then", links[8].created_ns + 1)) == links[8]
-    with pytest.raises(BrokenChainError, match="Up to txg 3"):
+    with pytest.raises(BrokenChainError, match="All txgs up to 3"):
         await bucket.find(PointInTime("then", links[3].created_ns + 1))
 
 
@@ -278,10 +280,10 @@ async def test_level_object_replaces_a_lost_changelog(
 
 
 @DAMAGES
-async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
+async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_image(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image is in the middle of the run of a required level object."""
+    """The newest image is in the middle of the txgs that a required level object merges."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -304,7 +306,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
 
 @DAMAGES
 @pytest.mark.parametrize("next_too", [False, True], ids=["next is there", "next is lost too"])
-async def test_image_is_used_without_its_own_changelog(
+async def test_image_is_usable_without_the_changelog_of_its_txg(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
     """The manifest of the image contains the hash of the lost changelog."""
@@ -321,17 +323,17 @@ async def test_image_is_used_without_its_own_changelog(
     assert await contents(power, bucket, found) == whole[6]
     newest = await bucket.find(PointInTime("newest"))
     if next_too:
-        with pytest.raises(BrokenChainError, match="Up to txg 6"):
+        with pytest.raises(BrokenChainError, match="All txgs up to 6"):
             await contents(power, bucket, newest)
     else:
         assert await contents(power, bucket, newest) == whole[9]
 
 
 @DAMAGES
-async def test_image_that_is_a_txg_is_used_without_its_changelog(
+async def test_txg_published_as_an_image_is_usable_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The next changelog contains the hash of the lost one."""
+    """The next changelog contains the hash of the lost changelog."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -350,7 +352,7 @@ async def test_image_that_is_a_txg_is_used_without_its_changelog(
     ] == whole
 
 
-async def test_history_continues_past_a_damaged_changelog(power: Power) -> None:
+async def test_history_listing_continues_past_a_damaged_changelog(power: Power) -> None:
     """The history lists each unreadable txg with the reason."""
     await nine_txgs(power)
     rot(power, Txg(9))
@@ -368,7 +370,7 @@ async def test_history_continues_past_a_damaged_changelog(power: Power) -> None:
     assert bucket.points.unreadable_end == [9]
 
 
-async def test_history_with_a_changelog_of_another_history_is_refused(power: Power) -> None:
+async def test_history_listing_fails_if_a_changelog_is_from_another_history(power: Power) -> None:
     """A readable changelog is refused if the next changelog contains a different hash."""
     await nine_txgs(power)
     ours = dict(power.store.objects)

@@ -38,7 +38,7 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# These steps need objects older than the retention and two more images.
+# These steps occur only if objects are older than the retention and two more images exist.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put", "history put"}
 
 
@@ -53,12 +53,12 @@ async def _kill_in_flush(
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # Reclaim deletes levels with the first image.
+                kill.armed = True  # Reclaim deletes level objects together with the first image.
             if kill.step in {"history put", "history deleted"}:
                 await append_empty_changelogs(session, HISTORY_FAN_OUT)
                 kill.armed = kill.step == "history put"
                 await session.indexer.make_due()
-                kill.armed = True  # Garbage collection deletes the index with the first image.
+                kill.armed = True  # Reclaim deletes index objects together with the first image.
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):
@@ -67,7 +67,7 @@ async def _kill_in_flush(
             session.durability.commit()
             kill.armed = True
             await session.make_image()
-    except BaseException:  # noqa: ASYNC103 - Killed is not an error here
+    except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
         if not kill.reached:
             raise
     return expected
@@ -82,7 +82,7 @@ async def _let_a_pack_die(session: Session) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -> None:
-    """After a kill at any step, both hosts read all content, and no superfluous object remains."""
+    """After a kill at any step, both hosts read all content, and no unneeded object remains."""
     few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
@@ -113,7 +113,7 @@ async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -
 
 
 def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
-    """Require two images, all changelogs from the older one on, and no further metadata objects."""
+    """Require two images, all changelogs since the older image, and no other metadata."""
     images = [image.parse_manifest_key(key) for key in keys]
     first, _last = sorted(name.txg for name in images if name is not None)
     assert {key for key in keys if key.startswith("changelog")} == {
@@ -140,8 +140,10 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # Only a promotion has the last step.
-async def test_kill_in_a_takeover_loses_nothing(power: Power, step: str, goes_on: str) -> None:
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # The last step is only in promotions.
+async def test_kill_during_a_takeover_loses_no_shipped_data(
+    power: Power, step: str, goes_on: str
+) -> None:
     """The next host reads all shipped data, and the old writer still has its unshipped changes."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
@@ -171,7 +173,7 @@ async def test_kill_in_a_takeover_loses_nothing(power: Power, step: str, goes_on
 
 
 @pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
-async def test_changelog_appended_by_the_old_writer_after_a_killed_takeover_counts(
+async def test_changelog_appended_by_the_old_writer_after_a_killed_takeover_is_kept(
     power: Power, step: str
 ) -> None:
     """A changelog appended before the fence record is part of the chain."""
@@ -300,7 +302,7 @@ async def test_killed_removal_is_completed_by_the_next_removal(power: Power, ste
 
 
 @pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
-def test_documented_order_of_writes_lists_every_step(steps: tuple[str, ...]) -> None:
+def test_documentation_of_the_write_order_lists_every_step(steps: tuple[str, ...]) -> None:
     """The tables in docs/design/durability.md list the steps in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     found = [step for step in steps if f"| `{step}`" in text]

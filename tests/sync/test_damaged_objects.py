@@ -64,7 +64,7 @@ def remove(objects: Objects, key: ObjectKey) -> None:
 
 
 def exchange(objects: Objects, key: ObjectKey) -> None:
-    """Replace an object with another one, of the same kind if possible."""
+    """Replace an object with another object, of the same kind if there is one."""
     kind = key.split("/", maxsplit=1)[0]
     different = [other for other in objects if objects[other] != objects[key]]
     others = [other for other in different if other.startswith(kind)]
@@ -83,7 +83,7 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 
 
 class Outcome(NamedTuple):
-    """The content that could be read after a damage, and all messages."""
+    """The content that is readable after damage, and all messages."""
 
     words: str  # The notices, errors and findings of fsck.
     contents: Mapping[Ino, bytes | None]  # The content is None for a file that could not be read.
@@ -144,16 +144,16 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 
 @pytest.mark.parametrize(
     "damage",
-    # Other kinds of damage lead to the same checks; tests/damage_matrix samples all of them.
+    # Other kinds of damage lead to the same checks; tests/damage_matrix samples all kinds.
     [
         pytest.param(one, marks=() if one in {flip, remove} else pytest.mark.slow, id=one.__name__)
         for one in DAMAGES
     ],
 )
-async def test_damage_to_each_object_is_reported_and_never_invents_content(
+async def test_each_damaged_object_is_reported_and_never_read_as_wrong_content(
     power: Power, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
-    """A read gives the written content or an error, and a message names the damaged object."""
+    """A read returns the written content or an error, and a message names the damaged object."""
     contents = await a_bucket(power)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
@@ -172,7 +172,7 @@ async def test_damage_to_each_object_is_reported_and_never_invents_content(
             assert content in (None, contents[ino]), f"{key}: wrong content"
         if key == last and damage is remove:
             # Only a host that remembers the last changelog can detect its removal.
-            # test_local_state_choice tests the detection.
+            # test_local_state_choice.py tests such a host.
             continue
         if key.startswith("level/") and damage is remove:
             assert outcome == before  # The changelogs of the level object still exist.

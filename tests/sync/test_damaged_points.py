@@ -1,4 +1,4 @@
-"""Damaged, missing or foreign objects of kept points: everything that they need is kept."""
+"""Damaged, missing or foreign kept points: objects that a kept point may need are not deleted."""
 
 from dataclasses import replace
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("harm", ["point", "manifest", "piece"])
-async def test_unreadable_kept_point_still_protects_all_that_it_may_need(
+async def test_unreadable_kept_point_still_protects_every_object_it_may_need(
     power: Power, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reclaim deletes nothing that an unreadable point may need: a backup may restore it."""
+    """Reclaim keeps all objects of an unreadable point, which a backup may make readable again."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -54,7 +54,7 @@ async def test_unreadable_kept_point_still_protects_all_that_it_may_need(
 async def test_incomplete_kept_point_cannot_be_kept_under_another_name(
     power: Power, harm: str
 ) -> None:
-    """A point that cannot be restored gets no second name."""
+    """A point that cannot be restored cannot be kept under a second name."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -99,7 +99,7 @@ async def test_unreadable_kept_point_can_be_dropped_by_its_key(power: Power) -> 
         assert keys_of(power, "kept/") == []
 
 
-async def test_store_that_fails_to_list_kept_points_stops_reclaim(power: Power) -> None:
+async def test_reclaim_stops_if_the_store_fails_to_list_kept_points(power: Power) -> None:
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -117,7 +117,7 @@ async def test_store_that_fails_to_list_kept_points_stops_reclaim(power: Power) 
         assert await files_at(power, "a") == files
 
 
-async def test_foreign_objects_beside_kept_points_are_not_deleted(power: Power) -> None:
+async def test_foreign_objects_among_kept_points_are_not_deleted(power: Power) -> None:
     await power.retain(0)
     foreign = {ObjectKey("kept/readme.txt"): b"mine", ObjectKey("kept/a"): b"mine, too"}
     power.store.objects.update(foreign)
@@ -130,7 +130,7 @@ async def test_foreign_objects_beside_kept_points_are_not_deleted(power: Power) 
     assert keys_of(power, "kept/") == sorted(foreign)
 
 
-async def test_image_of_a_kept_point_never_becomes_the_present_state(power: Power) -> None:
+async def test_image_of_a_kept_point_never_becomes_the_current_state(power: Power) -> None:
     """Even if no other image is readable, fsck must not end the chain at the kept point."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:

@@ -43,7 +43,7 @@ async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
         assert cached_blocks.get(session.db, block) is None
 
 
-async def test_group_commits_soon_after_its_first_operation(power: Power) -> None:
+async def test_open_group_is_committed_soon_after_its_first_operation(power: Power) -> None:
     """Without fsync, a timer commits the open group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
@@ -69,7 +69,7 @@ async def test_single_operation_is_committed_after_the_group_delay(
         nursery.cancel_scope.cancel()
 
 
-async def test_continuous_operations_share_groups_of_bounded_age(
+async def test_commit_groups_have_a_bounded_age_during_continuous_operations(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
     """With one operation per millisecond, a group is committed every 50 ms."""
@@ -118,8 +118,8 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
     assert order == ["files", "rows"]
 
 
-async def test_group_commits_while_the_block_files_are_synced(power: Power) -> None:
-    """Block files are synced in parallel with the commit; the log is synced after both."""
+async def test_group_commit_runs_in_parallel_with_syncs_of_block_files(power: Power) -> None:
+    """Block files are synced in parallel with the commit; the WAL is synced after both."""
     order: list[str] = []
     committed = threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -128,7 +128,7 @@ async def test_group_commits_while_the_block_files_are_synced(power: Power) -> N
 
         def note_commit() -> bool:
             committed.set()
-            return False  # SQLite commits
+            return False  # False lets SQLite commit.
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -147,8 +147,10 @@ async def test_group_commits_while_the_block_files_are_synced(power: Power) -> N
     assert order == ["files", "log"]
 
 
-async def test_group_commits_after_its_content_in_rollback_journal_mode(power: Power) -> None:
-    """In rollback journal mode each commit syncs the database, so an early commit costs a sync."""
+async def test_group_commits_after_its_content_is_synced_in_rollback_journal_mode(
+    power: Power,
+) -> None:
+    """In rollback journal mode each commit syncs the database, so an early commit adds a sync."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="delete", synchronous="full"))
     order: list[str] = []
     async with power.session("a", tasks=False, options=options) as session:
@@ -157,13 +159,13 @@ async def test_group_commits_after_its_content_in_rollback_journal_mode(power: P
 
         def note_commit() -> bool:
             order.append("rows")
-            return False  # SQLite commits
+            return False  # False lets SQLite commit.
 
         session.db.connection.set_commit_hook(note_commit)
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            trio.from_thread.run_sync(order.copy, trio_token=token)  # The event loop does not wait.
+            trio.from_thread.run_sync(order.copy, trio_token=token)  # The event loop still runs.
             order.append("files")
 
         session.files.sync = note  # type: ignore[method-assign]
@@ -173,8 +175,8 @@ async def test_group_commits_after_its_content_in_rollback_journal_mode(power: P
     assert order[:2] == ["files", "rows"]
 
 
-async def test_log_is_extended_when_programs_call_fsync(power: Power) -> None:
-    """Without allocated room, each sync of the log also commits the host filesystem's journal."""
+async def test_wal_is_extended_when_programs_call_fsync(power: Power) -> None:
+    """Without allocated space, each sync of the WAL also commits the host filesystem's journal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_all()
@@ -185,23 +187,23 @@ async def test_log_is_extended_when_programs_call_fsync(power: Power) -> None:
             write_file(session, CONTENT)
             await session.durability.sync_file(ino)
             with trio.fail_after(10):
-                while _lacks_room(session):  # noqa: ASYNC110 - made in a thread
+                while _lacks_room(session):  # noqa: ASYNC110 - a thread makes the room
                     await trio.sleep(0.001)
             nursery.cancel_scope.cancel()
 
 
 def _lacks_room(session: Session) -> bool:
-    """Return whether the log of a session has little allocated room left."""
+    """Return whether the WAL of a session has little allocated space left."""
     return session.db.wal is not None and session.db.wal.lacks_room
 
 
-async def test_log_is_extended_only_while_no_group_is_open(
+async def test_wal_is_extended_only_while_no_group_is_open(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is extended only between groups; its mtime shows the last committed group.
+    """The WAL is extended only between groups, because its mtime shows the last commit.
 
-    After a kill, block files newer than the log belong to undone operations. Room that was appended
-    during a group would make the next mount quarantine them.
+    After a kill, block files that are newer than the WAL are from undone operations. If space were
+    appended during a group, the next mount would quarantine these files.
     """
     async with power.session("a", tasks=False) as session:
         were_open: list[bool] = []
@@ -224,7 +226,7 @@ async def test_log_is_extended_only_while_no_group_is_open(
             await session.durability.sync_file(ino)
             nursery.start_soon(write_often)
             with trio.fail_after(10):
-                while _lacks_room(session):  # noqa: ASYNC110 - no event
+                while _lacks_room(session):  # noqa: ASYNC110 - no event to wait for
                     await trio.sleep(0.001)
             nursery.cancel_scope.cancel()
 
@@ -232,10 +234,10 @@ async def test_log_is_extended_only_while_no_group_is_open(
         assert not any(were_open)
 
 
-async def test_log_is_not_extended_into_the_disk_reserve(
+async def test_wal_is_not_extended_into_reserved_disk_space(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room in the log only makes syncs faster, but commits need the disk reserve."""
+    """Allocated space in the WAL only makes syncs faster, but commits need the disk reserve."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         disk = session.cache.disk
@@ -246,7 +248,7 @@ async def test_log_is_not_extended_into_the_disk_reserve(
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
 
-        assert not _lacks_room(session)  # The next fsync does not try to extend the log again.
+        assert not _lacks_room(session)  # The next fsync does not try to extend the WAL again.
         log = session.db.path.with_name("meta.db-wal")
         assert log.stat().st_size < session.db.wal_bytes + WAL_ROOM_BYTES
 
@@ -287,16 +289,16 @@ async def test_directories_are_synced_once_for_new_block_files(
 async def test_fsync_of_a_new_small_file_syncs_no_directory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An fsync of a new small file syncs two files: its block file and the log.
+    """An fsync of a new small file syncs two files: its block file and the WAL.
 
-    Both syncs omit the times, for which a filesystem would commit its journal.
+    Both syncs omit timestamps, because a sync of timestamps would commit the host's journal.
     """
     async with power.session("a", tasks=False) as session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.cache.make_files_ahead)
             write_file(session, CONTENT)
             with trio.fail_after(10):
-                while not len(session.files.ahead):  # noqa: ASYNC110 - made in a thread
+                while not len(session.files.ahead):  # noqa: ASYNC110 - a thread makes the files
                     await trio.sleep(0.001)
             for _ in range(FILES_AHEAD_MARGIN):
                 write_file(session, CONTENT)
@@ -310,7 +312,7 @@ async def test_fsync_of_a_new_small_file_syncs_no_directory(
 
 
 def _note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return a list that receives the call and the name at each sync of a file or directory."""
+    """Return a list to which each sync appends the system call and the name of its file."""
     synced: list[tuple[str, str]] = []
     for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
 
@@ -329,8 +331,8 @@ def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
     return row.ino, row.block_index
 
 
-async def test_callers_of_fsync_share_syncs_of_the_log(power: Power) -> None:
-    """Callers that wait during a sync share the next one, which begins after their commits."""
+async def test_concurrent_fsyncs_share_syncs_of_the_wal(power: Power) -> None:
+    """Callers that wait during a sync share the next sync, which begins after their commits."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync()
         synced = _count_row_syncs(session)
@@ -397,7 +399,7 @@ async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> N
         assert sorted(synced) == cached_blocks.in_state(session.db, BlockState.DIRTY)
 
 
-async def test_content_is_synced_before_the_row_of_its_pack(power: Power) -> None:
+async def test_block_content_is_synced_before_the_row_of_its_pack(power: Power) -> None:
     """The rows that the uploader syncs may include rows of other files."""
     synced: list[BlockId] = []
     at_intention: list[list[BlockId]] = []
@@ -430,7 +432,7 @@ async def test_fsync_after_a_kill_syncs_blocks_written_by_the_killed_daemon(powe
 
 
 def _synced_blocks(session: Session) -> list[BlockId]:
-    """Return a list that receives the blocks of each later sync of block files."""
+    """Return a list to which each later sync of block files appends its blocks."""
     synced: list[BlockId] = []
     sync = session.files.sync
     session.files.sync = lambda blocks, named=(): (synced.extend(blocks), sync(blocks, named))[1]  # type: ignore[method-assign,func-returns-value]
@@ -438,7 +440,7 @@ def _synced_blocks(session: Session) -> list[BlockId]:
 
 
 def _count_row_syncs(session: Session) -> list[int]:
-    """Return a list that receives one item for each later sync of rows."""
+    """Return a list to which each later sync of rows appends one item."""
     synced: list[int] = []
     sync = session.db.sync_wal
     session.db.sync_wal = lambda: (synced.append(1), sync())[1]  # type: ignore[method-assign,func-returns-value]
@@ -456,7 +458,7 @@ async def _overwrite(session: Session, ino: Ino) -> None:
 
 
 async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: Power) -> None:
-    """A power cut may undo the times, which fdatasync does not cover, but not the bytes."""
+    """A power cut may undo the timestamps, which fdatasync does not cover, but not the bytes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_file(ino)
@@ -471,7 +473,7 @@ async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: P
 
 
 async def test_fdatasync_syncs_rows_of_other_files_that_changed(power: Power) -> None:
-    """Every fsync makes all earlier changes durable; only times may be left out."""
+    """Every fdatasync makes all earlier changes durable, and may omit only timestamps."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_file(ino)
@@ -527,12 +529,12 @@ async def test_fdatasync_waits_for_a_running_sync_of_rows(power: Power) -> None:
     assert order == ["rows", "fdatasync"]
 
 
-async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
+async def test_loss_of_a_commit_group_turns_the_mount_read_only(power: Power) -> None:
     """Acknowledged operations were undone, so later changes and fsyncs must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        session.db.rollback()  # Simulate a full disk, on which SQLite rolls the group back.
+        session.db.rollback()  # Simulate a full disk: SQLite rolls the group back.
 
         assert session.status.state is MountState.DEGRADED
         assert "lost" in session.status.why
@@ -540,7 +542,7 @@ async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
             await session.durability.sync_file(ino)
 
 
-async def test_no_block_file_is_deleted_after_a_lost_group(power: Power) -> None:
+async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: Power) -> None:
     """If the removal of a file is undone during its sync, its block file is not deleted."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -560,7 +562,7 @@ async def test_no_block_file_is_deleted_after_a_lost_group(power: Power) -> None
         assert session.files.size(block) == len(CONTENT)
 
 
-async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
+async def test_partial_operation_is_never_committed(power: Power) -> None:
     """A bug in the middle of an operation undoes the open group; the mount turns read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)

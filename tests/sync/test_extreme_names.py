@@ -63,7 +63,7 @@ def number(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=CONTENTS)
 def content(request: pytest.FixtureRequest) -> bytes:
-    """Return the content of the foreign objects, which is not authentic."""
+    """Return unauthenticated content for the foreign objects."""
     return CONTENTS[request.param]
 
 
@@ -80,7 +80,7 @@ def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, b
 
 @pytest.mark.parametrize("options", [OpenOptions(), MEND], ids=["mount", "fsck -y"])
 @pytest.mark.parametrize("host", ["a", "b"])
-async def test_mount_continues_the_chain_beside_names_with_impossible_txgs(
+async def test_mount_continues_the_chain_despite_object_names_with_impossible_txgs(
     power: Power, number: int, content: bytes, host: str, options: OpenOptions
 ) -> None:
     """A mount and fsck -y use the next txg of the chain and leave the foreign objects unchanged."""
@@ -102,7 +102,7 @@ async def test_mount_continues_the_chain_beside_names_with_impossible_txgs(
         await require_files(session, inos, 11)
 
 
-async def test_killed_host_continues_beside_names_with_impossible_txgs(
+async def test_killed_host_continues_despite_object_names_with_impossible_txgs(
     power: Power, number: int
 ) -> None:
     """The next mount ships the unshipped changes of the killed host."""
@@ -120,10 +120,10 @@ async def test_killed_host_continues_beside_names_with_impossible_txgs(
         await session.close()
 
 
-async def test_running_writer_continues_beside_names_with_impossible_txgs(
+async def test_running_writer_continues_despite_object_names_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
-    """The writer ships, makes images and levels, collects garbage and restores a lost lease."""
+    """The writer ships txgs, images and level objects, deletes garbage and restores its lease."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -143,7 +143,7 @@ async def test_running_writer_continues_beside_names_with_impossible_txgs(
         await require_files(session, inos, 9)
 
 
-async def test_running_follower_continues_beside_names_with_impossible_txgs(
+async def test_running_follower_continues_despite_object_names_with_impossible_txgs(
     power: Power, number: int, content: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A follower shows the last txg of the real chain and does not restore an image."""
@@ -165,10 +165,10 @@ async def test_running_follower_continues_beside_names_with_impossible_txgs(
         assert session.link.txg == 10
 
 
-async def test_search_for_points_in_time_ignores_names_with_impossible_txgs(
+async def test_search_for_points_in_time_ignores_object_names_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
-    """The newest and the oldest point in time are those of the real chain."""
+    """The search finds the newest and the oldest point in time of the real chain."""
     await written(power)
     strew(power, number, content)
     bucket = await bucket_of(power)
@@ -179,7 +179,7 @@ async def test_search_for_points_in_time_ignores_names_with_impossible_txgs(
 
 
 @pytest.mark.parametrize("deep", [False, True])
-async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
+async def test_fsck_counts_object_names_with_impossible_txgs_as_foreign(
     power: Power, number: int, deep: bool
 ) -> None:
     """Objects with impossible txgs are not reported as faults of the chain."""
@@ -196,10 +196,10 @@ async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
     assert of_chain <= foreign
 
 
-async def test_filesystem_rebuilt_beside_names_with_impossible_txgs_is_usable(
+async def test_filesystem_rebuilt_despite_object_names_with_impossible_txgs_is_usable(
     power: Power, number: int
 ) -> None:
-    """A rebuilt filesystem gets an epoch and a txg that leave room for later ones."""
+    """The epoch and the txg of a rebuilt filesystem are small enough for later epochs and txgs."""
     inos: dict[int, Ino] = await written(power)
     for key in list(power.store.objects):
         if not key.startswith(("pack/", "superblock")):

@@ -1,6 +1,6 @@
 """Failed syncs: a failure is never treated as success, even if a later sync succeeds.
 
-The kernel reports a lost page to only one fsync(2), and later ones succeed.
+The kernel reports a lost page to only one fsync(2), and later calls succeed.
 """
 
 import errno
@@ -26,7 +26,7 @@ CONTENT = b"hello" * 1000
 async def test_failed_checkpoint_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint first syncs the log. If that sync fails, every later fsync must also fail."""
+    """A checkpoint first syncs the WAL. If that sync fails, every later fsync must also fail."""
     monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -40,10 +40,10 @@ async def test_failed_checkpoint_turns_the_mount_read_only(
                 await session.durability.sync_file(ino)
 
 
-async def test_failed_restart_of_the_log_turns_the_mount_read_only(
+async def test_failed_restart_of_the_wal_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group before the restart of the log is committed, but perhaps not durable."""
+    """The group committed before the WAL restarts may not be durable."""
     monkeypatch.setattr(wal, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -56,10 +56,10 @@ async def test_failed_restart_of_the_log_turns_the_mount_read_only(
             assert session.status.state is MountState.DEGRADED
 
 
-async def test_failed_sync_of_a_log_extension_fails_later_fsyncs(
+async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports lost pages of the log only once, perhaps to the sync of the extension."""
+    """The kernel reports lost pages of the WAL only once, perhaps to the thread that extends it."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
@@ -71,7 +71,7 @@ async def test_failed_sync_of_a_log_extension_fails_later_fsyncs(
             await session.durability.sync_file(ino)
             monkeypatch.setattr(os, "fdatasync", refuse)
             with trio.fail_after(10):
-                while session.status.state is not MountState.DEGRADED:  # noqa: ASYNC110 - a thread
+                while session.status.state is not MountState.DEGRADED:  # noqa: ASYNC110 - a thread sets the state
                     await trio.sleep(0.001)
             monkeypatch.undo()
             nursery.cancel_scope.cancel()
@@ -80,7 +80,7 @@ async def test_failed_sync_of_a_log_extension_fails_later_fsyncs(
             await session.durability.sync_file(ino)
 
 
-async def test_disk_whose_syncs_fail_turns_the_mount_read_only(power: Power) -> None:
+async def test_mount_turns_read_only_if_a_sync_of_its_disk_fails(power: Power) -> None:
     """After a failed fsync the durable content is unknown, so the mount accepts no more writes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -140,7 +140,7 @@ async def test_fsync_that_waited_for_a_failed_sync_records_no_synced_bytes(
 
 
 def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Make the next sync of a file fail and later ones succeed, as the kernel does."""
+    """Make the next sync of a file fail and later syncs succeed, as the kernel does."""
     calls: list[str] = []
     for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
 
@@ -156,10 +156,10 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["xxx", "blocks"])
-async def test_failed_directory_sync_of_a_prepared_block_file_fails_fsync(
+async def test_fsync_fails_if_the_directory_of_a_new_block_file_cannot_be_synced(
     power: Power, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The kernel may report a lost directory only to the thread that prepares block files."""
+    """The kernel may report a lost directory write only to the thread that prepares block files."""
     async with power.session("a", tasks=False) as session:
         calls = _fail_once(monkeypatch, name)
         ino = write_file(session, CONTENT)
@@ -179,7 +179,7 @@ async def test_first_sync_after_a_kill_detects_write_errors_of_closed_files(
         write_file(session, CONTENT)
         session.durability.commit()
     async with power.session("a", tasks=False) as session:
-        syncfs = session.files._syncfs  # noqa: SLF001 - the call is what matters
+        syncfs = session.files._syncfs  # noqa: SLF001 - the test counts this call
         synced: list[str] = []
 
         def note() -> None:

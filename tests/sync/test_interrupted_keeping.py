@@ -23,11 +23,11 @@ pytestmark = pytest.mark.thorough
 
 
 class KillingStore(FaultyStore):
-    """A store at one of whose writes the process is killed, before or after it."""
+    """A store that kills the simulated process before or after one of its writes."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self.writes_left = -1  # -1: no kill
+        self.writes_left = -1  # The value -1 means no kill.
         self.is_after = False
 
     @asynccontextmanager
@@ -62,7 +62,7 @@ def _two_files(session: Session) -> Files:
 
 
 async def require_clean(session: Session) -> None:
-    """Require that fsck --deep finds nothing, except that the files of these tests have no names."""
+    """Require that fsck --deep finds no fault, except that the test files have no names."""
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
@@ -73,10 +73,10 @@ async def require_clean(session: Session) -> None:
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", [1, 2, 3], ids=["superblock", "its copy", "the point"])
-async def test_kill_at_a_write_of_keep_leaves_no_point_or_a_complete_one(
+async def test_kill_during_the_keep_command_leaves_a_complete_kept_point_or_none(
     power: Power, number: int, is_after: bool
 ) -> None:
-    """An older program cannot open a filesystem that has one."""
+    """An older program cannot open a filesystem that has a kept point."""
     await power.retain(0)
     store = KillingStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -101,7 +101,7 @@ async def test_kill_at_a_write_of_keep_leaves_no_point_or_a_complete_one(
 
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-async def test_kill_at_the_deletion_of_drop_leaves_the_point_or_nothing(
+async def test_kill_during_the_drop_command_leaves_a_complete_kept_point_or_none(
     power: Power, is_after: bool
 ) -> None:
     await power.retain(0)

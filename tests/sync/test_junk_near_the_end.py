@@ -43,7 +43,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
 
 @pytest.mark.parametrize("last", [15, 60, 105])
 @pytest.mark.parametrize("content", JUNK, ids=["junk", "empty"])
-async def test_foreign_object_with_the_name_of_a_later_level_prevents_no_mount(
+async def test_mount_ignores_a_foreign_object_with_the_name_of_a_later_level_object(
     power: Power, last: int, content: bytes
 ) -> None:
     """Only an authentic level object proves that changelogs are lost."""
@@ -62,7 +62,7 @@ async def test_foreign_object_with_the_name_of_a_later_level_prevents_no_mount(
     assert power.store.objects[level_at(last)] == content
 
 
-async def test_fsck_counts_an_object_with_the_name_of_a_later_level_as_foreign(
+async def test_fsck_counts_an_object_with_the_name_of_a_later_level_object_as_foreign(
     power: Power,
 ) -> None:
     await written(power)
@@ -92,7 +92,7 @@ async def test_authentic_level_object_proves_that_its_changelogs_are_lost(power:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 100])
-async def test_foreign_object_with_the_name_of_a_later_changelog_needs_fsck(
+async def test_mount_needs_fsck_if_a_foreign_object_has_the_name_of_a_later_changelog(
     power: Power, ahead: int
 ) -> None:
     """The last writer needs only fsck -y; another host must also use --end-at."""
@@ -135,7 +135,7 @@ async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
             power.store.objects[key_of(Txg(txg))] = junk
         for number in range(3, 9):
             inos[number] = write_file(session, b"%d" % number)
-            with contextlib.suppress(OlderBucketError):  # The name of this txg was taken.
+            with contextlib.suppress(OlderBucketError):  # The next name is in use.
                 await session.flush()
         await session.flush_at_end()
         await session.close()
@@ -147,7 +147,7 @@ async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
 async def test_fsck_counts_an_object_with_the_name_of_a_much_later_image_as_foreign(
     power: Power, content: str
 ) -> None:
-    """An object with the name of a slightly later image may be a damaged own image."""
+    """An object with the name of a slightly later image may be this filesystem's damaged image."""
     await written(power)
     manifest = next(key for key in power.store.objects if key.endswith("/manifest"))
     junk = b"?" if content == "junk" else claim_newer(power.store.objects[manifest])

@@ -59,7 +59,7 @@ def at(txg: int) -> PointInTime:
 # --- objects that a kept point needs -----------------------------------------------------------
 
 
-async def test_kept_point_survives_retention_and_its_drop_frees_all_its_objects(
+async def test_kept_point_survives_retention_and_dropping_it_frees_all_its_objects(
     power: Power,
 ) -> None:
     await power.retain(0)
@@ -91,7 +91,7 @@ async def test_kept_point_survives_retention_and_its_drop_frees_all_its_objects(
 
 
 async def test_retained_point_in_time_can_be_kept_later(power: Power, clock: HandClock) -> None:
-    """A point kept later also pins packs stored after its txg, until they are deleted anyway."""
+    """A point kept later also pins packs stored between its txg and the keep command."""
     await power.retain(3 * DAY)
     async with power.session(tasks=False) as session:
         files: Files = {}
@@ -126,8 +126,8 @@ async def test_point_in_time_that_is_no_longer_retained_cannot_be_kept(power: Po
         assert len(keys_of(power, "kept/")) == 1
 
 
-async def test_kept_point_can_be_kept_under_another_name(power: Power) -> None:
-    """A second name protects a point of a nightly job from expiry."""
+async def test_kept_point_can_be_kept_under_a_second_name(power: Power) -> None:
+    """A second name protects a kept point of a nightly job from expiry."""
     await power.retain(0)
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
@@ -199,8 +199,8 @@ async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, ba
         assert await files_at(power, "future") == state
 
 
-async def test_kept_point_of_another_history_keeps_its_content(power: Power) -> None:
-    """A pack that died earlier in this host's history than the point's txg is still needed."""
+async def test_kept_point_of_another_history_remains_readable(power: Power) -> None:
+    """The kept point needs a pack that died in this host's history before the txg of the point."""
     files: Files = {}
     older = await fork(power, files)
     died = max(changelog.parse_key(key) or 0 for key in power.store.objects)
@@ -215,7 +215,7 @@ async def test_kept_point_of_another_history_keeps_its_content(power: Power) -> 
         assert await files_at(power, "theirs") == files
 
 
-async def test_kept_point_in_txgs_that_a_repair_abandons_keeps_its_content(power: Power) -> None:
+async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: Power) -> None:
     """A changelog that was unreadable during the repair is restored from a backup afterwards."""
     async with power.session("a", tasks=False) as session:
         files: Files = {}
@@ -243,7 +243,7 @@ async def test_kept_point_in_txgs_that_a_repair_abandons_keeps_its_content(power
 
 
 @pytest.mark.parametrize("step", _RECLAIM_STEPS)
-async def test_kill_during_reclaim_leaves_kept_points_complete(power: Power, step: str) -> None:
+async def test_kill_during_reclaim_damages_no_kept_point(power: Power, step: str) -> None:
     await power.retain(0)
     kill = KillAt(step)
     async with power.session("a", tasks=False) as session:
@@ -271,7 +271,7 @@ async def test_kill_during_reclaim_leaves_kept_points_complete(power: Power, ste
 
 
 async def test_host_whose_state_is_at_a_kept_point_restores_the_newest_state(power: Power) -> None:
-    """Changelogs exist up to the kept point, but none after it; nothing counts as damaged."""
+    """The changelogs after the kept point are deleted, but nothing counts as damaged."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -292,7 +292,7 @@ async def test_host_whose_state_is_at_a_kept_point_restores_the_newest_state(pow
 async def test_host_whose_state_is_before_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
-    """Changelogs exist only up to the kept point; nothing counts as damaged."""
+    """Of the missed changelogs, only those up to the kept point still exist."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")
@@ -325,7 +325,7 @@ async def test_kept_point_with_a_taken_or_invalid_name_is_refused(power: Power) 
         with pytest.raises(UsageError, match="kept already"):
             await keeper.keep("a")
         for name in ("", "2026-01-01", "a/b", "newest"):
-            with pytest.raises(UsageError, match="cannot name"):
+            with pytest.raises(UsageError, match="not a valid name"):
                 await keeper.keep(name)
         assert len(keys_of(power, "kept/")) == 1
 
@@ -345,7 +345,7 @@ async def test_number_of_kept_points_is_bounded(
         await keeper.keep("c")
 
 
-async def test_read_only_mount_neither_keeps_nor_drops_points(power: Power) -> None:
+async def test_read_only_mount_cannot_keep_or_drop_points_in_time(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await PointKeeper(session).keep("a")
     options = OpenOptions(read_only=True, follow=True)
@@ -373,7 +373,7 @@ async def test_point_in_time_with_a_missing_changelog_cannot_be_kept(power: Powe
     assert keys_of(power, "kept/") == []
 
 
-async def test_older_program_is_refused_once_a_point_is_kept(
+async def test_older_program_cannot_open_a_filesystem_with_a_kept_point(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older writer that is still running deletes nothing that the kept point needs."""
@@ -402,7 +402,7 @@ async def test_older_program_is_refused_once_a_point_is_kept(
     assert await files_at(power, "a") == files
 
 
-async def test_superblock_records_the_feature_before_the_first_point_is_stored(
+async def test_superblock_gets_the_kept_point_feature_flag_before_the_first_point_is_stored(
     power: Power,
 ) -> None:
     store = FaultyStore(power.store)
@@ -417,7 +417,7 @@ async def test_superblock_records_the_feature_before_the_first_point_is_stored(
         await PointKeeper(session).keep("a")
 
 
-async def test_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power) -> None:
+async def test_kept_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power) -> None:
     """The new writer may have deleted objects of the point before the point was stored."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -448,8 +448,10 @@ async def test_host_that_lost_the_lease_stores_no_kept_point(power: Power) -> No
         assert len(keys_of(power, "kept/")) == 1
 
 
-async def test_point_below_an_unshipped_retention_floor_cannot_be_kept(power: Power) -> None:
-    """Garbage collection has raised the floor, and may have deleted objects below it."""
+async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
+    power: Power,
+) -> None:
+    """Garbage collection has raised the floor, and may have deleted objects of earlier txgs."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -462,8 +464,8 @@ async def test_point_below_an_unshipped_retention_floor_cannot_be_kept(power: Po
         await PointKeeper(session).keep("late", at(txg))
 
 
-async def test_point_is_not_kept_while_garbage_collection_deletes(power: Power) -> None:
-    """Garbage collection has decided on its deletions without the new point."""
+async def test_no_point_can_be_kept_while_garbage_collection_is_deleting(power: Power) -> None:
+    """Garbage collection has chosen the objects to delete before the new point exists."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -505,7 +507,7 @@ async def test_takeover_during_the_upload_of_a_kept_point_fences_the_host(power:
             gate.open()
 
 
-async def test_kept_point_whose_last_reply_was_lost_can_be_dropped(
+async def test_kept_point_can_be_dropped_after_the_reply_to_keep_was_lost(
     power: Power,
 ) -> None:
     await power.retain(0)
@@ -530,8 +532,8 @@ async def test_kept_point_whose_last_reply_was_lost_can_be_dropped(
 # --- packs that a kept point needs -------------------------------------------------------------
 
 
-async def test_stray_packs_that_a_kept_point_may_need_are_kept(power: Power) -> None:
-    """The row of a stray pack may be lost, or a repair may have abandoned its writer's txgs."""
+async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power: Power) -> None:
+    """A pack has no row if the row was lost, or if a repair abandoned the txgs of its writer."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)
@@ -549,8 +551,8 @@ async def test_stray_packs_that_a_kept_point_may_need_are_kept(power: Power) -> 
     assert key not in power.store.objects
 
 
-async def test_renumbered_pack_is_still_pinned(power: Power) -> None:
-    """fsck gives a pack that lost its row a number above the limit of the point."""
+async def test_pack_renumbered_by_a_repair_is_still_pinned(power: Power) -> None:
+    """fsck gives a pack that lost its row a number above the kept point's limit."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session, count=1)

@@ -50,7 +50,7 @@ class _Nights:
         await self._session.imager.make()
 
     async def keep(self, name: str) -> None:
-        """Keep the present state; if there are more than five points, drop a random one."""
+        """Keep the current state; if there are more than five points, drop a random point."""
         await self._keeper.keep(name, auto=True)
         self.states[name] = dict(self._files)
         if len(self.states) > 5:
@@ -67,7 +67,7 @@ class _Nights:
             assert await files_at(self._power, name) == state
 
 
-async def test_kept_points_of_three_weeks_stay_complete(power: Power, clock: HandClock) -> None:
+async def test_kept_points_of_three_weeks_remain_restorable(power: Power, clock: HandClock) -> None:
     """Points are dropped in random order; test_backup_year.py tests the policy of the guide."""
     await power.retain(2 * DAY)
     async with power.session("a", tasks=False) as session:

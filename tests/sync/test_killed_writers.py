@@ -1,4 +1,4 @@
-"""Killed writers and their successors: no row lets a pack die before a txg that needs it."""
+"""Killed writers and their successors: no pack dies before the last txg that needs it."""
 
 import random
 
@@ -28,16 +28,16 @@ class _Writers:
     def __init__(self, power: Power, seed: int) -> None:
         self._power = power
         self._rnd = random.Random(seed)
-        self._needed: dict[Txg, set[ObjectKey]] = {}  # the packs with blocks of each txg
+        self._needed: dict[Txg, set[ObjectKey]] = {}  # The packs that each txg needs.
 
     async def run(self, count: int) -> None:
-        """Run a number of mounts and promotions of random hosts, each with a kill at a random step."""
+        """Run mounts and promotions of random hosts, each with a kill at a random step."""
         for _ in range(count):
             host = self._rnd.choice(["a", "a", "a", "b"])
             hook = self._kill_at(self._rnd.choice(_STEPS))
             try:
                 await (self._promote if self._rnd.random() < 0.3 else self._mount)(host, hook)
-            except BaseException as exc:  # noqa: ASYNC103 - Killed is not an error here
+            except BaseException as exc:  # noqa: ASYNC103 - the simulated kill is expected
                 if not _is_kill(exc):
                     raise
             await self._note_needed()
@@ -67,7 +67,7 @@ class _Writers:
             ) as session:
                 await session.promote(force=True)
                 await self._write(session)
-        except SettingsError:  # the last mount of this host left unshipped changes
+        except SettingsError:  # The last mount of this host left unshipped changes.
             await self._mount(name, hook)
 
     async def _write(self, session: Session) -> None:
@@ -122,8 +122,10 @@ def _is_kill(exc: BaseException) -> bool:
 
 
 @pytest.mark.parametrize("seed", [3, 15, 19])
-async def test_packs_die_after_each_txg_that_needs_them(power: Power, seed: int) -> None:
-    """A host that was away, and a new host, derive the same from the bucket."""
+async def test_no_pack_is_marked_dead_before_the_last_txg_that_needs_it(
+    power: Power, seed: int
+) -> None:
+    """A new host and hosts that were offline agree with the bucket about the packs."""
     writers = _Writers(power, seed)
     await writers.run(8)
     for host in ("new", "a", "b"):

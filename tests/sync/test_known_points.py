@@ -29,12 +29,12 @@ START_NS = 20_000 * DAY_NS
 
 
 def link(txg: int, time_ns: int = START_NS, floor: int = 0) -> Link:
-    """Return a link with a txg and a time."""
+    """Return a position in the chain, with a txg and a time."""
     return Link(Txg(txg), "0" * 64, time_ns, Txg(floor))
 
 
 def after(*steps_ns: int) -> Known:
-    """Return the known points after links that are the given times apart."""
+    """Return the known points after a mount has seen txgs at the given intervals."""
     known, time_ns = Known("u", ()), START_NS
     for txg, step_ns in enumerate(steps_ns, 1):
         time_ns += step_ns
@@ -42,7 +42,7 @@ def after(*steps_ns: int) -> Known:
     return known
 
 
-def test_older_known_points_are_thinned_out() -> None:
+def test_known_points_are_thinned_out_with_increasing_age() -> None:
     """The latest points are kept, then one an hour, one a day, and one every 30 days."""
     points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
     ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
@@ -80,7 +80,7 @@ def test_unavailable_points_are_removed_from_the_known_points() -> None:
     assert [one.txg for one in found.points] == [2, 3, 7, 8]
 
 
-async def test_mount_adds_its_point_to_the_known_points_of_earlier_mounts(tmp_path: Path) -> None:
+async def test_mount_adds_its_txg_to_the_known_points_of_earlier_mounts(tmp_path: Path) -> None:
     present = link(4)
     points = KnownPoints(StateDir(tmp_path / "s").path, "u", lambda: present)
     await points.save()
@@ -101,8 +101,10 @@ async def test_known_points_of_another_filesystem_are_dropped(tmp_path: Path) ->
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
-async def test_names_of_kept_points_are_saved_when_they_change(tmp_path: Path) -> None:
-    """The saved names are limited in number, and stay until kept points are listed again."""
+async def test_names_of_kept_points_are_saved_for_completion_when_they_change(
+    tmp_path: Path,
+) -> None:
+    """The number of saved names is limited, and they stay until kept points are listed again."""
     names: list[str] | None = None
     points = KnownPoints(tmp_path, "u", lambda: link(5), lambda: names)
     for names in (["first", "second"], ["second"], []):
@@ -117,7 +119,7 @@ async def test_names_of_kept_points_are_saved_when_they_change(tmp_path: Path) -
     assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
 
 
-async def test_mount_without_a_new_point_writes_no_file(tmp_path: Path) -> None:
+async def test_mount_without_a_new_known_point_writes_no_file(tmp_path: Path) -> None:
     await KnownPoints(tmp_path, "u", lambda: link(0, 0)).save()
     assert os.listdir(tmp_path) == []
     await KnownPoints(tmp_path, "u", lambda: link(5)).save()
@@ -128,14 +130,14 @@ async def test_mount_without_a_new_point_writes_no_file(tmp_path: Path) -> None:
     assert (tmp_path / "points.json").stat().st_ino == before
 
 
-async def test_mount_saves_its_newest_point_at_intervals(
+async def test_mount_saves_its_newest_known_point_at_intervals(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     txg = 1
 
     async def until(wanted: int) -> None:
         """Let intervals pass until the saved points include a txg."""
-        while (found := known_points.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
+        while (found := known_points.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes the file
             found.points[-1].txg < wanted
         ):
             mock_clock.jump(KNOWN_POINTS_S)

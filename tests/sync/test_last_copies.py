@@ -69,7 +69,7 @@ async def test_cached_block_of_a_range_recorded_as_lost_is_quarantined(
 
     async with power.session("a", tasks=False) as session:
         [notice] = session.volume.notices
-        assert "cached copies of content that is lost or damaged in the bucket" in notice
+        assert "the cache has copies of content that is lost or damaged in the bucket" in notice
         assert await read_file(session, ino) == bytes(len(CONTENT))
         await session.close()
 
@@ -86,10 +86,10 @@ def _rewrite(session: Session, ino: Ino) -> None:
 
 
 @pytest.mark.parametrize("accept", [_remove_attribute, _rewrite])
-async def test_cached_block_of_a_lost_range_is_deleted_after_the_loss_was_accepted(
+async def test_cached_block_of_a_lost_range_is_deleted_after_the_user_accepts_the_loss(
     power: Power, accept: Callable[[Session, Ino], None]
 ) -> None:
-    """New content, or removal of the attribute that records the loss, accepts the loss."""
+    """A user accepts a loss by writing new content or by removing the xattr that records it."""
     ino, _block_number = await _lose(power)
     await _pass_retention(power)
     async with power.session("b", tasks=False) as session:

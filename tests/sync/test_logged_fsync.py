@@ -1,4 +1,4 @@
-"""fsync by the intent log: no sync of block files, and what recovery makes of the log."""
+"""fsync with the intent log instead of syncs of block files, and recovery from the log."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def lose_unsynced_files(session: Session) -> list[int]:
     return list(lost)
 
 
-async def test_small_fsynced_files_need_no_sync_of_block_files(
+async def test_fsync_of_small_files_syncs_no_block_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -65,7 +65,7 @@ async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(
 async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """The next mount makes the block files durable before it forgets the log."""
+    """The next mount makes the block files durable before it stops using the intent log."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         ino = write_file(session, b"fsynced")
@@ -78,10 +78,10 @@ async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
         assert await read_file(session, ino) == b"fsynced"
 
 
-async def test_log_of_an_earlier_mount_changes_no_block_of_a_later_one(
+async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """The second mount has no log of its own; the old log names blocks that it has changed."""
+    """The second mount writes no intent log, but changes a block that is in the old log."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         ino = write_file(session, b"old")
@@ -100,10 +100,10 @@ async def test_log_of_an_earlier_mount_changes_no_block_of_a_later_one(
         assert await read_file(session, ino) == b"new"
 
 
-async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
+async def test_local_state_is_trusted_after_a_power_cut_if_the_intent_log_was_used(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """Only older programs must not continue such a state: they do not know the log."""
+    """Only older programs refuse such a state, because they do not know the intent log."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         ino = write_file(session, b"fsynced")
@@ -118,10 +118,10 @@ async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
         assert local_state.get(session.db, "volatile") == "nothing"
 
 
-async def test_check_without_repair_finds_logged_content_after_a_power_cut(
+async def test_read_only_fsck_finds_logged_content_after_a_power_cut(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """The check changes no block file, and the log is no unknown file of the cache directory."""
+    """A read-only fsck changes no block file, and accepts the intent log in the cache directory."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         await session.durability.sync_file(write_file(session, b"fsynced"))
@@ -141,10 +141,10 @@ async def test_check_without_repair_finds_logged_content_after_a_power_cut(
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-async def test_state_is_doubtful_if_it_was_mounted_with_synchronous_off_after_the_log_was_used(
+async def test_local_state_is_not_trusted_after_a_power_cut_if_a_mount_used_synchronous_off(
     power: Power, is_clean: bool, reboot: Callable[[], None]
 ) -> None:
-    """A read-only mount also writes rows, and it does not begin an epoch."""
+    """A read-only mount also writes rows, and does not begin an epoch."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         await session.durability.sync_file(write_file(session, b"fsynced"))
@@ -159,8 +159,8 @@ async def test_state_is_doubtful_if_it_was_mounted_with_synchronous_off_after_th
         assert "synchronous=off may have damaged" in session.volume.notices[0]
 
 
-async def test_check_without_repair_keeps_the_warning_for_older_programs(power: Power) -> None:
-    """Only an opening that may change the block files ends the use of the log."""
+async def test_read_only_fsck_keeps_the_marker_that_warns_older_programs(power: Power) -> None:
+    """Only a mount that may change the block files removes the warning."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         await session.durability.sync_file(write_file(session, b"fsynced"))
@@ -174,7 +174,7 @@ async def test_check_without_repair_keeps_the_warning_for_older_programs(power: 
 @pytest.mark.parametrize(
     ("journal_mode", "synchronous"), [("delete", "full"), ("wal", "off")], ids=str
 )
-async def test_settings_without_a_synced_log_of_rows_have_no_intent_log(
+async def test_intent_log_is_not_used_if_fsync_does_not_sync_the_wal(
     power: Power, journal_mode: str, synchronous: str
 ) -> None:
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode, synchronous=synchronous))
@@ -184,7 +184,7 @@ async def test_settings_without_a_synced_log_of_rows_have_no_intent_log(
         assert not (session.files.root / NAME).exists()
 
 
-async def test_intent_log_does_not_use_the_disk_reserve(
+async def test_intent_log_does_not_use_reserved_disk_space(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -197,7 +197,7 @@ async def test_intent_log_does_not_use_the_disk_reserve(
 async def test_logged_blocks_are_synced_before_an_uploaded_block_becomes_clean(
     power: Power,
 ) -> None:
-    """A background sync syncs block files even if the log contains all their content."""
+    """A background sync syncs block files even if the intent log contains all their content."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         await session.durability.sync_file(write_file(session, b"content"))

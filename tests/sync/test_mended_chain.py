@@ -1,4 +1,4 @@
-"""Followers, retention and rollback before and after the repair of a chain."""
+"""Followers, retention and rollback with a damaged chain, before and after its repair."""
 
 import pytest
 import trio.testing
@@ -103,8 +103,8 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
     await require_healthy(power, left, 100, "c")
 
 
-async def test_rollback_across_a_damaged_changelog_works(power: Power) -> None:
-    """The target of the rollback is once after and once before the damaged changelog."""
+async def test_rollback_across_a_damaged_changelog_succeeds(power: Power) -> None:
+    """One rollback goes to a txg after the damaged changelog, another to a txg before it."""
     inos = await written(power)  # Txg 4 is an image.
     rot(power, 3)
     before = dict(power.store.objects)
@@ -126,7 +126,7 @@ async def test_rollback_across_a_damaged_changelog_works(power: Power) -> None:
         assert key == "lease" or power.store.objects[key] == data
 
 
-async def test_rollback_of_a_chain_with_a_damaged_last_changelog_works(power: Power) -> None:
+async def test_rollback_of_a_chain_with_a_damaged_last_changelog_succeeds(power: Power) -> None:
     """The rollback publishes the local state first, so it can be undone."""
     inos = await written(power)
     rot(power, 9)

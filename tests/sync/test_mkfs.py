@@ -16,7 +16,7 @@ from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
 from tests.sync.conftest import Power
 
 
-async def test_mkfs_refuses_a_url_that_is_not_empty(power: Power) -> None:
+async def test_mkfs_refuses_a_location_that_is_not_empty(power: Power) -> None:
     """mkfs changes nothing at a location that has a filesystem or other objects."""
     with pytest.raises(NotEmptyError, match="already holds a filesystem"):
         await power.make()
@@ -28,9 +28,7 @@ async def test_mkfs_refuses_a_url_that_is_not_empty(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
-async def test_mkfs_refuses_a_url_whose_prefix_contains_another_filesystem(
-    power: Power, key: str
-) -> None:
+async def test_mkfs_refuses_a_location_with_a_filesystem_below_it(power: Power, key: str) -> None:
     """The error names the filesystem below the URL, even if other objects are listed first."""
     power.store.objects.clear()
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Two concurrent writers damage nothing, even with wrong clocks and slow requests."""
+"""Two concurrent writers cause no damage, even with wrong clocks and slow requests."""
 
 import shutil
 from contextlib import AsyncExitStack, suppress
@@ -32,7 +32,7 @@ class ShiftedClock:
 
 
 @pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
-async def test_takeover_works_if_clocks_are_a_day_apart(power: Power, shift_ns: int) -> None:
+async def test_takeover_succeeds_if_clocks_are_a_day_apart(power: Power, shift_ns: int) -> None:
     """The epoch decides which writer is fenced, and txg times still increase."""
     now_ns = 1_790_000_000_000_000_000
     async with power.session("a", tasks=False, clock=ShiftedClock(now_ns)) as old:
@@ -90,7 +90,7 @@ async def test_changelog_that_arrives_after_a_takeover_is_refused(power: Power) 
         assert await read_file(old, lost) == b"late"
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, ino) == b"by b"
-        assert session.db.counters.inodes == 3  # The root directory, "first" and "by b".
+        assert session.db.counters.inodes == 3  # The root directory, "first" and "by b" exist.
 
 
 async def test_changelog_appended_before_the_fence_record_is_in_the_chain_but_unconfirmed(
@@ -135,9 +135,9 @@ async def test_changelog_appended_before_the_fence_record_is_in_the_chain_but_un
 async def test_power_loss_after_shipping_loses_no_shipped_change(
     power: Power, tmp_path: Path
 ) -> None:
-    """The local disk has the state at the cut, and the changelog is found in the bucket.
+    """The local disk lost all changes after the txg; the changelog of the txg is in the bucket.
 
-    The block file that the older database does not know is quarantined.
+    The block file that has no row in the older database is quarantined.
     """
     state = power.home / "a"
     saved = tmp_path / "saved"
@@ -199,7 +199,7 @@ async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Po
             assert last[-2:] == [Kind.GROUP, Kind.FENCE]
 
 
-async def test_late_deletion_of_a_fenced_writer_removes_no_needed_object(
+async def test_late_deletion_by_a_fenced_writer_removes_no_needed_object(
     power: Power,
 ) -> None:
     """Every deleted object was condemned in a txg that the new writer has applied."""
@@ -226,7 +226,7 @@ async def test_late_deletion_of_a_fenced_writer_removes_no_needed_object(
             with trio.fail_after(30):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                # The new content equals that of a pack which is being deleted.
+                # The new content equals the content of a pack that is being deleted.
                 again = write_file(new, b"doomed 1" * 900)
                 await new.flush()
                 await new.close()

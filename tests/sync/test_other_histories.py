@@ -1,4 +1,4 @@
-"""Packs of histories in which a pack has another number, no row, or another txg of death."""
+"""Packs that have another number, no row or another txg of death in another history."""
 
 import pytest
 
@@ -30,7 +30,7 @@ DAY = 86_400
 
 
 async def require_files(session: Session, files: Files) -> None:
-    """Require that all files have their content."""
+    """Require that all files have the expected content."""
     for ino, content in files.items():
         assert await read_file(session, ino) == content
 
@@ -70,7 +70,7 @@ async def test_rollback_to_another_history_uses_the_packs_of_that_history(power:
 async def test_rollback_to_a_kept_point_before_a_rebuild_uses_the_former_packs(
     power: Power,
 ) -> None:
-    """A rebuild gives all packs new numbers."""
+    """A rebuild of the filesystem assigns new numbers to all packs."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -101,12 +101,12 @@ async def test_rollback_to_a_kept_point_before_a_rebuild_uses_the_former_packs(
         assert await files_at(power, "a") == files
 
 
-async def test_pack_that_died_before_a_fence_record_is_needed_at_the_fence_record(
+async def test_pack_that_an_unshipped_removal_emptied_is_kept_until_the_next_fence_record(
     power: Power,
 ) -> None:
-    """A killed host had not shipped the removal; its next fence record has the number of that txg.
+    """A killed host had not shipped a removal, and its next fence record gets the removal's txg.
 
-    The state at the fence record is that before the removal.
+    The state at the fence record is the state before the removal.
     """
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -126,10 +126,10 @@ async def test_pack_that_died_before_a_fence_record_is_needed_at_the_fence_recor
 
 
 @pytest.mark.parametrize("step", ["fence attempted", "fence put", "fence confirmed"])
-async def test_pack_that_died_before_several_fence_records_is_needed_at_each(
+async def test_pack_that_an_unshipped_removal_emptied_is_kept_for_several_fence_records(
     power: Power, step: str
 ) -> None:
-    """Each mount was killed during its fence record."""
+    """Each mount was killed while it appended its fence record."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files: Files = {}
@@ -144,7 +144,7 @@ async def test_pack_that_died_before_several_fence_records_is_needed_at_each(
             raise KeyboardInterrupt
 
     for _ in range(2):
-        with pytest.raises(BaseException):  # noqa: B017, PT011 - a group, from the nursery
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - the nursery raises an exception group
             async with power.session("a", options=OpenOptions(hook=die), tasks=False):
                 pass
     async with power.session("a", tasks=False) as session:
@@ -186,7 +186,7 @@ async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(
         assert await files_of(power, at(theirs.txg)) == files
 
 
-async def test_condemned_pack_of_another_history_stays_for_a_kept_point(power: Power) -> None:
+async def test_condemned_pack_of_another_history_is_retained_for_a_kept_point(power: Power) -> None:
     """The host that condemned the pack was killed before its deletion.
 
     The bucket was then restored to an older copy, in which another host kept a point that needs the

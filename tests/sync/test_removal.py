@@ -30,8 +30,8 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
     )
 
 
-async def test_destroy_deletes_all_own_objects(power: Power) -> None:
-    """Own objects that only a listing of the bucket shows are also deleted."""
+async def test_destroy_deletes_all_objects_of_the_filesystem(power: Power) -> None:
+    """Objects of the filesystem that only a listing of the bucket reveals are also deleted."""
     await use(power)
     await remove(power)
 
@@ -39,7 +39,7 @@ async def test_destroy_deletes_all_own_objects(power: Power) -> None:
 
 
 async def test_destroy_deletes_the_superblock_copy_and_the_tombstone_last(power: Power) -> None:
-    """After an interruption, the keys are still needed to recognise the remaining objects."""
+    """The keys are needed until the end, to recognise objects that an interrupted removal left."""
     await use(power)
     before = set(power.store.objects)
     left: dict[str, set[str]] = {}
@@ -83,12 +83,12 @@ FOREIGN_NAMES = (
 
 
 @pytest.mark.parametrize("key", FOREIGN_NAMES)
-async def test_destroy_keeps_foreign_objects_with_names_of_this_program(
+async def test_destroy_keeps_foreign_objects_with_names_that_this_program_uses(
     power: Power, key: ObjectKey
 ) -> None:
     await use(power)
     power.store.objects[key] = b"the only copy of a thesis"
-    assert is_own(key), "the name is one of this program"
+    assert is_own(key), "this program must use the name"
 
     await remove(power)
 
@@ -129,7 +129,7 @@ class _KilledError(Exception):
     """Raised to simulate that the removal is killed at one step."""
 
 
-async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:
+async def test_keys_are_found_after_an_interrupted_removal(power: Power) -> None:
     """The copy of the superblock contains the keys until the end of the removal."""
     await use(power)
 

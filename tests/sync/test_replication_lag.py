@@ -21,7 +21,7 @@ def named_file(session: Session, name: bytes) -> Ino:
     return ino
 
 
-async def test_state_of_a_file_changes_from_dirty_to_local_to_bucket(power: Power) -> None:
+async def test_file_state_is_dirty_until_a_sync_and_local_until_a_flush(power: Power) -> None:
     """A sync makes a file LOCAL, a flush makes it BUCKET, and a change makes it DIRTY again."""
     async with power.session("a", tasks=False) as session:
         ino = named_file(session, b"file")
@@ -52,7 +52,7 @@ async def test_file_of_an_unconfirmed_changelog_does_not_count_as_uploaded(power
 
 
 async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
-    """The list has new, renamed, removed and written files, but not their directory."""
+    """The list contains new, renamed, removed and written files, but not their directory."""
     async with power.session("a", tasks=False) as session:
         kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
         await session.flush()
@@ -67,7 +67,7 @@ async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
         assert (await session.unshipped.paths(2)).complete is False
 
 
-async def test_all_files_count_as_changed_after_too_many_changes(power: Power) -> None:
+async def test_all_files_are_reported_as_changed_after_too_many_changes(power: Power) -> None:
     """If there are too many changed files to remember, all files count as changed until a flush."""
     async with power.session("a", tasks=False) as session:
         unshipped = ReplicationLag(
@@ -90,7 +90,7 @@ async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power)
         ino = write_file(session, b"precious")
         with trio.fail_after(30):
             await session.sync_file(ino)
-            await session.sync_file(ino)  # Without changes, the call returns at once.
+            await session.sync_file(ino)  # Without changes, fsync returns at once.
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"precious"
 

@@ -25,7 +25,7 @@ def counted(meter: Meter) -> dict[str, int]:
 
 
 def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
-    """Return a row of the cost page: each part's requests, times its number per month."""
+    """Return a row of the cost page: the requests of each part, multiplied by its monthly count."""
     month = {
         kind: sum(counts.get(kind, 0) * times for counts, times in parts)
         for kind in ("put", "list", "get")
@@ -50,7 +50,7 @@ async def polls_of_follower(plain: Power, store: MeteredStore, meter: Meter) -> 
 
 
 @pytest.mark.slow
-async def test_cost_page_has_the_counted_requests(plain: Power) -> None:
+async def test_cost_guide_matches_the_measured_number_of_requests(plain: Power) -> None:
     meter = Meter()
     store = MeteredStore(plain.store, meter)
     async with plain.session("a", tasks=False, store=store) as session:

@@ -63,7 +63,7 @@ def test_request_log_loses_no_counts_that_are_added_concurrently(tmp_path: Path)
     assert ledger.usage[20_000]["data", "put"] == Billed(40, 80, 120)
 
 
-def test_request_log_is_text_that_state_directories_may_contain(tmp_path: Path) -> None:
+def test_request_log_is_a_json_file_that_older_programs_ignore(tmp_path: Path) -> None:
     """An older program that does not know the file can still open the state directory."""
     state = StateDir(tmp_path / "state")
     request_log.add(state.path, USAGE, {20_000: 100}, NOW_NS)
@@ -82,7 +82,7 @@ def test_request_log_is_text_that_state_directories_may_contain(tmp_path: Path) 
     StateDir(state.path)
 
 
-def test_request_log_forgets_the_oldest_days(tmp_path: Path) -> None:
+def test_request_log_drops_the_oldest_days(tmp_path: Path) -> None:
     usage: Usage = {20_000 - day: dict(USAGE[20_000]) for day in range(REQUEST_DAYS_MAX)}
     request_log.add(tmp_path, usage, dict.fromkeys(usage, 1), NOW_NS)
     ledger = request_log.add(tmp_path, {20_001: USAGE[20_000]}, {20_001: 1}, NOW_NS + DAY_NS)
@@ -92,7 +92,7 @@ def test_request_log_forgets_the_oldest_days(tmp_path: Path) -> None:
 
 
 def test_wrong_clock_deletes_no_request_counts_of_other_days(tmp_path: Path) -> None:
-    """A host's clock may show 1970 after a boot, or a later year for a while."""
+    """A host's clock may show 1970 after a boot, or temporarily a future year."""
     request_log.add(tmp_path, {30_000: USAGE[20_000]}, {}, 30_000 * DAY_NS)
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     ledger = request_log.add(tmp_path, {0: USAGE[20_000]}, {}, 7)
@@ -101,7 +101,7 @@ def test_wrong_clock_deletes_no_request_counts_of_other_days(tmp_path: Path) -> 
     assert ledger.since_ns == 7
 
 
-async def test_stopped_process_with_the_request_log_locked_does_not_block_others(
+async def test_stopped_process_that_locked_the_request_log_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that cannot lock the request log keeps its counts and saves them later."""
@@ -172,7 +172,9 @@ async def test_request_log_of_a_newer_program_is_not_overwritten(tmp_path: Path)
     assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-async def test_request_log_is_saved_only_with_a_state_directory_and_counts(tmp_path: Path) -> None:
+async def test_request_log_is_not_saved_without_a_state_directory_or_without_counts(
+    tmp_path: Path,
+) -> None:
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)
     assert await request_log.save(tmp_path / "missing", meter) is None
@@ -234,7 +236,7 @@ async def test_idle_mount_does_not_write_the_request_log(tmp_path: Path) -> None
     assert (tmp_path / "requests.json").stat().st_ino == before
 
 
-def test_causes_per_day_in_the_request_log_are_bounded(tmp_path: Path) -> None:
+def test_number_of_causes_per_day_in_the_request_log_is_bounded(tmp_path: Path) -> None:
     """A newer program may count more causes, but the file does not grow without limit."""
     names = {(f"cause-{number:03}", "put"): Billed(1) for number in range(REQUEST_NAMES_MAX + 1)}
     request_log.add(tmp_path, {20_000: names}, {}, NOW_NS)
@@ -255,7 +257,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
     async def save(count: int) -> None:
         """Count a request; let intervals pass until the file contains *count* requests."""
         meter.count(RequestClass.PUT, KEY)
-        while (found := request_log.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
+        while (found := request_log.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes the file
             found.usage[20_000]["data", "put"].requests < count
         ):
             mock_clock.jump(REQUESTS_SAVE_S)

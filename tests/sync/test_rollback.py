@@ -38,7 +38,7 @@ ORDER = [
 
 
 async def flushed(session: Session) -> Link:
-    """Ship all changes and return the last link of the chain."""
+    """Ship all changes and return the last position in the chain."""
     link = await session.flush()
     assert link is not None
     return link
@@ -67,7 +67,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # The unshipped changes also become a point in time.
+    assert done.before.txg > past.txg  # Local changes were shipped before the rollback.
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]
@@ -103,7 +103,7 @@ async def test_rollback_revives_old_packs_and_marks_newer_packs_dead(power: Powe
 
 
 async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
-    """The error names the pack. Content with an equal block in another pack would be usable."""
+    """The error names the pack. An equal block in another pack would be used instead."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
         past = await flushed(session)
@@ -149,7 +149,7 @@ async def test_rollback_finds_blocks_that_were_moved_to_another_pack(power: Powe
 
 
 async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> None:
-    """A torn block that was not uploaded has its intact beginning only in its block file."""
+    """The intact beginning of a torn block that was not uploaded is only in its block file."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)

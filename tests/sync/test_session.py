@@ -1,4 +1,4 @@
-"""A session: background tasks, their failures, and unmounting."""
+"""A session: its background tasks, their failures, and the unmount."""
 
 import errno
 
@@ -18,7 +18,7 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 CONTENT = b"hello" * 1000
 
 
-async def test_failing_background_task_does_not_end_the_mount(power: Power) -> None:
+async def test_failing_background_task_does_not_stop_the_mount(power: Power) -> None:
     """An unexpected exception in a background task turns the mount read-only."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -50,7 +50,7 @@ async def test_failing_background_task_leaves_no_partial_operation(power: Power)
         assert session.db.inodes.one("SELECT count(*) FROM inodes") == (1,)
 
 
-async def test_mount_whose_background_task_fails_early_is_read_only(power: Power) -> None:
+async def test_mount_is_read_only_if_a_background_task_fails_early(power: Power) -> None:
     """A background task may fail before the filesystem is mounted."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()
@@ -110,7 +110,7 @@ async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> Non
         assert session.volume.crashed
 
 
-async def test_background_tasks_end_before_the_last_upload(power: Power) -> None:
+async def test_background_tasks_stop_before_the_last_upload(power: Power) -> None:
     """A pack condemned after the last upload would prevent the release of the lease."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
@@ -173,7 +173,7 @@ async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(po
         assert await session.flush() is None
 
 
-async def test_unmount_reports_a_lost_group(power: Power) -> None:
+async def test_unmount_reports_the_loss_of_a_commit_group(power: Power) -> None:
     """An unmount that loses operations must not return success."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -194,7 +194,7 @@ async def test_unmount_reports_a_lost_group(power: Power) -> None:
 
 
 async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Power) -> None:
-    """As SECURITY.md states, local state contains names and cached content in plain form."""
+    """As SECURITY.md states, local state contains unencrypted names and cached content."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         dentries.add(session.db, Ino(1), b"a telling name", ino)

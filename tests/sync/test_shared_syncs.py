@@ -1,4 +1,4 @@
-"""Operations that begin or commit during a sync of the log, and the sync that they need."""
+"""Operations that begin or commit during a sync of the WAL need another sync."""
 
 import threading
 
@@ -11,7 +11,7 @@ from tests.sync.conftest import Power
 
 
 class SlowLog:
-    """Syncs of the log that do not end until the test permits it."""
+    """Syncs of the WAL that do not return until the test permits it."""
 
     def __init__(self, session: Session) -> None:
         self.count = 0
@@ -31,9 +31,7 @@ def _change(session: Session) -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["committed", "open"])
-async def test_change_during_a_sync_of_the_log_needs_another_sync(
-    power: Power, is_open: bool
-) -> None:
+async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open: bool) -> None:
     """A running sync covers only groups that were committed before it began."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync_all()

@@ -39,7 +39,7 @@ async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) ->
     second.unlock()
 
 
-def test_error_about_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_error_about_a_state_directory_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
     """The error message contains the path, the reason and the option --cachedir."""
     (tmp_path / "file").write_text("")
 
@@ -48,7 +48,7 @@ def test_error_about_a_state_directory_that_cannot_be_made_is_one_line(tmp_path:
 
 
 def test_quarantine_moves_the_complete_local_state(tmp_path: Path) -> None:
-    """Database, log and blocks move into the quarantine; the state directory is then empty."""
+    """Database, WAL and blocks move into the quarantine; the state directory is then empty."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -67,7 +67,7 @@ def test_quarantine_moves_the_complete_local_state(tmp_path: Path) -> None:
 def test_interrupted_quarantine_is_completed_by_the_next_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Block files are moved before their database, because without it they would be strays."""
+    """Block files are moved before their database: a file without a database row is a stray."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -91,7 +91,7 @@ def test_interrupted_quarantine_is_completed_by_the_next_mount(
 
 
 async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
-    """Snapshot directories in use, foreign, or accessible to other users are kept."""
+    """Snapshot directories that are in use, foreign or accessible to other users are kept."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -116,7 +116,9 @@ async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path:
     used.unlock()
 
 
-async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_it(tmp_path: Path) -> None:
+async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_the_directory(
+    tmp_path: Path,
+) -> None:
     """A state directory that another process removes during the wait stays removed."""
     state = StateDir(tmp_path / "s")
     await state.lock()
@@ -135,7 +137,7 @@ async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_it(tmp_
 
 
 def test_deletion_of_local_state_keeps_quarantined_states(tmp_path: Path) -> None:
-    """Database, log and blocks are deleted; lock, log file and quarantined states are kept."""
+    """Database, WAL and blocks are deleted; lock, log file and quarantined states are kept."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -150,7 +152,7 @@ def test_deletion_of_local_state_keeps_quarantined_states(tmp_path: Path) -> Non
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """Return the path of a state directory as a mount leaves it."""
+    """Return the path of a state directory that looks as if a mount had used it."""
     made = StateDir(tmp_path / "s")
     made.database.write_bytes(b"db")
     made.blocks.mkdir(mode=0o700)
@@ -162,7 +164,7 @@ def state(tmp_path: Path) -> Path:
 def as_root() -> None:
     """Skip the test if this user may not change file owners."""
     if os.geteuid() != 0 and "root" not in REQUIRED:
-        pytest.skip("needs root")
+        pytest.skip("the test needs root privileges")
 
 
 def _listing(path: Path) -> list[tuple[str, int, int]]:
@@ -260,7 +262,7 @@ def test_file_writable_by_other_users_in_a_private_state_directory_is_made_priva
     assert stat.S_IMODE((state / "meta.db").stat().st_mode) == 0o644
 
 
-def test_state_directory_made_under_any_umask_is_accepted_again(state: Path) -> None:
+def test_state_directory_created_under_any_umask_is_accepted_again(state: Path) -> None:
     """The program sets the permissions of a new state directory itself."""
     before = _listing(state)
     mask = os.umask(0)
@@ -272,7 +274,7 @@ def test_state_directory_made_under_any_umask_is_accepted_again(state: Path) -> 
     assert _listing(state) == before
 
 
-def test_state_directory_made_by_a_failed_command_is_removed(tmp_path: Path) -> None:
+def test_state_directory_created_by_a_failed_command_is_removed(tmp_path: Path) -> None:
     """A directory that the command did not create is kept, even if it is unused."""
 
     def command(path: Path) -> None:
@@ -333,7 +335,7 @@ def test_state_directory_used_by_another_process_is_not_removed(tmp_path: Path) 
 def test_state_directory_used_just_before_its_removal_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process writes to the directory between the first check and the lock, and ends."""
+    """Another process writes to the directory between the check and the lock, and exits."""
     really = StateDir.try_lock
 
     def used(state: StateDir) -> bool:
@@ -348,8 +350,10 @@ def test_state_directory_used_just_before_its_removal_is_not_removed(
     assert (path / "meta.db").exists()
 
 
-def test_failed_removal_of_a_state_directory_does_not_replace_the_error(tmp_path: Path) -> None:
-    """The caller gets the error of the failed command, not that of the removal."""
+def test_failed_removal_of_a_state_directory_does_not_hide_the_original_error(
+    tmp_path: Path,
+) -> None:
+    """The caller receives the error of the failed command, not the error of the removal."""
     path = tmp_path / "state"
 
     def command() -> None:
@@ -364,7 +368,9 @@ def test_failed_removal_of_a_state_directory_does_not_replace_the_error(tmp_path
     assert path.is_dir()
 
 
-async def test_state_directory_removed_before_its_lock_is_created_again(tmp_path: Path) -> None:
+async def test_state_directory_is_recreated_if_it_was_removed_before_it_is_locked(
+    tmp_path: Path,
+) -> None:
     first, second = StateDir(tmp_path / "state"), StateDir(tmp_path / "state")
     await first.lock()
     first.remove()
@@ -377,7 +383,7 @@ async def test_state_directory_removed_before_its_lock_is_created_again(tmp_path
     second.unlock()
 
 
-def test_lock_of_a_removed_state_directory_does_not_count(
+def test_lock_on_a_removed_state_directory_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory is replaced between the open and the lock of its lock file."""

@@ -1,4 +1,4 @@
-"""A host with a wrong clock: neither the history nor the times in the chain are damaged."""
+"""A host with a wrong clock, which damages neither the history nor the times in the chain."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ WRONG: Final = [HOUR, -HOUR, YEARS_10, -YEARS_10]
 
 
 class Beside:
-    """A clock with an offset to the correct one."""
+    """A clock that differs from the correct clock by an offset."""
 
     def __init__(self, right: HandClock, off_s: int) -> None:
         self._right = right
@@ -75,7 +75,7 @@ def right(power: Power) -> HandClock:
 
 
 async def ship(session: Session) -> Link:
-    """Write a file and ship the change; return its link."""
+    """Write a file and ship the change; return the txg and its hash."""
     write_file(session, b"x")
     link = await session.flush()
     assert link is not None
@@ -83,7 +83,7 @@ async def ship(session: Session) -> Link:
 
 
 async def history(session: Session, right: HandClock, days: int) -> list[Link]:
-    """Ship a change and make an image on each of *days* days; return the links."""
+    """Ship a change and make an image on each of *days* days; return the txgs and hashes."""
     links = []
     for _ in range(days):
         right.pass_by(DAY)
@@ -111,7 +111,7 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_host_with_a_wrong_clock_uses_the_stores_time_and_deletes_nothing(
+async def test_host_with_a_wrong_clock_uses_the_time_of_the_store_and_deletes_nothing(
     power: Power, right: HandClock, off_s: int
 ) -> None:
     """Txgs get the time of the store, and garbage collection refuses to run."""
@@ -145,10 +145,10 @@ async def test_host_with_a_wrong_clock_uses_the_stores_time_and_deletes_nothing(
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_clock_set_wrong_during_a_mount_dates_no_txg(
+async def test_clock_set_wrong_during_a_mount_does_not_affect_txg_times(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """The next txg gets the time of the store; garbage collection waits for a correct clock."""
+    """The next txg uses the time of the store; garbage collection waits for a correct clock."""
     clock = Beside(right, 0)
     async with power.session("a", tasks=False, clock=clock) as session:
         await history(session, right, 3)
@@ -166,10 +166,10 @@ async def test_clock_set_wrong_during_a_mount_dates_no_txg(
         assert session.reclaimer.last_error == ""
 
 
-async def test_elapsed_time_confirmed_by_the_store_counts_in_full(
+async def test_elapsed_time_confirmed_by_the_store_is_accepted_in_full(
     power: Power, right: HandClock
 ) -> None:
-    """A filesystem that was idle for years works normally."""
+    """A filesystem can be used normally after it was idle for years."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 3)
         right.pass_by(YEARS_10)
@@ -181,7 +181,7 @@ async def test_elapsed_time_confirmed_by_the_store_counts_in_full(
 
 
 @pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
-async def test_elapsed_time_not_confirmed_by_the_store_counts_for_at_most_a_day(
+async def test_elapsed_time_not_confirmed_by_the_store_is_accepted_up_to_a_day(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
     """A store on this host's disk shares its clock, so it cannot confirm the elapsed time."""
@@ -206,8 +206,10 @@ async def test_elapsed_time_not_confirmed_by_the_store_counts_for_at_most_a_day(
         assert session.link.floor > links[-1].txg
 
 
-async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -> None:
-    """A changelog without a modification time in the store counts as young."""
+async def test_garbage_collection_keeps_objects_of_unknown_age(
+    power: Power, right: HandClock
+) -> None:
+    """A changelog counts as young if the store reports no modification time for it."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 5)
         power.store.modified_ns.clear()
@@ -218,7 +220,7 @@ async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -
         assert session.link.floor == 0
 
 
-async def test_promoted_follower_uses_the_stores_time(power: Power, right: HandClock) -> None:
+async def test_promoted_follower_uses_the_time_of_the_store(power: Power, right: HandClock) -> None:
     async with released(power, "a") as session:
         await ship(session)
     clock = Beside(right, YEARS_10)
@@ -229,7 +231,7 @@ async def test_promoted_follower_uses_the_stores_time(power: Power, right: HandC
         assert abs(link.created_ns - right.ns) < HOUR * S
 
 
-# --- txgs that a wrong clock has dated ---------------------------------------------------------
+# --- txgs dated by a wrong clock ---------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -242,7 +244,7 @@ async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None
 
 
 async def mended(power: Power, right: HandClock) -> dict[str, Link]:
-    """Make a history with two txgs dated in 2106, and repair it; return some of its links."""
+    """Make a history with two txgs dated in 2106, and repair it; return some of its txgs."""
     links = {}
     async with released(power, "a") as session:
         *_, links["before"] = await history(session, right, 5)
@@ -259,7 +261,9 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
     return links
 
 
-async def test_repair_begins_a_time_span_with_correct_times(power: Power, right: HandClock) -> None:
+async def test_fsck_repair_starts_a_new_time_span_with_correct_times(
+    power: Power, right: HandClock
+) -> None:
     """A search by time finds only txgs with correct times; a search by number finds every txg."""
     links = await mended(power, right)
     async with released(power, "b") as session:
@@ -297,7 +301,7 @@ async def test_retention_deletes_txgs_after_a_repair_of_wrong_times(
         assert session.reclaimer.last_error == ""
 
 
-async def test_no_level_object_crosses_the_start_of_a_time_span(
+async def test_level_objects_do_not_extend_across_the_start_of_a_time_span(
     power: Power, right: HandClock
 ) -> None:
     """A run of txgs is never merged if it contains the image that begins a time span."""
@@ -311,7 +315,7 @@ async def test_no_level_object_crosses_the_start_of_a_time_span(
     assert not [run for run in runs if run and level.first_of(*run) <= span <= run[1]]
 
 
-async def test_fsck_begins_no_time_span_while_the_clocks_disagree(
+async def test_fsck_starts_no_new_time_span_while_the_clocks_disagree(
     power: Power, right: HandClock
 ) -> None:
     """To a host whose clock is slow, all earlier txgs seem to be in the future."""
@@ -344,7 +348,7 @@ async def test_fsck_begins_no_time_span_while_the_clocks_disagree(
     ],
 )
 async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: str) -> None:
-    """For a difference up to the limit the host's time is used, above it the store's time."""
+    """The store's time is used only if it differs from the host's time by more than a limit."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.compare()
@@ -355,7 +359,7 @@ async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: 
 
 
 async def test_host_uses_its_own_time_if_the_store_has_no_clock() -> None:
-    """A store without a clock is ignored."""
+    """If the store has no clock, the host's time is used without a check."""
     clock = StoreClock(ClockStore(None), FixedClock(5 * S))
     await clock.require_agreement()
 
@@ -378,7 +382,7 @@ async def test_time_of_the_store_is_requested_once_and_after_clock_jumps() -> No
 
 
 async def test_unreachable_store_does_not_change_a_known_clock_difference() -> None:
-    """During an outage, garbage collection waits, because it needs the store in any case."""
+    """During an outage, garbage collection waits, because it needs the store."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, FixedClock(1))
     await clock.compare()
@@ -394,7 +398,7 @@ async def test_unreachable_store_does_not_change_a_known_clock_difference() -> N
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_relative_time_is_computed_with_the_stores_clock(
+async def test_relative_time_is_computed_with_the_clock_of_the_store(
     power: Power, right: HandClock, off_s: int
 ) -> None:
     """A reader with a wrong clock finds the right txg for "2d ago" and gets a warning."""

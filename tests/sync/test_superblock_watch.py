@@ -47,7 +47,7 @@ async def test_flush_at_unmount_restores_a_lost_superblock(power: Power) -> None
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_requested_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
+async def test_explicit_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
     """Even a flush without changes restores the superblock."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
@@ -55,8 +55,8 @@ async def test_requested_flush_restores_a_lost_superblock(power: Power, key: Obj
         assert power.store.objects[key] == before
 
 
-async def test_watch_of_the_superblock_costs_a_requested_flush_one_listing(power: Power) -> None:
-    """A requested flush checks the superblock with one additional listing."""
+async def test_explicit_flush_checks_the_superblock_with_one_extra_listing(power: Power) -> None:
+    """An explicit flush checks the superblock with one additional listing."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:
         await session.flush()
@@ -68,7 +68,7 @@ async def test_watch_of_the_superblock_costs_a_requested_flush_one_listing(power
         assert [call.method for call in store.calls] == [*plain, "list"]
 
 
-async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
+async def test_fenced_mount_does_not_restore_a_lost_superblock(power: Power) -> None:
     """A fenced mount must not undo the removal of a filesystem."""
     async with power.session("a", tasks=False) as session:
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as b:
@@ -83,8 +83,8 @@ async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
     assert KEY not in power.store.objects
 
 
-async def test_running_mount_stores_a_superblock_changed_by_another_host(power: Power) -> None:
-    """A mount that has seen the new superblock can recognise an older one."""
+async def test_running_mount_adopts_a_superblock_changed_by_another_host(power: Power) -> None:
+    """A mount that has seen the new superblock can detect an older one."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await change(power.store, power.remembered("-"), power.secret, _retaining_none)
@@ -99,7 +99,7 @@ async def test_running_mount_stores_a_superblock_changed_by_another_host(power: 
         assert await retained_s(session.volume) == 0
 
 
-async def test_forged_plain_superblock_cannot_shorten_the_retention(plain: Power) -> None:
+async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain: Power) -> None:
     """A real change raises the generation; a forgery of the same generation is not used."""
     await plain.retain(30 * 86_400)
     async with plain.session("a", tasks=False) as session:
@@ -107,7 +107,7 @@ async def test_forged_plain_superblock_cannot_shorten_the_retention(plain: Power
         forged = superblock_codec.encode(replace(seen, retention_s=0))
         for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
             plain.store.objects[key] = forged
-        plain.remembered("a").path.unlink()  # The running mount itself keeps the superblock.
+        plain.remembered("a").path.unlink()  # The running mount has the superblock in memory.
         for _ in range(2):
             assert await retained_s(session.volume) == 30 * 86_400
             await tend(session.volume)
@@ -120,13 +120,15 @@ async def test_forged_plain_superblock_cannot_shorten_the_retention(plain: Power
         await tend(session.volume)
         await session.close()
 
-    await plain.retain(3600)  # A change by any host may choose a shorter retention.
+    await plain.retain(3600)  # A real change of the superblock may shorten the retention.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 3600
 
 
-async def test_reclaim_marks_a_superblock_from_before_the_first_kept_point(power: Power) -> None:
-    """Both objects of the superblock were lost, and another host put its older copy back."""
+async def test_reclaim_adds_the_missing_kept_point_feature_flag_to_a_superblock(
+    power: Power,
+) -> None:
+    """Both superblock objects were lost, and another host restored its older copy."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
         await session.flush_at_end()

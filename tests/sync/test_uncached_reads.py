@@ -58,7 +58,7 @@ async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
 
 
 async def test_uncached_reads_of_small_blocks_fetch_a_window_around_them(power: Power) -> None:
-    """Four tasks read a thousand small files one by one, in random order, with only a few requests."""
+    """Four tasks read a thousand small files in random order, with only a few requests."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]
         rows = await written(session, *contents)
@@ -78,7 +78,7 @@ async def test_uncached_reads_of_small_blocks_fetch_a_window_around_them(power: 
         assert sorted(found) == sorted(contents)
         stored_bytes = sum(row.stored_bytes or 0 for row in rows)
         windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
-        assert store.counts["get_range"].requests <= 3 * windows  # Some blocks lie in two windows.
+        assert store.counts["get_range"].requests <= 3 * windows  # Read windows may overlap.
 
 
 async def test_block_without_a_location_is_reported_as_missing(power: Power) -> None:
@@ -94,7 +94,7 @@ async def test_block_without_a_location_is_reported_as_missing(power: Power) -> 
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
 async def test_damaged_pack_loses_only_the_damaged_blocks(power: Power, size: int) -> None:
-    """The pack has a flipped byte, is too short, or is missing."""
+    """The test uses a pack with a flipped byte, a truncated pack and a missing pack."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))
         assert rows[0].pack is not None

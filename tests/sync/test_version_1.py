@@ -1,7 +1,7 @@
 """A filesystem of schema version 1: a bucket and two local states.
 
-``version_1/generate.py`` describes its content. No row may be lost, and every way to the present
-schema must give the same rows, including the birth times.
+``version_1/generate.py`` describes its content. No row may be lost, and every upgrade path to the
+current schema must give the same rows, including the birth times.
 """
 
 import json
@@ -127,7 +127,7 @@ async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) ->
 async def test_merged_changelogs_of_both_schema_versions_give_the_same_rows(
     former: Former, tmp_path: Path
 ) -> None:
-    """Changelogs applied one by one give the rows that merged level objects give."""
+    """Single changelogs and merged level objects produce the same rows."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         txg = await ship(session)
@@ -193,7 +193,7 @@ async def test_points_in_time_of_schema_version_1_can_be_restored(
 async def test_unshipped_changes_of_schema_version_1_are_merged_with_later_changes(
     former: Former, tmp_path: Path
 ) -> None:
-    """Records that a killed mount of version 1 left are shipped with those of version 2."""
+    """Unshipped records of a killed version 1 mount are shipped with records of version 2."""
     async with former.session("a", tasks=False) as session:
         assert session.volume.crashed
         former.require(session.db, "local")
@@ -235,10 +235,10 @@ async def test_follower_with_local_state_of_schema_version_1_catches_up(former: 
             assert births(session.db) == born
 
 
-async def test_row_of_schema_version_1_is_removed_on_all_hosts(
+async def test_removal_of_a_row_of_schema_version_1_reaches_all_hosts(
     former: Former, tmp_path: Path
 ) -> None:
-    """The recorded row of a removed file has fewer columns than the present table."""
+    """The recorded row of a removed file has fewer columns than the current table."""
     async with following(former, "b") as (session, listener):
         async with former.session("a") as writer:
             await listener.wait_for(await ship(writer))
@@ -256,13 +256,13 @@ async def test_row_of_schema_version_1_is_removed_on_all_hosts(
 
 
 @pytest.mark.parametrize("host", ["b", "c"])
-async def test_read_only_mount_of_schema_version_1_works(former: Former, host: str) -> None:
-    """Host b has local state of schema version 1, and host c has none."""
+async def test_read_only_mount_can_read_schema_version_1(former: Former, host: str) -> None:
+    """Host b has local state of schema version 1, and host c has no local state."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 
 
-def test_quarantined_state_of_schema_version_1_is_read_unchanged(former: Former) -> None:
+def test_reading_a_quarantined_state_of_schema_version_1_does_not_change_it(former: Former) -> None:
     """Recovery of unshipped changes from a quarantined state does not change its database."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()

@@ -10,7 +10,7 @@ from contrib.systemd import container, trial
 @pytest.mark.slow
 @pytest.mark.mount
 @pytest.mark.timeout(400)
-def test_systemd_units_keep_filesystems_mounted(tmp_path: Path) -> None:
+def test_filesystems_stay_mounted_under_systemd_units(tmp_path: Path) -> None:
     """Mounts by units survive a boot, SIGKILL, a watchdog timeout, a stop and a shutdown."""
     why = container.why_not()
     if why:

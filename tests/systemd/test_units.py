@@ -1,4 +1,4 @@
-"""The systemd units: they are valid, and no option hides the mount."""
+"""The systemd units, which must be valid and must not hide the mount."""
 
 import configparser
 import os
@@ -21,14 +21,14 @@ USER: Final = FOLDER / "user/s3fs-meta@.service"
 BACKUP: Final = FOLDER / "system/s3fs-meta-backup@.service"
 TIMER: Final = FOLDER / "system/s3fs-meta-backup@.timer"
 
-# Source: systemd.exec(5); each option makes a mount namespace, which would hide the mount.
+# Each of these options creates a mount namespace, which hides the mount. Source: systemd.exec(5).
 _NAMESPACE_OPTIONS: Final = """BindPaths BindReadOnlyPaths ExecPaths InaccessiblePaths MountAPIVFS MountFlags MountImages
     NoExecPaths PrivateDevices PrivateIPC PrivateMounts PrivateTmp PrivateUsers ProcSubset
     ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
     ProtectProc ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage TemporaryFileSystem
     DynamicUser CacheDirectory LogsDirectory RuntimeDirectory StateDirectory LoadCredential
 """
-# Source: systemd.exec(5), NoNewPrivileges=; each option implies it in a unit of a user.
+# In a user unit, each of these options implies NoNewPrivileges=. Source: systemd.exec(5).
 _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog SystemCallArchitectures RestrictAddressFamilies
     RestrictFileSystems RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality
     MemoryDenyWriteExecute ProtectClock ProtectHostname PrivateDevices ProtectKernelModules
@@ -39,23 +39,23 @@ _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog Sy
 def options_of(unit: Path) -> set[str]:
     """Return the names of the options in the section Service of a unit."""
     parser = configparser.RawConfigParser(strict=False, delimiters=("=",))
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case
     parser.read(unit)
     return set(parser["Service"])
 
 
 @pytest.mark.parametrize("unit", [SYSTEM, USER], ids=["system", "user"])
-def test_no_unit_option_makes_a_mount_namespace(unit: Path) -> None:
+def test_systemd_unit_options_create_no_mount_namespace(unit: Path) -> None:
     assert not options_of(unit) & set(_NAMESPACE_OPTIONS.split())
 
 
-def test_user_unit_keeps_privileges_of_set_user_id_programs() -> None:
-    """fusermount3 in a user unit keeps the privileges of its set-user-ID bit."""
+def test_systemd_user_unit_allows_set_user_id_programs() -> None:
+    """The user unit has no option that removes the privileges of fusermount3."""
     assert not options_of(USER) & set(_PRIVILEGE_OPTIONS.split())
     assert options_of(SYSTEM) & set(_PRIVILEGE_OPTIONS.split())
 
 
-def test_example_configuration_of_a_unit_has_valid_options() -> None:
+def test_example_configuration_of_a_systemd_unit_has_valid_options() -> None:
     lines = (FOLDER / "example.conf").read_text().splitlines()
     values = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
@@ -66,7 +66,9 @@ def test_example_configuration_of_a_unit_has_valid_options() -> None:
 @pytest.mark.parametrize(
     ("unit", "flags"), [(SYSTEM, []), (USER, ["--user"])], ids=["system", "user"]
 )
-def test_systemd_finds_no_error_in_a_unit(unit: Path, flags: list[str], tmp_path: Path) -> None:
+def test_systemd_finds_no_error_in_the_unit_files(
+    unit: Path, flags: list[str], tmp_path: Path
+) -> None:
     """``systemd-analyze verify`` accepts each unit."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
@@ -88,7 +90,7 @@ def test_systemd_finds_no_error_in_a_unit(unit: Path, flags: list[str], tmp_path
 
 
 def test_systemd_finds_no_error_in_the_backup_units(tmp_path: Path) -> None:
-    """The timer of the backup starts a service, which needs the mount."""
+    """systemd-analyze verifies the backup timer, the backup service and the mount together."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
     copies = []
@@ -126,8 +128,8 @@ def inspect_options(command: str) -> set[str]:
     return {name for one in group.commands[command].params for name in one.opts}
 
 
-def test_invalid_option_in_a_unit_is_found(tmp_path: Path) -> None:
-    """The check of a unit's commands reports an option that does not exist."""
+def test_unit_check_reports_an_unknown_command_option(tmp_path: Path) -> None:
+    """The check of the commands in a unit reports an option that does not exist."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
     wrong = tmp_path / "wrong.service"

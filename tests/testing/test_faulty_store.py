@@ -1,4 +1,4 @@
-"""The faulty store of ``s3fs_meta.testing``."""
+"""The faulty store of ``s3fs_meta.testing``, which simulates store errors."""
 
 import pytest
 import trio
@@ -22,8 +22,8 @@ def faulty() -> FaultyStore:
     return FaultyStore(memory)
 
 
-async def test_programmed_calls_of_one_method_fail(faulty: FaultyStore) -> None:
-    """A programmed number of calls of one method fail without effect; other methods work."""
+async def test_faulty_store_fails_the_given_number_of_calls(faulty: FaultyStore) -> None:
+    """The next two calls of put fail without effect; get and later calls of put succeed."""
     faulty.fail("put", times=2)
 
     for _ in range(2):
@@ -34,8 +34,8 @@ async def test_programmed_calls_of_one_method_fail(faulty: FaultyStore) -> None:
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
-async def test_failure_of_any_method_applies_to_the_next_call(faulty: FaultyStore) -> None:
-    """The next call of any method raises the programmed error."""
+async def test_faulty_store_fails_only_the_next_call_of_any_method(faulty: FaultyStore) -> None:
+    """Only the next call, of any method, raises the programmed error."""
     faulty.fail(ANY, StoreAccessError(KEY, "AccessDenied", "ask"))
 
     with pytest.raises(StoreAccessError):
@@ -43,8 +43,8 @@ async def test_failure_of_any_method_applies_to_the_next_call(faulty: FaultyStor
     await faulty.get(KEY, PACK_BYTES_MAX)
 
 
-async def test_request_with_a_lost_reply_is_executed(faulty: FaultyStore) -> None:
-    """The caller gets an error, although the request was executed."""
+async def test_faulty_store_executes_a_request_whose_reply_is_lost(faulty: FaultyStore) -> None:
+    """The caller receives an error, although the store executed the request."""
     faulty.lose_reply("put")
 
     with pytest.raises(TransientStoreError):
@@ -53,8 +53,8 @@ async def test_request_with_a_lost_reply_is_executed(faulty: FaultyStore) -> Non
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
-async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
-    """One bit of the object or range is flipped, and its length is correct."""
+async def test_corrupt_store_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
+    """One bit of the object or range is flipped, and the length is correct."""
     faulty.corrupt("get")
     faulty.corrupt("get_range")
 
@@ -62,7 +62,7 @@ async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
     assert await faulty.get_range(KEY, 0, 1) == b"1"
 
 
-async def test_truncated_answer_has_half_of_its_bytes(faulty: FaultyStore) -> None:
+async def test_truncated_store_answer_has_half_of_its_bytes(faulty: FaultyStore) -> None:
     faulty.shorten("get")
 
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"01234"
@@ -70,7 +70,7 @@ async def test_truncated_answer_has_half_of_its_bytes(faulty: FaultyStore) -> No
 
 
 async def test_damaged_answers_are_refused_by_the_codec(faulty: FaultyStore) -> None:
-    """The codec refuses damaged answers, which the store cannot recognise."""
+    """The codec refuses damaged answers, which the store itself cannot detect."""
     keyring = Keyring(None, bytes(32))
     await faulty.put(KEY, encode(b"test", KEY, b"payload", keyring))
     faulty.corrupt("get")
@@ -82,8 +82,10 @@ async def test_damaged_answers_are_refused_by_the_codec(faulty: FaultyStore) -> 
     assert decode(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
 
 
-async def test_outage_lasts_until_the_test_ends_it(faulty: FaultyStore) -> None:
-    """Every method fails with the same error until the outage is ended."""
+async def test_store_outage_affects_every_method_until_the_test_stops_it(
+    faulty: FaultyStore,
+) -> None:
+    """Every method fails with the same error until the test stops the outage."""
     faulty.down = TransientStoreError(KEY, "down")
     for request in (faulty.get(KEY, PACK_BYTES_MAX), faulty.put(KEY, b""), faulty.delete([KEY])):
         with pytest.raises(TransientStoreError, match="down"):
@@ -93,8 +95,8 @@ async def test_outage_lasts_until_the_test_ends_it(faulty: FaultyStore) -> None:
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
-async def test_gate_blocks_a_call_before_its_effect(faulty: FaultyStore) -> None:
-    """A call at a gate has no effect until the gate is opened."""
+async def test_gate_blocks_a_store_call_before_it_has_an_effect(faulty: FaultyStore) -> None:
+    """A call that waits at a gate has no effect until the test opens the gate."""
     gate = faulty.hold("put")
 
     async with trio.open_nursery() as nursery:
@@ -107,7 +109,7 @@ async def test_gate_blocks_a_call_before_its_effect(faulty: FaultyStore) -> None
 
 
 async def test_store_that_ignores_conditions_accepts_every_write(faulty: FaultyStore) -> None:
-    """With *ignores_conditions* every conditional write succeeds."""
+    """If *ignores_conditions* is true, every conditional write succeeds."""
     faulty.ignores_conditions = True
 
     etag = await faulty.create(KEY, b"1")
@@ -117,7 +119,7 @@ async def test_store_that_ignores_conditions_accepts_every_write(faulty: FaultyS
 
 
 async def test_store_calls_are_recorded_in_order(faulty: FaultyStore) -> None:
-    """The list of calls contains the method and key of every call, even of failed calls."""
+    """The list of calls contains the method and key of each call, including failed calls."""
     faulty.fail("get")
     with pytest.raises(TransientStoreError):
         await faulty.get(KEY, PACK_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The tools of the tests; a tool that failed silently would let every test that uses it pass."""
+"""Tests of the test tools; if a tool failed silently, all tests that use it would pass."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 
 @pytest.mark.parametrize("every", [1, 3, 4])
-def test_sampled_values_are_divided_into_fast_and_slow(every: int) -> None:
-    """Each sampled value is either fast or slow, in the given order."""
+def test_sampled_marks_parameters_outside_the_sample_as_slow(every: int) -> None:
+    """All values stay in their order, and all except the sample are marked slow."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
 
@@ -62,10 +62,10 @@ def test_forked_command_has_separate_streams_and_environment(
     assert (done.returncode, done.stderr) == (7, "wrong\n")
 
 
-def test_forked_command_that_raises_or_is_killed_fails(
+def test_forked_command_that_raises_or_is_killed_has_a_failure_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forked command that raises an exception or is killed has a failure status."""
+    """A forked command that raises an exception or is killed has a non-zero exit status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     raises, dies, hangs = (
@@ -85,8 +85,8 @@ def test_forked_command_that_raises_or_is_killed_fails(
 # --- tests.calls -----------------------------------------------------------------------------------
 
 
-def test_function_calls_and_moves_between_files_are_counted() -> None:
-    """Only calls in the package count, and a resumed generator is not counted again."""
+def test_calls_between_functions_and_between_files_are_counted() -> None:
+    """Only calls in the package are counted, and a resumed generator is not counted again."""
     with counting() as none:
         prose.offences("x", "text")
     assert (none.calls, none.moves, none.trip) == (0, 0, [])
@@ -104,8 +104,10 @@ def test_function_calls_and_moves_between_files_are_counted() -> None:
 # --- contrib.lint ----------------------------------------------------------------------------------
 
 
-def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[str]) -> None:
-    """Avoided words are found in texts, in names of tests and in summaries."""
+def test_wording_lint_finds_words_that_the_project_avoids(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The check finds avoided words in text, in test names and in docstring summaries."""
     bad = {
         "x = 1  # some" + "body else": "the caller",
         "def test_no" + "body_hears_it(): pass": "the passive",
@@ -119,8 +121,8 @@ def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[
     assert "no/such/file.md" in capsys.readouterr().out
 
 
-def test_lint_applies_both_engines_of_flake8_async(tmp_path: Path) -> None:
-    """Lint reports a rule of each engine of flake8-async."""
+def test_lint_runs_both_engines_of_flake8_async(tmp_path: Path) -> None:
+    """Lint reports violations of rules from both engines of flake8-async."""
     (tmp_path / "bad.py").write_text(
         "import time\nimport trio\n\n\nasync def f():\n    time.sleep(1)\n    await g()\n\n\n"
         "def h():\n    with trio.fail_after(1):\n        yield 1\n"

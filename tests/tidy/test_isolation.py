@@ -1,7 +1,7 @@
-"""Rules for tests: they use no private name of another object, and replace no constant.
+"""Rules for tests: a test uses no private name of another object, and replaces no constant.
 
-Each test lists every offender. A test that needs a private name, or another value of a constant,
-depends on how the code is written instead of on its behaviour.
+Each rule lists every violation. A test that uses a private name, or replaces a constant, depends on
+how the code is written instead of on its behaviour.
 """
 
 import ast
@@ -18,10 +18,10 @@ from tests.syntax_trees import nodes_of
 
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-# Documented methods and fields of named tuples, and functions of os and sys.
+# The standard library documents these names as public, despite their underscore.
 DOCUMENTED: Final = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
 _SYNCFS: Final = "the only call of syncfs(2) of the cache, whose failure no filesystem can cause"
-# Private names that a test uses, each with the reason.
+# Tests may use these private names; each entry has a reason.
 PRIVATE: Final = {
     "tests/cache/test_block_files.py _directory": "two threads must meet within one call",
     "tests/cache/test_block_files.py _syncfs": _SYNCFS,
@@ -34,8 +34,8 @@ _STANDARD: Final = "belongs to the standard library"
 _MACHINE: Final = "a file of the kernel or of the system that identifies the machine"
 _NEWER: Final = "the test acts as a program of another version"
 _DEEP: Final = "the limit would pass through several constructors only for a test"
-# Constants that tests replace, each with the reason. A limit is not added here if a parameter can
-# set it.
+# Tests may replace these constants; each entry has a reason.
+# A limit that a parameter can set does not belong in this table.
 REPLACED: Final = {
     "BLOCK_DEVICES": _MACHINE,
     "BOOT_ID": _MACHINE,
@@ -80,12 +80,12 @@ def _is_private(name: str) -> bool:
 
 
 def _is_own(node: ast.Attribute) -> bool:
-    """Return whether an attribute belongs to the object or the class of the method."""
+    """Return whether the code accesses an attribute through self, cls or super()."""
     return ast.unparse(node.value) in {"self", "cls", "super()"}
 
 
 def _named_in_calls(calls: Iterable[ast.Call]) -> Iterator[str]:
-    """Yield the names of attributes that setattr, getattr and delattr get as a text."""
+    """Yield attribute names that setattr, getattr and delattr receive as a string."""
     for node in calls:
         if ast.unparse(node.func).rpartition(".")[2] in {"setattr", "getattr", "delattr"}:
             for argument in node.args[:2]:
@@ -93,7 +93,7 @@ def _named_in_calls(calls: Iterable[ast.Call]) -> Iterator[str]:
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield the last part of each text, as in ``s3fs_meta.fs.trees.warm.ROWS_MAX``."""
+    """Yield the last part of each dotted string, as in ``s3fs_meta.fs.trees.warm.ROWS_MAX``."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value.rpartition(".")[2]
@@ -104,7 +104,7 @@ def _private(
     calls: Iterable[ast.Call],
     imports: Iterable[ast.ImportFrom],
 ) -> set[str]:
-    """Return the private names of other objects and modules."""
+    """Return the private names that the code accesses in other objects and modules."""
     names = {node.attr for node in attributes if not _is_own(node)}
     names |= set(_named_in_calls(calls))
     names |= {alias.name for node in imports for alias in node.names}
@@ -114,7 +114,7 @@ def _private(
 def _replaced(
     attributes: Iterable[ast.Attribute], calls: Iterable[ast.Call], texts: Iterable[ast.Constant]
 ) -> set[str]:
-    """Return the constants that are replaced or assigned, and limits whose name is a text."""
+    """Return the constants that the code assigns or replaces, and limits named in strings."""
     names = set(_named_in_calls(calls))
     names |= {
         node.attr for node in attributes if not isinstance(node.ctx, ast.Load) and not _is_own(node)
@@ -123,8 +123,8 @@ def _replaced(
     return found | LIMITS.intersection(_texts(texts))
 
 
-def test_tests_use_no_private_name_of_another_object() -> None:
-    """A test observes public behaviour; a private part that it needs gets a public name."""
+def test_tests_access_no_private_attributes_of_other_objects() -> None:
+    """If a test needs a private part of the code, the code must make the part public."""
     found = {
         f"{path.relative_to(ROOT)} {name}"
         for path in TESTS
@@ -135,8 +135,8 @@ def test_tests_use_no_private_name_of_another_object() -> None:
     assert found == set(PRIVATE)
 
 
-def test_tests_set_limits_by_parameters() -> None:
-    """A function or constructor takes its limit as a parameter, whose default is the constant."""
+def test_tests_change_limits_only_through_parameters() -> None:
+    """Code with a limit has a parameter for the limit; its default is the constant."""
     found: dict[str, list[str]] = {}
     for path in TESTS:
         if path == Path(__file__):
@@ -153,8 +153,8 @@ def _nodes(code: str) -> list[ast.AST]:
     return list(ast.walk(ast.parse(code)))
 
 
-def test_private_names_and_replaced_constants_are_found() -> None:
-    """The searches find direct uses, texts and imports, but not an object's own attributes."""
+def test_isolation_check_finds_private_names_and_replaced_constants() -> None:
+    """The check finds direct uses, strings and imports, but not an object's own attributes."""
     for code, private, replaced in (
         ("a.b._c = 1", {"_c"}, set[str]()),
         ("self._a._b", {"_b"}, set[str]()),

@@ -1,6 +1,6 @@
-"""Limits of docs/design/testing.md for the sources, and rules that no linter has.
+"""The limits that docs/design/testing.md sets for the sources, and rules without a linter.
 
-Each test lists every offender. Imports are checked by import-linter, with the contracts in
+Each test lists every violation. The tool import-linter checks imports, with the contracts in
 setup.cfg.
 """
 
@@ -19,26 +19,27 @@ FUNCTION_LINES_MAX = 70
 TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
-# CPython before the fix of issue 77894 (3.10, 3.11, 3.12.1) crashes if the garbage collector
-# clears a memoryview while an object still holds its buffer. The results of these
-# functions hold a buffer, so they must get an immutable copy.
-# A call that holds a buffer only until it returns is safe.
+# The result of each function keeps its argument, which must therefore be an immutable copy.
+# With a memoryview, CPython 3.10, 3.11 or 3.12.1 may crash in a garbage collection (issue 77894).
+# The crash occurs if the collector clears a memoryview while an object still holds its buffer.
+# A function that uses a buffer only until it returns is safe.
 KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
 
 SOURCES = sorted((ROOT / "s3fs_meta").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-# Modules that no test imports, each with the reason.
+# No test imports these modules; each entry has a reason.
 TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
 }
-# Attributes of objects of other libraries: replies of pyfuse3, scopes of trio, sessions of apsw,
-# exceptions, functions, thread-local values, and the module that the request loop replaces.
+# Any module may assign these attributes, because the objects come from other libraries.
+# These are replies of pyfuse3, scopes of trio, sessions of apsw, exceptions and functions.
+# The pattern also matches thread-local values, and the module that the request loop replaces.
 FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"
     r"|(de)?compressors?$|trio$"
 )
-# Records that another module changes, each by one task and without a callback,
-# such as the totals of the open group and the findings of fsck.
+# Other modules may change these records, such as the totals of the open group.
+# Only one task changes each record, and no code is notified of the change.
 EDITED_RECORDS: Final = re.compile(
     r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"
     r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^points\.notices$|^chooser\.left$"
@@ -78,7 +79,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _kept_buffers(calls: Iterable[ast.Call]) -> Iterator[int]:
-    """Yield the lines where an argument of KEEPS_ITS_BUFFER is not ``bytes(…)``."""
+    """Yield the lines of calls of KEEPS_ITS_BUFFER whose last argument is not ``bytes(…)``."""
     for node in calls:
         if (
             isinstance(node.func, ast.Attribute)
@@ -95,7 +96,7 @@ def _is_copy(node: ast.expr) -> bool:
 
 
 def _declared(annotated: Iterable[ast.AnnAssign], attributes: Iterable[ast.Attribute]) -> set[str]:
-    """Return the attributes that the classes of a module declare."""
+    """Return the names of attributes that the classes of a module declare."""
     return {node.target.id for node in annotated if isinstance(node.target, ast.Name)} | {
         node.attr for node in attributes if _is_stored(node) and _is_of(node, "self")
     }
@@ -126,8 +127,8 @@ def _late_wiring(
                 yield f"{node.lineno} {target}"
 
 
-def test_no_module_assigns_an_attribute_of_another_object() -> None:
-    """Attributes of an object are changed only by its own methods."""
+def test_attributes_are_assigned_only_by_methods_of_their_object() -> None:
+    """Only methods of an object change its attributes."""
     assert [
         f"{_relative(path)}:{found}"
         for path in SOURCES
@@ -135,8 +136,8 @@ def test_no_module_assigns_an_attribute_of_another_object() -> None:
     ] == []
 
 
-def test_assignments_to_attributes_of_other_objects_are_found() -> None:
-    """The search finds assigned callbacks; a module may change its own records."""
+def test_source_check_finds_assignments_to_attributes_of_other_objects() -> None:
+    """The check reports assigned callbacks, and allows a module to change its own records."""
     for bad in ("x.on_y = f", "self._uploader.cut = cut", "a, self.b.c = 1, 2", "del x.link"):
         assert list(_late_wiring([], _nodes(bad, ast.Attribute)))
     own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"
@@ -144,7 +145,7 @@ def test_assignments_to_attributes_of_other_objects_are_found() -> None:
 
 
 def _repeated_names(classes: Iterable[tuple[str, ast.ClassDef]]) -> list[str]:
-    """Return the public names that several classes have, with the locations of the classes."""
+    """Return each public name that several classes have, with the locations of the classes."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for place, node in classes:
         if not node.name.startswith("_"):
@@ -152,8 +153,8 @@ def _repeated_names(classes: Iterable[tuple[str, ast.ClassDef]]) -> list[str]:
     return [f"{name}: {', '.join(at)}" for name, at in sorted(found.items()) if len(at) > 1]
 
 
-def test_public_class_names_are_defined_once() -> None:
-    """Each public class of the package has a name that no other class of the package has."""
+def test_public_class_names_in_the_package_are_unique() -> None:
+    """No two public classes of the package have the same name."""
     assert (
         _repeated_names(
             (_relative(path), node) for path in SOURCES for node in nodes_of(path, ast.ClassDef)
@@ -165,7 +166,7 @@ def test_public_class_names_are_defined_once() -> None:
     assert _repeated_names(classes) == ["One: module.py:1, module.py:4"]
 
 
-def test_files_have_at_most_600_lines_and_no_banned_name() -> None:
+def test_source_files_have_at_most_600_lines_and_no_banned_name() -> None:
     paths = SOURCES + TESTS
     assert [
         _relative(path)
@@ -174,8 +175,8 @@ def test_files_have_at_most_600_lines_and_no_banned_name() -> None:
     ] == []
 
 
-def test_functions_have_a_limited_length() -> None:
-    """A function of the package has at most 70 lines, and a test at most 40."""
+def test_length_of_every_function_is_limited() -> None:
+    """A function of the package has at most 70 lines, and a function of the tests at most 40."""
     assert _long_functions(SOURCES, FUNCTION_LINES_MAX) == []
     assert _long_functions(TESTS, TEST_FUNCTION_LINES_MAX) == []
 
@@ -191,7 +192,7 @@ def _undocumented(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def test_public_test_helpers_have_docstrings() -> None:
+def test_public_functions_of_the_tests_have_docstrings() -> None:
     assert [
         f"{_relative(path)}: {name}" for path in TESTS for name in _undocumented(tree_of(path))
     ] == []
@@ -199,7 +200,7 @@ def test_public_test_helpers_have_docstrings() -> None:
     assert list(_undocumented(ast.parse(code))) == ["helper"]
 
 
-def test_package_init_contains_only_a_docstring() -> None:
+def test_package_init_file_contains_only_a_docstring() -> None:
     """The docstring of a package has 10 to 25 lines, and the package imports no module."""
     wrong = []
     for path in SOURCES:
@@ -212,13 +213,13 @@ def test_package_init_contains_only_a_docstring() -> None:
 
 
 def _has_tests(path: Path) -> bool:
-    """Return whether a test module at the same path runs the module in a process."""
+    """Return whether a test module exists at the same path below tests."""
     inner = path.relative_to(ROOT / "s3fs_meta")
     return (ROOT / "tests" / inner).with_name(f"test_{inner.name}").exists()
 
 
-def test_every_module_is_tested() -> None:
-    """A module is imported by a test, tested in processes, or an exception with a reason."""
+def test_every_module_of_the_package_is_tested() -> None:
+    """Each module is imported by a test, or has a test module, or is a listed exception."""
     imported = {name for path in TESTS for name in _imported(path)}
     untested = {
         name
@@ -230,8 +231,8 @@ def test_every_module_is_tested() -> None:
     assert untested == {f"s3fs_meta.{name}" for name in TESTED_BY_USE}
 
 
-def test_functions_that_keep_a_buffer_get_a_copy() -> None:
-    """Functions whose result keeps a buffer get an immutable copy of the bytes."""
+def test_buffers_are_copied_before_functions_that_keep_them() -> None:
+    """The argument of functions whose result keeps a buffer is an immutable copy."""
     assert [
         f"{_relative(path)}:{line}"
         for path in SOURCES
@@ -239,14 +240,14 @@ def test_functions_that_keep_a_buffer_get_a_copy() -> None:
     ] == []
 
 
-def test_memoryview_passed_to_a_buffer_keeping_function_is_found() -> None:
+def test_source_check_finds_a_memoryview_passed_to_a_function_that_keeps_it() -> None:
     bad, good = "rows = ONE.iter_unpack(memoryview(data)[4:end])", "ONE.iter_unpack(bytes(view))"
     assert list(_kept_buffers(_nodes(bad, ast.Call))) == [1]
     assert list(_kept_buffers(_nodes(good, ast.Call))) == []
 
 
-def test_modules_with_tests_import_no_test_module() -> None:
-    """Shared fixtures are in plain modules, so that each test module can be moved alone."""
+def test_modules_with_tests_do_not_import_each_other() -> None:
+    """Shared fixtures are in plain modules, so each test module can be moved independently."""
     assert [
         f"{_relative(path)}: {name}"
         for path in TESTS

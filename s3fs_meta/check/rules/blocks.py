@@ -2,7 +2,7 @@
 
 If the bucket was surveyed, a row with a wrong location is repaired from the index of a pack that
 contains the block. Otherwise the verified cached copy is uploaded again. All other damaged rows stay
-unchanged until the bucket has been searched; only then do the bytes count as lost.
+unchanged until the bucket has been searched; only then are the bytes treated as lost.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def relocate(exam: Examination, damaged: str) -> None:
     """Copy the locations of damaged blocks from the indexes of packs into their rows.
 
     A fenced host may have used a block's number for other content. So a location is used only if it
-    has the hash in the row, is in the pack in the row, or if the row lacks a valid hash or pack.
+    matches the hash or the pack in the row, or if the row has no valid hash or pack.
     """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
@@ -73,7 +73,7 @@ def relocate(exam: Examination, damaged: str) -> None:
         for table in (
             "seen_searched",
             "seen_intact_copies",
-        ):  # the evidence is obsolete, because the row is repaired
+        ):  # the evidence is obsolete after the repair of the row
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
@@ -136,7 +136,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
 
 
 def record_lost(exam: Examination, damaged: str) -> None:
-    """Turn damaged blocks that the search of the bucket did not find into recorded holes."""
+    """Turn damaged blocks that were not found in the bucket into holes, and record the holes."""
     lost_data.record_holes(
         exam,
         f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
@@ -367,7 +367,7 @@ TROUBLED: Final = (
 REFERENCES: Final = (
     Invariant(
         61,
-        "refs of a block is its number of entries in block maps",
+        "refs of a block is the number of rows of block_map with the block",
         source=EVERY_BLOCK,
         damaged="b.refs <> coalesce(r.refs, 0)",
         columns="b.block, b.refs, coalesce(r.refs, 0)",
@@ -382,7 +382,7 @@ REFERENCES: Final = (
         source=EVERY_BLOCK,
         damaged=f"r.block IS NULL AND coalesce(c.state, 0) <> {BlockState.SEALED:d}",
         columns="b.block, b.plain_bytes",
-        text="no file has block {0} of {1} bytes",
+        text="no file refers to block {0} of {1} bytes",
         repair=_free_unnamed,
         safe=True,
         about_inode=False,

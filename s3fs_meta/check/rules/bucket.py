@@ -98,7 +98,7 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a complete new image at the end of the run, which needs no earlier image."""
+    """Request a new image at the end of the run, which does not depend on earlier images."""
     exam.run("DELETE FROM temp.seen_image_faults")
     # Only points in time before the new image need the faulty changelogs.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")
@@ -159,7 +159,7 @@ BUCKET: Final = (
         source="temp.seen_unnamed AS x",
         damaged=f"x.object_key {_NOT_NAMED.format('x.object_key')}",
         columns="x.object_key",
-        text="no row names the pack {0} of a fenced writer",
+        text="no row refers to pack {0} of a fenced writer",
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,

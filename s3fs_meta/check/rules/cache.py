@@ -27,7 +27,7 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
-    """Set the states of cached blocks to UPLOADED with, DIRTY without a location, else DOOMED."""
+    """Set cached blocks to UPLOADED with a location, DIRTY without one, DOOMED without a row."""
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
@@ -195,7 +195,7 @@ CACHE_FILES: Final = (
     ),
     Invariant(
         44,
-        "an uploaded block that counts as cached has a complete file",
+        "the cache file of an uploaded block that is cached is complete",
         source=_ROWS,
         damaged=f"c.state IN {BESIDE_THE_PACK} AND {NULLS} = 0"
         " AND coalesce(f.size_bytes, -1) < b.plain_bytes",

@@ -42,7 +42,7 @@ _INDEX_COUNTS: Final = " UNION ALL ".join(
 )
 
 
-# Replacements for NULL in NOT NULL columns. Invariants about these columns correct the values.
+# Replacements for NULL in NOT NULL columns. Other invariants then correct the values.
 _NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
 _REQUIRED_COLUMNS: Final = (
     "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
@@ -68,7 +68,7 @@ _COUNTS: Final = " UNION ALL ".join(
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Key columns whose rows are deleted if the type is wrong. Other repairs create these rows again.
+# Key columns: if a value has the wrong type, its row is deleted, and other repairs create it again.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -300,8 +300,8 @@ TOTALS: Final = (
 # --- types of values ---------------------------------------------------------------------------
 #
 # SQLite stores values of any type in any column, and all other queries compute with integers.
-# So types are checked and repaired first. SQLite converts a wrong value to an integer, usually 0.
-# Other invariants then correct the integer. A row whose key has a wrong type is deleted.
+# Types are checked and repaired first. SQLite converts a wrong value to an integer, usually 0.
+# Other invariants correct the converted values. A row whose key has a wrong type is deleted.
 # Names and counts are recomputed from other rows, and content is moved to a separate file.
 
 

@@ -31,7 +31,7 @@ def _find_missing(exam: Examination, invariant: Invariant) -> None:
         f" min(f.size_bytes, {BLOCK_BYTES}), NULL, NULL, NULL, NULL"
         f" FROM temp.seen_files AS f WHERE f.block IN ({damaged})"
     )
-    # The new row has no location yet. The repair of invariant I37 sets the location.
+    # The new row has no location yet. The repair of invariant I37 fills in the location.
     exam.run(
         "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL"
         f" FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"

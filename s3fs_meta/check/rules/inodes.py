@@ -357,7 +357,7 @@ ORPHANS: Final = (
 FLAGS: Final = (
     Invariant(
         58,
-        "an inode has the flag for extended attributes exactly if it has some, and no unknown flag",
+        "an inode with extended attributes has the flag for them; it has no wrong or unknown flag",
         source=EVERY_INODE,
         damaged=f"i.flags <> {_RIGHT_FLAGS}",
         columns="i.ino, i.flags",

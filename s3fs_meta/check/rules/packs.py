@@ -16,7 +16,7 @@ _SHARED_KEYS: Final = (
 )
 
 # A txg without changes, such as a fence record, does not change the row of counters.
-# While one txg is shipped, the next txg is open: the open txg is at most two after the last one.
+# The next txg opens before a txg is shipped, so the open txg is at most the last one plus 2.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"
@@ -132,7 +132,7 @@ LIVES: Final = (
     ),
     Invariant(
         64,
-        "a stored pack has died_txg, not in the future, exactly if it has no live blocks",
+        "a stored pack has died_txg if and only if no block is live; died_txg is not in the future",
         source=EVERY_PACK,
         damaged=f"p.state = {PackState.STORED:d}"
         " AND ((p.died_txg IS NULL) <> (coalesce(l.stored_bytes, 0) > 0)"

@@ -8,7 +8,7 @@ cache        lists the block files on this host, and verifies some
 chain        reads the changelogs after the base image
 kept         finds the objects that kept points need
 
-Each survey writes its results to ``observations``. The rules judge them.
+Each survey writes its results to ``observations``. The rules evaluate them.
 Start at ``bucket``.
 Below: observations, codec, objects.
 Above: run.

@@ -2,7 +2,7 @@
 
 Owns: reading the bucket. Only ``delete_unknown`` changes it, at the user's request.
 Does not know: the faults among the observations (``rules.bucket``).
-Tasks: one; only packs without a row are read concurrently. Transaction: outside a group.
+Tasks: one; only packs without a row are read concurrently. No transaction may be open.
 """
 
 from contextlib import aclosing
@@ -81,7 +81,7 @@ async def survey(
     Raises:
         StoreError: the store is unavailable or refuses the request, so no object can be checked.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     exam.report.note(f"listing {store.url}")
     exam.evidence.note_packs(mounted=exam.mounted)
@@ -120,7 +120,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request objects that the listing lacks, until none of the requested objects exists."""
+    """Request objects that are missing in the listing, until no requested object exists."""
     while True:  # bounded: each pass except the last one finds an object
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
@@ -148,7 +148,7 @@ async def _note_unnamed(
 ) -> None:
     """Record packs of earlier epochs without a row: as unnamed if authentic, else as foreign.
 
-    At most FSCK_UNNAMED_PACKS_MAX packs are read; the remaining packs count as foreign.
+    At most FSCK_UNNAMED_PACKS_MAX packs are read; the remaining packs are recorded as foreign.
     """
     rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
     found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
@@ -179,7 +179,7 @@ async def _note_unnamed(
 def count_foreign(exam: Examination) -> None:
     """Report the number of objects of other filesystems, and the keys of some."""
     count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
-    assert count is not None, "a query of aggregates returns one row"
+    assert count is not None, "an aggregate query returns one row"
     sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"
     keys = [str(row[0]) for row in exam.db.all(sql, (FOREIGN_SHOWN_MAX,))]
     exam.report.foreign(int(count[0]), keys)
@@ -193,8 +193,8 @@ async def _note_images(
 ) -> set[ObjectKey]:
     """Check the kept images, from the newest to the oldest; return their manifests.
 
-    A writer on another host may make a new image meanwhile, and delete an old image. So missing
-    objects count as faults only if the lease has not changed.
+    During the check, a writer on another host may make a new image and delete an old one. So
+    missing objects are faults only if the lease has not changed.
     """
     found = await _kept_images(exam, store, keyring, deep=deep)
     for _ in range(FSCK_HEADS_MAX):
@@ -283,7 +283,7 @@ async def _piece_fault(
         if deep:
             data = (await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, keyring)
-        elif exam.db.one(sql, (piece.key,)) is None:  # the listing may lack an existing object
+        elif exam.db.one(sql, (piece.key,)) is None:  # the listing may omit an existing object
             await store.get_range(piece.key, 0, 1)
     except ObjectMissingError:
         return "this image piece is missing"
@@ -346,7 +346,7 @@ def _note_wanted(exam: Examination, keyring: Keyring) -> None:
 async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
     """Delete this filesystem's packs without a row, at the user's request; return their number.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     deleted = 0
     while True:  # bounded: each pass deletes a pack and its row in seen_unnamed

@@ -23,8 +23,8 @@ from s3fs_meta.model import BlockId
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
     """Record every file of the cache directory, and the unfinished files in *tmp*.
 
-    Content that only the intent log has counts as content of block files, because the next mount
-    writes it there.
+    Content that is only in the intent log is treated as content of block files, because the next
+    mount writes it there.
     """
     exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)

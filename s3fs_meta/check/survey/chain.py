@@ -3,7 +3,7 @@
 Owns: reading. Changelogs after the newest image are read. Older changelogs are needed only for
 earlier points in time: they must be in the listing, and are read with --deep.
 Does not know: the faults among the observations (``rules.bucket``).
-Tasks: one. Transaction: outside a group.
+Tasks: one. No transaction may be open.
 """
 
 from collections.abc import Iterator
@@ -42,13 +42,13 @@ async def survey(
 ) -> None:
     """Record missing or damaged changelogs and parts, from the oldest retained image to the last txg.
 
-    Must follow ``bucket.survey``. If no image is readable, no fault is recorded, because I48
+    Call this after ``bucket.survey``. If no image is readable, no fault is recorded, because I48
     reports the images.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     await _Chain(exam, store, keyring, progress, deep=deep).run()
     exam.evidence.surveyed |= Need.CHAIN

@@ -4,7 +4,7 @@ Owns: reading. Only ``remove_faulty`` changes the bucket, as a repair.
 Does not know: the comparison of index objects (``sync.history.index_check``).
 Keeps: index objects are derived data. Without one, queries need more requests until the next writer
 rebuilds it.
-Tasks: one. Transaction: outside a group.
+Tasks: one. No transaction may be open.
 """
 
 from s3fs_meta.check.context import Examination
@@ -27,7 +27,7 @@ async def survey(
     Raises:
         StoreError: the bucket cannot be read.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
     checker = IndexChecker(store, keyring, uuid.decode("ascii", "replace"))
@@ -47,7 +47,7 @@ async def survey(
 async def remove_faulty(exam: Examination, store: ObjectStore) -> int:
     """Delete the index objects that the repair of I71 has marked; return their number.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     keys = [
         ObjectKey(str(row[0]))

@@ -1,8 +1,8 @@
 """The search for blocks whose rows have a wrong location, in the indexes of all packs.
 
 A pack contains a block if its index lists the block's number, or a record with the hash in the
-block's row. Such records exist because compaction keeps the old pack until the end of the retention,
-and because equal content may be written again after its first block was freed.
+block's row. Such records exist for two reasons: compaction keeps the old pack until the end of the
+retention, and equal content may be written again after its first block was freed.
 
 Owns: reading the indexes, and the proof that a block found under another number is readable.
 Does not know: the reason for a search, the use of a location (``rules.blocks``).
@@ -37,7 +37,7 @@ _PACKS: Final = (
     f"SELECT o.object_key, o.size_bytes, {_IS_CONDEMNED} FROM temp.seen_objects AS o"
     f" WHERE o.{IS_PACK_KEY} ORDER BY 3, 1"
 )
-_LEFT: Final = (  # blocks without a found location that has the right hash
+_LEFT: Final = (  # blocks for which no location with the right hash was found
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
     " WHERE s.hash = b.hash)"

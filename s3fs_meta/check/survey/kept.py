@@ -2,7 +2,7 @@
 
 Owns: reading the objects. Does not know: the report of faults (``rules.bucket``).
 Keeps: nothing is changed; objects that kept points need are never foreign.
-Tasks: one. Transaction: outside a group.
+Tasks: one. No transaction may be open.
 """
 
 from collections.abc import Iterator
@@ -45,13 +45,13 @@ async def survey(
 ) -> None:
     """Record missing objects of kept points, and with *deep* also damaged objects.
 
-    Must follow ``bucket.survey``. If a writer drops a point meanwhile, the next run does not find
-    the faults of that point.
+    Call ``bucket.survey`` first. If a writer drops a point during the survey, the next run does
+    not find the faults of that point.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     try:
         kept = await _kept(exam, store, keyring)
@@ -76,7 +76,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
     Raises:
         StoreError: the kept points cannot be read.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     rows = exam.db.all("SELECT object_key FROM temp.seen_unnamed")
     needed = [ObjectKey(str(row[0])) for row in rows]
@@ -88,7 +88,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
         why = "kept points may need them"
     for key in needed:
         exam.db.all("DELETE FROM temp.seen_unnamed WHERE object_key = ?", (key,))
-    return f"{counted(len(needed), 'pack')} without a row stay: {why}" if needed else ""
+    return f"{counted(len(needed), 'pack')} without a row are kept: {why}" if needed else ""
 
 
 def _retains_one_history(exam: Examination) -> bool:
@@ -107,7 +107,7 @@ def _epoch_of(pack: ObjectKey) -> Epoch:
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:
-    """Return the kept points. If the rows have lost the uuid (I5), the superblock has it."""
+    """Return the kept points. The superblock has the uuid even if the rows have lost it (I5)."""
     uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
     return await KeptPointReader(store, keyring, uuid.decode("ascii", "replace")).all()
 
@@ -137,8 +137,8 @@ class _Survey:
     async def faults(self, point: KeptPoint) -> list[_Fault]:
         """Return the faults of the image and the changelogs of a point.
 
-        After KEPT_FAULTS_MAX bad changelogs the others are not examined: a wrong object may name a
-        txg far in the future.
+        After KEPT_FAULTS_MAX bad changelogs the others are not examined, because a wrong object may
+        contain a txg far in the future.
         """
         found: list[_Fault] = []
         try:
@@ -156,9 +156,7 @@ class _Survey:
         for number in range(max(point.image_txg, 1), point.txg + 1):
             txg = Txg(number)
             if bad == KEPT_FAULTS_MAX:
-                why = (
-                    f"of the changelogs that it needs, {bad} before this one are missing or damaged"
-                )
+                why = f"{bad} earlier changelogs that the kept point needs are missing or damaged"
                 return [*(one for one in found if one[1]), (changelog_codec.key_of(txg), why)]
             if txg not in self._changelogs:
                 self._changelogs[txg] = await self._changelog(txg, point.uuid)
@@ -191,7 +189,7 @@ class _Survey:
             parts = chain.sections(self._store, self._keyring, fetched.changelog)
             async with aclosing(parts) as sections:
                 async for _section in sections:
-                    pass  # the iteration decodes the section
+                    pass  # the iteration itself decodes each section
         except (ObjectMissingError, CorruptionError) as exc:
             return _Read(str(exc))
         return _Read("", fetched.changelog.previous, fetched.link.hash)

@@ -1,7 +1,7 @@
 """Recovery of packs that are stored under the name of another pack.
 
-Swapped objects, or a copy to a wrong name, cause this. A pack is authenticated together with its
-name, so its bytes are invalid under any other name. All names that rows list are tried.
+This happens if objects are swapped, or copied to a wrong name. A pack is authenticated together
+with its name, so its bytes are invalid under any other name. All names that rows list are tried.
 
 Owns: the names that are tried, and saving the content. Does not know: the search for damaged packs
 (``packs``).
@@ -58,7 +58,7 @@ async def rescue(
     Raises:
         StoreError: the store is unavailable.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     for (key,) in exam.db.all(_NO_PACK_OF_THEIR_NAME):
         await _rescue_one(exam, store, keyring, files, ObjectKey(str(key)))
@@ -83,7 +83,7 @@ async def _rescue_one(
     exam.note_new_files((row.block, row.plain_bytes) for row in saved)
     exam.evidence.note_sound_copies(row.block for row in saved)
     exam.report.remember(
-        f"pack {found.key} is stored under the name {key}: {len(saved)} of its blocks are"
+        f"pack {found.key} is stored under the key {key}: {len(saved)} of its blocks are"
         " uploaded again in another pack"
     )
 

@@ -4,7 +4,7 @@ Either all packs are read, or only packs of a wrong size.
 Owns: download and verification, a few packs at a time. No object is changed.
 Does not know: the faults among the observations (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
-Transaction: outside a group.
+No transaction may be open.
 """
 
 from collections.abc import Collection, Sequence
@@ -69,7 +69,7 @@ async def survey(
     *,
     rescue: bool = False,
 ) -> None:
-    """Fetch every stored pack and compare it with its rows. Must follow ``bucket.survey``.
+    """Fetch every stored pack and compare it with its rows. Call ``bucket.survey`` first.
 
     Args:
         exam: the run of fsck.
@@ -82,7 +82,7 @@ async def survey(
     Raises:
         StoreError: the store is unavailable; the remaining packs were not read.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     exam.report.note("reading every pack")
     await _read(exam, store, keyring, _PACKS, progress, rescue=rescue)
@@ -180,7 +180,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # bytes after the end of a pack do not damage its blocks
+    except ObjectTooLargeError:  # extra bytes after the end of a pack do no harm to its blocks
         return await store.get_range(key, 0, PACK_BYTES_MAX)
 
 
@@ -211,7 +211,7 @@ def verify_pack(
     rescue: BlockFiles | None = None,
     marked: Sequence[Mark] = (),
 ) -> PackVerdict:
-    """Compare a complete pack with the rows of its blocks. Blocking: in a thread.
+    """Compare a complete pack with the rows of its blocks. Blocking: call this in a thread.
 
     Args:
         rescue: the cache directory; readable blocks are copied to it if the index is damaged.
@@ -274,9 +274,9 @@ def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEn
 
 
 def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
-    """Return a message if the index lacks readable blocks, otherwise an empty string."""
+    """Return a message if readable blocks are not in the index, otherwise an empty string."""
     lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
-    return f"the index lacks {lacking} of the pack's blocks" if lacking else ""
+    return f"the index does not list {lacking} of the pack's blocks" if lacking else ""
 
 
 def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:

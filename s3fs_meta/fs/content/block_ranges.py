@@ -19,7 +19,7 @@ class Span(NamedTuple):
     stop: int
 
 
-_new = tuple.__new__  # calling tuple.__new__ takes a third of the time of calling the class
+_new = tuple.__new__  # three times as fast as calling the class
 
 Part = tuple[Span, Located | None]  # a span and its current block, or None for a hole
 
@@ -27,9 +27,9 @@ Part = tuple[Span, Located | None]  # a span and its current block, or None for 
 class How(enum.Enum):
     """The method for one part of a write."""
 
-    NEW = "new"  # write a new block, because no byte of an existing block is kept
+    NEW = "new"  # write a new block, because no byte of the old block remains
     IN_PLACE = "in place"  # write into a dirty block
-    COPY = "copy"  # copy the bytes to keep from a clean block, and write into the copy
+    COPY = "copy"  # copy the remaining bytes of a clean block, and write into the copy
     FETCH = "fetch"  # fetch a block that is not cached, then continue as for COPY
 
 
@@ -45,7 +45,7 @@ class WritePlan(NamedTuple):
     """One write, with the inode and blocks that it changes; valid until the next schedule point."""
 
     before: Attributes
-    steps: list[WritePart]  # ascending
+    steps: list[WritePart]  # the steps, in ascending order of their position in the file
     missing: list[Located]  # blocks to fetch before a new plan is made
     added_bytes: int  # total growth of all blocks in bytes
     overwrites: bool  # True if the write changes committed bytes in place

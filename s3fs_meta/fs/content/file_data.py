@@ -63,7 +63,7 @@ from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
-_new = tuple.__new__  # calling tuple.__new__ takes a third of the time of calling the class
+_new = tuple.__new__  # three times as fast as calling the class
 
 
 class FileData:
@@ -102,13 +102,13 @@ class FileData:
     # --- reading -------------------------------------------------------------------------------
 
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
-        """Return *length* bytes from *offset* on, or fewer at the end of the file.
+        """Return *length* bytes starting at *offset*, or fewer at the end of the file.
 
         Raises:
             NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError: nothing was read.
             StoreError, CorruptionError: some bytes are unavailable; they are never replaced by zeros.
 
-        Schedule point: only if a block must be fetched.  Transaction: none.
+        Yields to other tasks only if a block must be fetched. Opens no transaction.
         """
         found = self.try_read(ino, offset, length)
         if isinstance(found, bytes):
@@ -132,7 +132,7 @@ class FileData:
 
         The list is empty if a cached block was just evicted; the caller must then try again.
 
-        Raises as ``read``.  Schedule point: never.
+        Raises the same errors as ``read``. Never yields to other tasks.
         """
         attributes = self.regular(ino)
         stop = min(offset + length, attributes.size_bytes)
@@ -204,7 +204,7 @@ class FileData:
                 data may have been written.
             StoreError, CorruptionError: the write replaces a part of a block that is unavailable.
 
-        Schedule point: only if the write waits for room or for a block.  Transaction: its own.
+        Yields only if the write waits for room or for a block. Opens its own transaction.
         """
         if not data:
             return 0
@@ -231,7 +231,7 @@ class FileData:
             None if the bytes were written, otherwise the blocks to fetch first. An empty list if the
             write must wait for room, or if a cached block was just evicted.
 
-        Raises as ``write``.  Schedule point: never.
+        Raises the same errors as ``write``. Never yields to other tasks.
         """
         length = len(data)
         before, parts = self._look_up(ino, offset, offset + length)
@@ -327,7 +327,7 @@ class FileData:
         if how is How.NEW:
             self._cache.write_new(ino, span.block_index, span.start, data, replaced=before)
             return before is None
-        assert before is not None, "only a hole may lack a block"
+        assert before is not None, "only a hole has no block"
         if how is How.IN_PLACE:
             self._cache.write_in_place(before, span.start, data)
             return 0
@@ -343,7 +343,7 @@ class FileData:
             self._cache.write_in_place(copied, span.start, data)
         except S3fsError:
             if self._db.in_group:
-                self._cache.release(block)  # no file refers to the new copy yet
+                self._cache.release(block)  # no file refers to the new block yet
             raise
         return block
 
@@ -378,7 +378,7 @@ class FileData:
             ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is as before, or shorter.
             StoreError, CorruptionError: the block at the new end is unavailable.
 
-        Schedule point: only for several slices or a fetch.  Transaction: its own.
+        Yields to other tasks only between slices and during a fetch. Opens its own transaction.
         """
         if size_bytes > FILE_BYTES_MAX:
             raise TooBigError(ino, size_bytes)
@@ -450,7 +450,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # The last commit still contains the bytes to remove, so the block is not cut in place.
+            # Not cut in place, because the last commit still contains the bytes to remove.
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
@@ -461,7 +461,7 @@ class FileData:
         unmap(self._db, self._cache, before.ino, blocks)
         self._set_size(before, size_bytes, -len(blocks), sets_times=sets_times)
 
-    # --- waiting -------------------------------------------------------------------------------
+    # --- waiting for blocks --------------------------------------------------------------------
 
     def regular(self, ino: Ino) -> Attributes:
         """Return the attributes of a regular file.

@@ -1,7 +1,7 @@
 """Operations on ranges of a file: find data and holes, punch holes, share blocks with another file.
 
-Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, these
-change only rows. Does not know: requests, writing bytes (``file_data``).
+Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). For complete
+blocks in the bucket, they change only rows. Does not know: requests, writing bytes (``file_data``).
 A long operation works in slices. After each slice, and after a kill, the file is valid. As with
 write(2), an interrupted operation may be incomplete.
 """
@@ -81,7 +81,7 @@ class FileRanges:
         self._slices = slices
         self._capacity = Capacity(db)
 
-    # --- where data is -------------------------------------------------------------------------
+    # --- finding data and holes ----------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
         """Return the offset of the next data or hole; this is *offset* itself if it is inside.
@@ -94,7 +94,7 @@ class FileRanges:
             InvalidRequestError: *whence* is neither SEEK_DATA nor SEEK_HOLE.
             NoInodeError, InvalidRequestError, RefusesDirectoryError: *ino* is not a regular file.
 
-        Schedule point: between slices of a long run of blocks.
+        Yields to other tasks between slices of a long run of blocks.
         """
         size_bytes = self._data.regular(ino).size_bytes
         if offset < 0 or offset >= size_bytes:
@@ -128,7 +128,7 @@ class FileRanges:
             await trio.lowlevel.checkpoint()
         return max(index * self._block_bytes, offset)
 
-    # --- room and holes ------------------------------------------------------------------------
+    # --- allocating space, punching holes ------------------------------------------------------
 
     async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
         """Allocate or clear a range like fallocate(2), but check free space without reserving it.
@@ -142,10 +142,10 @@ class FileRanges:
         Raises:
             NotSupportedError: *mode* is not one of these values.
             NoSpaceLeftError: the filesystem has no room for so many bytes.
-            TooBigError, InvalidRequestError, NoInodeError, NotPermittedError, and what a write
-            raises: the operation may be incomplete.
+            TooBigError, InvalidRequestError, NoInodeError, NotPermittedError, or an error of
+            ``FileData.write``: the operation may be incomplete.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         stop = offset + length
         if offset < 0 or length <= 0:
@@ -216,7 +216,7 @@ class FileRanges:
             unmap(self._db, self._cache, ino, found)
             inodes.set_size_and_mtime(self._db, ino, before.size_bytes, self._now_ns(), 0)
 
-    # --- sharing -------------------------------------------------------------------------------
+    # --- sharing blocks between files ----------------------------------------------------------
 
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.
@@ -228,9 +228,9 @@ class FileRanges:
         too. Source: copy_file_range(2).
 
         Raises:
-            What ``FileData.read`` and ``FileData.write`` raise: nothing was copied.
+            The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         stop = self._end_of_copy(source, offset, target, at, length)
         done, written_bytes = offset, 0
@@ -254,7 +254,7 @@ class FileRanges:
 
         Most copied files are small. For small files, starting a task takes longer than the copy.
 
-        Raises as ``copy``.  Schedule point: never.
+        Raises the same errors as ``copy``. Never yields to other tasks.
         """
         stop = self._end_of_copy(source, offset, target, at, length)
         length = stop - offset
@@ -295,8 +295,8 @@ class FileRanges:
         """Share uploaded blocks and holes of *source* with *target*; return the number of bytes.
 
         Complete blocks are shared, and the last block of *source* if no byte of *target* follows it.
-        Sharing stops before the first dirty or sealed block, which must belong to one file only, and
-        before a damaged block, because the copy would succeed without its content.
+        Sharing stops before the first dirty or sealed block, which only one file may use. It also
+        stops before a damaged block, because the copy would succeed without its content.
         """
         before = self._data.regular(target)
         require_changeable(before)

@@ -46,7 +46,7 @@ class ReadAhead:
     def note(self, ino: Ino, offset: int, stop: int) -> None:
         """Record a read of ``[offset, stop)``; if reads are sequential, queue the next blocks.
 
-        A second call for the same read has no effect. Schedule point: never.
+        A second call for the same read has no effect. Never yields to other tasks.
         """
         record = self._open_files.being_read(ino)
         if record is None or stop == record.read_position:

@@ -3,8 +3,8 @@
 Owns: restoring a database when it is first needed, the limit of open databases, closing idle ones.
 Does not know: FUSE, inode numbers that programs see.
 Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless more are in use at one time.
-Nothing in the bucket is changed. An error of a temporary database never concerns the mount itself,
-nor does it use the disk space or the request handlers that the mount needs.
+Nothing in the bucket is changed. An error of a temporary database never affects the mount itself.
+Open points never use disk space or request handlers that the mount needs.
 Tasks: any task; ``run`` is one background task.
 """
 
@@ -89,7 +89,7 @@ class OpenPoints:
             find_elsewhere: finds the content of a block that is no longer at its recorded location.
             is_shared: several users may send requests.
             may_spawn: a separate process may restore a large database.
-            apart_bytes_min: the size from which on a database is large.
+            apart_bytes_min: the minimum size of a large database.
         """
         self._volume = volume
         self._disk = disk
@@ -114,12 +114,12 @@ class OpenPoints:
         return sorted(self._open)
 
     def was_used_within(self, txg: Txg, age_s: float) -> bool:
-        """Return whether the point in time of a txg was used within the last seconds."""
+        """Return whether the point in time of a txg was used in the last *age_s* seconds."""
         point = self._open.get(txg)
         return point is not None and point.used_s > trio.current_time() - age_s
 
     async def find(self, wanted: PointInTime) -> Link | None:
-        """Return the link of a point in time, or None if it is not retained or in the future.
+        """Return the link of a point in time, or None if it is in the future or not retained.
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
@@ -137,7 +137,7 @@ class OpenPoints:
 
     @contextlib.asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Open the point in time of a txg if necessary, and keep it open during one request.
+        """Keep the point in time of a txg open during one request; open it if it is closed.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -156,7 +156,8 @@ class OpenPoints:
     async def kept_open(self, txg: Txg) -> AsyncIterator[OpenPoint]:
         """Keep the point in time of a txg open for a long operation that is not a waiting request.
 
-        Raises as ``used``, except BusyError; errors of the block are raised unchanged.
+        Raises the same errors as ``used``, except BusyError.
+        Errors in the ``with`` block are raised unchanged.
         """
         point = self._open.get(txg)
         if point is None:
@@ -201,8 +202,8 @@ class OpenPoints:
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
             wanted = PointInTime(f"txg={txg}", txg=txg)
             try:
-                state = await trio.to_thread.run_sync(self._state_of, txg)  # syncs directories
-                # The present database is at least as large: deleted rows leave free pages in it.
+                state = await trio.to_thread.run_sync(self._state_of, txg)  # this syncs directories
+                # The size is estimated from the present database, whose file never shrinks.
                 # ``hold_more`` corrects this size when the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
@@ -213,7 +214,7 @@ class OpenPoints:
                         volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted, how)
                 except BaseException:
                     with contextlib.suppress(OSError):
-                        state.path.rmdir()  # a directory that another part removed is not an error
+                        state.path.rmdir()  # no error if the directory was already removed
                     raise
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise PastUnavailableError(txg, str(exc)) from exc

@@ -1,14 +1,15 @@
-"""The tree of the past: points in time as directories, with the files of that time.
+"""The tree of past states: points in time as directories, with the files of that time.
 
-Owns: inode numbers of the past, attributes as programs see them, reading of content.
+Owns: past inode numbers, attributes as programs see them, reading content.
 Does not know: FUSE, opening a point in time (``open_points``).
-Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of the past have no
-effect. A number of the past is never that of a live inode, and is never reused for another file.
+Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of past files have
+no effect. A past inode number never equals that of a live inode, and is never reused for another
+file.
 Tasks: any handler.
 
-An inode number of the past is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. Each point that is
-used has the next slot for the rest of the mount, so no table of inodes is necessary, and the kernel
-may keep any number of them.
+A past inode number is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. At its first use, a
+point gets the next slot for the rest of the mount. So no table of inodes is needed, and the kernel
+may cache any number of them.
 """
 
 import stat
@@ -39,7 +40,7 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Caller, Cookie, Ino, Txg
 from s3fs_meta.option_syntax import parse_point_in_time
 
-PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # slot 0 belongs to no point in time
+PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # no point in time uses slot 0
 _AGO: Final = "-ago"  # a relative time without a space, as in 1h-ago
 _INO_MASK: Final = (1 << PAST_INO_BITS) - 1
 _PRIVILEGES: Final = stat.S_ISUID | stat.S_ISGID
@@ -68,8 +69,8 @@ class PastTree:
             name: the name of the top in the root directory.
             block_bytes: size of a block.
             root: returns the attributes of the root directory, for the owner of the top.
-            now_ns: returns the time, from which ages count.
-            names_max: the number of relative names whose txg is remembered.
+            now_ns: returns the current time, from which ages such as 1h-ago are subtracted.
+            names_max: the number of relative names whose txg is kept in memory.
             cached_bytes_max: the size of the file content in memory.
         """
         self.name = name
@@ -80,7 +81,7 @@ class PastTree:
         self._root = root
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
-        self._txgs: list[Txg] = [Txg(0)]  # by slot
+        self._txgs: list[Txg] = [Txg(0)]  # the txg of each slot
         # The txg of each relative name, such as 1h-ago.
         self._meanings: OrderedDict[bytes, Txg] = OrderedDict()
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
@@ -109,7 +110,7 @@ class PastTree:
             return None if found is None else self._shown(txg, found)
 
     async def getattr(self, ino: Ino) -> Attributes:
-        """Return the attributes of an inode. Raises as ``lookup``."""
+        """Return the attributes of an inode. Raises the same errors as ``lookup``."""
         if ino == PAST_TOP_INO:
             return self.top()
         txg, past_ino = self._place(ino)
@@ -130,7 +131,7 @@ class PastTree:
         )
 
     async def readlink(self, ino: Ino) -> bytes:
-        """Return the target of a symbolic link. Raises as ``lookup``."""
+        """Return the target of a symbolic link. Raises the same errors as ``lookup``."""
         txg, past_ino = self._place(ino)
         async with self._points.used(txg) as point:
             return symlinks.target(point.db, past_ino)
@@ -140,7 +141,7 @@ class PastTree:
 
         Raises:
             NoAttributeError: there is no such attribute.
-            As ``lookup``.
+            The errors of ``lookup``.
         """
         if ino == PAST_TOP_INO or name == CAPABILITY:
             raise NoAttributeError(ino, name)
@@ -151,7 +152,7 @@ class PastTree:
     async def listxattr(self, ino: Ino, caller: Caller) -> list[bytes]:
         """Return the names of the extended attributes; only root sees names of ``trusted``.
 
-        Raises as ``lookup``.
+        Raises the same errors as ``lookup``.
         """
         if ino == PAST_TOP_INO:
             return []
@@ -163,7 +164,7 @@ class PastTree:
     async def read_directory(self, ino: Ino, after: Cookie, limit: int) -> _Page:
         """Return at most *limit* names after a cookie, sorted by cookie.
 
-        The top lists the points that are open. Raises as ``lookup``.
+        The top lists the points that are open. Raises the same errors as ``lookup``.
         """
         if ino == PAST_TOP_INO:
             txgs = [txg for txg in self._points.txgs if txg > after]
@@ -181,11 +182,11 @@ class PastTree:
     # --- content -------------------------------------------------------------------------------
 
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
-        """Return *length* bytes of a file from *offset* on, or fewer at the end of the file.
+        """Return *length* bytes of a file starting at *offset*, or fewer at the end of the file.
 
         Raises:
             PastUnavailableError: the bucket has lost the content.
-            As ``lookup``.
+            The errors of ``lookup``.
         """
         txg, past_ino = self._place(ino)
         async with self._points.used(txg) as point:
@@ -239,10 +240,10 @@ class PastTree:
     # --- numbers -------------------------------------------------------------------------------
 
     async def _point(self, name: bytes) -> Attributes | None:
-        """Return the root directory at the point in time that a name states.
+        """Return the root directory at the point in time that a name specifies.
 
-        While the point in time is used, the name keeps its meaning. Otherwise a copy of the tree
-        would mix two points in time.
+        While the point in time is used, its name refers to the same txg. Otherwise a copy of the
+        tree would mix two points in time.
         """
         kept = self._meanings.get(name)
         if kept is not None and self._points.was_used_within(kept, PAST_NAME_KEPT_S):
@@ -277,7 +278,7 @@ class PastTree:
         return Txg(0) if ino == PAST_TOP_INO else self._place(ino)[0]
 
     def _place(self, ino: Ino) -> tuple[Txg, Ino]:
-        """Return the txg and the inode at that time that a number of the past stands for."""
+        """Return the txg and the original inode number of a past inode number."""
         slot, past_ino = divmod(ino - PAST_INO_MIN, 1 << PAST_INO_BITS)
         if not 0 < slot < len(self._txgs):
             raise NoInodeError(ino)
@@ -289,7 +290,7 @@ class PastTree:
         return Ino(PAST_INO_MIN + (self._slots[txg] << PAST_INO_BITS) + ino)
 
     def origin_of(self, ino: Ino) -> tuple[Txg, Ino]:
-        """Return the txg and the inode at that time that a number of the past stands for.
+        """Return the txg and the original inode number of a past inode number.
 
         Raises:
             NoInodeError: this mount has not assigned the number.

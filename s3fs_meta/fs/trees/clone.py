@@ -55,7 +55,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Continue at once after a slice, because a copy of the present revives no pack."""
+    """Continue at once after a slice, because a copy of the present state revives no pack."""
     await trio.lowlevel.checkpoint()
 
 
@@ -123,7 +123,7 @@ class TreeClone:
             TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
             LostBlockError, NotLocalError: content is unavailable; no copy was made.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         async with self.one_at_a_time:
             found = self._require_source(source, ino)
@@ -147,9 +147,9 @@ class TreeClone:
 
         Raises:
             PastUnavailableError: some content was deleted or is damaged; no copy was made.
-            As ``clone``.
+            The errors of ``clone``.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         return await self._clone(found, target, _Work(tree_copies.past(txg), copied, revived))
 
@@ -197,7 +197,7 @@ class TreeClone:
             return tree_copies.copy_inode(self._db, origin, source, self._now_ns())
 
     def _abandon(self, new: Ino) -> None:
-        """Turn an unfinished copy into a removed tree. Schedule point: never."""
+        """Turn an unfinished copy into a removed tree. Never yields to other tasks."""
         if self._status.writable and inodes.find(self._db, new) is not None:
             self._db.begin()
             self._orphans.unlinked(new)
@@ -246,7 +246,7 @@ class TreeClone:
         return directories
 
     def _copy_slice(self, taken: list[SourceDirectory], origin: Origin) -> CopiedSlice:
-        """Copy some names in one group. Schedule point: never."""
+        """Copy some names in one group. Never yields to other tasks."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
         with self._group_of(origin):
             self._changes.begin(taken[0].new)
@@ -263,7 +263,7 @@ class TreeClone:
 
     @contextlib.contextmanager
     def _group_of(self, origin: Origin) -> Iterator[None]:
-        """Commit the changes of a ``with`` block. A copy of the past has a separate group.
+        """Commit the changes of a ``with`` block. A copy from the past has a separate group.
 
         If the past cannot be read, only that group is undone. No caller has seen its changes, so
         the mount stays writable.
@@ -293,7 +293,7 @@ class TreeClone:
             await self._copy_past(old, new, work)
 
     async def _copy_past(self, old: Ino, new: Ino, work: _Work) -> None:
-        """Share the blocks of a file of the past in slices."""
+        """Share the blocks of a past file in slices."""
         assert work.origin.txg is not None, "the origin is a past point in time"
         start: BlockIndex | None = BlockIndex(0)
         while start is not None:
@@ -312,10 +312,10 @@ class TreeClone:
             await wait_for_log(self._db, self._changes)
 
     async def _copy_living(self, files: Sequence[tuple[Ino, Ino]]) -> None:
-        """Share or copy the blocks of files of the present.
+        """Share or copy the blocks of present files.
 
-        The sources count as open meanwhile. Otherwise a source that is unlinked would lose its
-        blocks, and its copy would be all zeros.
+        During the copy, the sources are treated as open. Otherwise a source that is unlinked would
+        lose its blocks, and its copy would be all zeros.
         """
         for old, _new in files:
             self._open_files.opened(old)

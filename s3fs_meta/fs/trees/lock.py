@@ -66,7 +66,7 @@ class TreeLock:
             NoEntryError: the name does not exist, or refers to another inode.
             ReadOnlyStateError, NoSpaceLeftError: a part of the tree may remain locked.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         found = self._lookup(parent, name)
         if found is None or found.ino != ino:

@@ -1,12 +1,11 @@
 """Pins: trees whose content is kept in the cache of this host.
 
-Owns: the list of pins, the set of blocks that eviction must keep, and the task that downloads missing
-blocks. Does not know: the control socket, the download of blocks (``warm``).
-A pin belongs to a path. If another inode is at the path, for example after a program replaced a file,
-the pin applies to that inode. If the path no longer exists, the pin follows its inode to the new
-path, or ends if the inode was removed.
-A check walks the pinned trees after changes. Between two checks, blocks that are written on this host
-below a pin are kept as well (``cache.pinned_trees``).
+Owns: the list of pins, the set of blocks that eviction must keep, and the task that downloads
+missing blocks. Does not know: the control socket, the download of blocks (``warm``). A pin refers
+to a path. If another inode is at the path, for example after a program replaced a file, the pin
+applies to that inode. If the path no longer exists, the pin follows its inode to the new path, or
+ends if the inode was removed. A check walks the pinned trees after changes. Between two checks,
+blocks that are written on this host below a pin are kept as well (``cache.pinned_trees``).
 Keeps: pinned blocks are within the limit of ``cache.pinned_trees``. If trees grow beyond the limit,
 blocks that are already cached are kept first.
 """
@@ -81,8 +80,8 @@ class Pins:
         self._damaged: set[BlockId] = (
             set()
         )  # damaged blocks that this mount does not download again
-        self.over_bytes = 0  # number of bytes of pinned trees that exceed the limit
-        self.last_error = ""  # message of the error in the last check or download
+        self.over_bytes = 0  # number of bytes in pinned trees above the limit for pins
+        self.last_error = ""  # the error message of the last check or download
         self._is_unreadable = False
 
     async def load(self) -> None:
@@ -143,7 +142,7 @@ class Pins:
         if found is None or path is None:
             raise UsageError("a removed file or directory cannot be pinned")
         if len(path) > PIN_PATH_BYTES_MAX:
-            raise UsageError(f"a pinned path has at most {PIN_PATH_BYTES_MAX} bytes")
+            raise UsageError(f"a pinned path can have at most {PIN_PATH_BYTES_MAX} bytes")
         return Pin(path, ino, found.btime_ns)
 
     async def _require_pinnable(self, wanted: list[Pin]) -> None:
@@ -151,7 +150,8 @@ class Pins:
         most = self._cache.pinned.bytes_max
         if content.total_bytes + content.over_bytes > most:
             raise NoSpaceLeftError(
-                f"with this tree, the pinned trees would have {mib(content.total_bytes + content.over_bytes)}, and pins use at most"
+                "with this tree, the pinned trees would have"
+                f" {mib(content.total_bytes + content.over_bytes)}, but pins use at most"
                 f" {mib(max(most, 0))} of this cache of {mib(self._cache.bytes_max)}; raise"
                 " cachesize with s3fs-meta set, unpin other trees, or warm without --pin"
             )
@@ -217,7 +217,7 @@ class Pins:
         self.check_soon()
 
     def check_soon(self) -> None:
-        """Request a check of the pinned trees. Schedule point: never."""
+        """Request a check of the pinned trees. Never yields to other tasks."""
         self._is_due = True
         self._changed.set()
         self._changed = trio.Event()
@@ -226,7 +226,7 @@ class Pins:
 
     @contextlib.contextmanager
     def downloads_paused(self) -> Iterator[None]:
-        """Prevent new downloads by ``run`` while a request downloads. Schedule point: never."""
+        """Prevent new downloads by ``run`` while a request downloads. Never yields."""
         self._pauses += 1
         try:
             yield

@@ -4,7 +4,7 @@ Owns: ``s3fs-meta rm``. One operation removes the name and marks the directory a
 then delete its content. Does not know: FUSE, permissions.
 Keeps: an inode that is open or has a lookup count becomes an orphan until it is unused. An inode with
 names outside the tree keeps these names and has a correct link count. Each slice is one group, so a
-crash leaves a smaller removed tree, with which the next mount continues.
+crash leaves a smaller removed tree, and the next mount continues to delete it.
 Tasks: ``remove`` is called through the control socket; one ``run`` per mount.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -51,7 +51,7 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = 4  # directories with at most 1/N of a slice's names are removed together
+_SMALL_SHARE: Final = 4  # directories of at most 1/N of a slice's names are removed together
 
 
 class _Slice(NamedTuple):
@@ -88,8 +88,8 @@ class _Sorted(NamedTuple):
     """The inodes of a slice, grouped by the action on them."""
 
     gone: list[Ino]  # inodes whose rows are deleted
-    mapped: list[Ino]  # deleted files with blocks
-    linked: Counter[Ino]  # inodes that have other names, with the number of removed names
+    mapped: list[Ino]  # deleted files that had blocks
+    linked: Counter[Ino]  # number of removed names of each inode that keeps other names
     orphans: list[Ino]  # inodes that become orphans, because the kernel still uses them
     tops: list[Ino]  # directories that become tops of removed trees
     file_bytes: int  # total size of the deleted files
@@ -150,7 +150,7 @@ class TreeRemoval:
                 protected inodes below it.
             ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
-        Schedule point: never.
+        Never yields to other tasks.
         """
         self._status.require_writable()
         found = self._namespace.lookup(parent, name)
@@ -279,7 +279,7 @@ class TreeRemoval:
         return True
 
     def remove_slice(self) -> None:
-        """Remove some names and their inodes in one group. Schedule point: never."""
+        """Remove some names and their inodes in one group. Never yields to other tasks."""
         self._db.commit()
         chosen = self._choose()
         now_ns = self._now_ns()
@@ -319,7 +319,7 @@ class TreeRemoval:
             self._invalidate_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
-        """Return the next slice, with the maximum number of names and blocks."""
+        """Return the next slice, as large as the limits for names and blocks allow."""
         tops = self._trees.last(self._slices.directories)
         purged_max, most = self._slices.purged_blocks, self._slices.names
         names_max = min(self._names_max, most)
@@ -330,7 +330,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
-            # With fewer directories, their entries also fit into the slice.
+            # A slice with fewer directories leaves room for the entries of these directories.
             names_max = max(most * chosen.entries // whole, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
@@ -354,7 +354,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add the entries of small directories to the slice, so that these become no tops."""
+        """Add the entries of small directories to the slice, so that these do not become tops."""
         room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:

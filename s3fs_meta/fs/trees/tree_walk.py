@@ -37,7 +37,7 @@ async def walk(
     Raises:
         MetadataError: the directories form a cycle.
 
-    Schedule point: between slices.
+    Yields to other tasks between slices.
     """
     inos = list(dict.fromkeys(roots))
     # Each root may be a file. A root that is a directory has no blocks.

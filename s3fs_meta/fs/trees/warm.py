@@ -66,7 +66,7 @@ class TreeContent:
         self._may_exceed = may_exceed
         self.over_bytes = 0
         self.sizes: dict[BlockId, int] = {}
-        # Offsets and blocks of each pack to download.
+        # The blocks to download from each pack, with their offsets.
         self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}
         self.missing_bytes = 0
         self.lost_bytes = 0  # number of bytes that are neither cached nor uploaded
@@ -120,14 +120,18 @@ async def content_of(
     may_exceed: bool = False,
     blocks_max: int = CACHED_BLOCKS_MAX,
 ) -> TreeContent:
-    """Return the blocks of trees. Raises as ``TreeContent.take``. Schedule point: between slices."""
+    """Return the blocks of trees.
+
+    Raises the same errors as ``TreeContent.take``.
+    Yields to other tasks between slices.
+    """
     content = TreeContent(cache, may_exceed=may_exceed, blocks_max=blocks_max)
     await walk(db, roots, content.take)
     return content
 
 
 async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> set[BlockId]:
-    """Return the cached blocks of trees of any size. Schedule point: between slices."""
+    """Return the cached blocks of trees of any size. Yields to other tasks between slices."""
     found: set[BlockId] = set()
 
     def take(some: Sequence[TreeBlock]) -> None:
@@ -211,7 +215,7 @@ async def download(
         on_progress: called with the bytes that are done and the bytes to download.
         wanted: returns whether a missing block is to be downloaded.
 
-    Schedule point: always.
+    Always yields to other tasks.
     """
     one = _Download(db, cache, content, on_progress, wanted)
     await one.run()

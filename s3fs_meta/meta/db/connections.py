@@ -28,7 +28,7 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Read errors of the disk, which lose no written page.
+# Read errors of the disk. They do not lose any page that was written.
 _READS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
 
 
@@ -113,8 +113,8 @@ def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: b
         (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
         (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
         (apsw.SQLITE_DBCONFIG_DEFENSIVE, int(defensive)),
-        # Without this setting (query planner stability guarantee), a lookup takes 20 us, not 2 us:
-        # SQLite with STAT4 prepares a join again after each binding of parameters.
+        # Without this setting (query planner stability guarantee), a lookup takes 20 us, not 2 us.
+        # A SQLite built with STAT4 would prepare a join again whenever parameters are bound.
         (apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1),
     ):
         connection.config(setting, value)
@@ -128,7 +128,7 @@ def note_failed_sync(exc: apsw.Error, path: Path) -> None:
 
 
 def translated(exc: apsw.Error, path: str) -> S3fsError:
-    """Return an S3fsError for an SQLite exception, for the caller to raise ``from`` it."""
+    """Return an S3fsError for an SQLite exception; the caller raises it ``from`` the exception."""
     text = str(exc) or type(exc).__name__
     if isinstance(exc, apsw.FullError):
         return DatabaseFullError(f"the disk below {path!r} is full: {text}")

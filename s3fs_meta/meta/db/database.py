@@ -9,10 +9,10 @@ thread. No method is a schedule point. This process must not open and close the 
 
 A *group* combines operations in one transaction. An operation checks everything before its first
 change, so there are no savepoints. If SQLite loses the group (a full disk, an I/O error), all its
-changes are undone, the counters are read again, listeners are called in the order of ``LossStep``,
-and the error is raised. Under ``journal_mode=off`` nothing can be undone: after a failed change
-the database refuses further groups, and its owner makes the mount read-only. A later mount restores
-the database.
+changes are undone, and the counters are read again. Then listeners are called in the order of
+``LossStep``, and the error is raised. Under ``journal_mode=off`` nothing can be undone: after a
+failed change the database refuses further groups, and its owner makes the mount read-only. A later
+mount restores the database.
 """
 
 import contextlib
@@ -75,12 +75,12 @@ class Database(Statements):
         # True if the file has an earlier schema version. Views then convert it to the current one.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows that commits wrote, not operations
+        self._written_late = 0  # number of rows written by commits, not by operations
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed ones
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
-        self._view: View | None = None  # only for a follower, whose groups do not change the file
+        self._view: View | None = None  # set only on a follower, where groups never change the file
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class Database(Statements):
             self._restart_wal(self.wal)
 
     def commit_durable(self) -> None:
-        """Commit the group so that it survives a power cut; under WAL ``sync_wal`` must follow.
+        """Commit the group so that it survives a power cut; under WAL, call ``sync_wal`` next.
 
         In the rollback journal modes this blocks the event loop for several fsyncs. Under settings
         that do not survive power loss (``Pragmas.survives_power_loss``) it is a normal commit.
@@ -485,7 +485,7 @@ class Database(Statements):
             except (apsw.Error, OSError, S3fsError) as exc:
                 self._go_back(files)
                 if isinstance(exc, OSError):
-                    text = f"cannot exchange {str(self.path)!r}: {exc.strerror}"
+                    text = f"cannot replace the database {str(self.path)!r}: {exc.strerror}"
                     raise DatabaseError(text) from exc
                 raise
 
@@ -556,7 +556,7 @@ class Database(Statements):
         return 0 if self.wal is None else self.wal.uncopied_bytes
 
     def sync_wal(self) -> None:
-        """Make all commits durable under WAL. Without a WAL, do nothing. Blocking: in a thread.
+        """Make all commits durable under WAL. Without a WAL, do nothing. Call it in a thread.
 
         Raises:
             OSError: the disk failed; it is unknown which commits are durable.
@@ -565,9 +565,9 @@ class Database(Statements):
             self.wal.sync()
 
     def checkpoint(self) -> Checkpoint | None:
-        """Copy the write-ahead log into the database while the writer continues. In a thread.
+        """Copy the WAL into the database while the writer continues. Call this in a thread.
 
-        A later commit restarts the log. Without WAL this does nothing. Raises as ``Wal.checkpoint``.
+        A later commit restarts the log. Without a WAL, do nothing. Raises like ``Wal.checkpoint``.
         """
         return None if self.wal is None else self.wal.checkpoint()
 

@@ -51,7 +51,7 @@ class GroupListeners:
         self._of_loss: list[tuple[LossStep, Callable[[], None]]] = []
 
     def when_opened(self, listener: Callable[[], None]) -> None:
-        """Register a function to be called after each begin of a group."""
+        """Register a function to be called after each group begins."""
         self.of_opening.append(listener)
 
     def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class GroupListeners:
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self, first: LossStep = LossStep.REFUSE) -> None:
-        """Call the functions that are registered for a lost group, from a given step on.
+        """Call the functions that are registered for a lost group, starting at a given step.
 
         Raises:
             S3fsError: a function could not read the database. All functions were called.

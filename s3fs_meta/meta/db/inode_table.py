@@ -41,10 +41,10 @@ class InodeTable:
     def __init__(self, db: Statements) -> None:
         self._db = db
         self._rows: dict[Ino, Attributes] = {}
-        # Inodes to write, with True if the table has no row yet.
+        # Inodes to write. The value is True if the table has no row of the inode yet.
         self._changed: dict[Ino, bool] = {}
         self.writes_through = False
-        self.unwritten_changes = 0  # number of changes that total_changes does not count yet
+        self.unwritten_changes = 0  # number of changed rows that total_changes does not include yet
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class InodeTable:
         self._rows[attributes.ino] = attributes
 
     def made(self, attributes: Attributes) -> None:
-        """Cache a new row of ``inodes``, to be written later. Transaction: inside a group."""
+        """Cache a new row of ``inodes``, to be written later. Requires an open transaction."""
         self.unwritten_changes += 1
         self._changed[attributes.ino] = True
         self._rows[attributes.ino] = attributes
@@ -69,7 +69,7 @@ class InodeTable:
             self.settle()
 
     def change(self, attributes: Attributes) -> None:
-        """Cache a changed row of ``inodes``, to be written later. Transaction: inside a group."""
+        """Cache a changed row of ``inodes``, to be written later. Requires an open transaction."""
         self.unwritten_changes += 1
         ino = attributes.ino
         if ino not in self._changed:
@@ -111,7 +111,7 @@ class InodeTable:
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
             assert written == len(made) + len(changed), "every changed inode must have a row"
-        except BaseException:  # one example is a number that is too large for SQLite
+        except BaseException:  # for example because a number is too large for SQLite
             self._db.rollback()  # otherwise a commit would keep names without inodes
             raise
         self.unwritten_changes -= written

@@ -16,7 +16,7 @@ from typing import Final
 
 from s3fs_meta.errors import UsageError
 
-# f_type of filesystems that other hosts can change, or that have no coherent mmap.
+# f_type values of filesystems that other hosts can change, or whose mmap is not coherent.
 NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0x6969: "NFS",
     0x517B: "SMB",
@@ -61,7 +61,7 @@ def refuse_wal_on_network(path: Path) -> None:
     """Raise UsageError if a write-ahead log is unsafe on the filesystem of a path.
 
     Raises:
-        UsageError: the path is on a network filesystem; the message names an alternative.
+        UsageError: the path is on a network filesystem; the message contains an alternative.
     """
     name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
     if name is not None:

@@ -26,7 +26,7 @@ from s3fs_meta.model import ROOT_INO
 SCHEMA_VERSION: Final = 2
 
 # Numbers of columns of tables in earlier schema versions. Later columns follow at the end:
-# SQLite uses their defaults for a changeset that lacks these columns.
+# SQLite uses the default value for a column that is missing in a changeset.
 FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
 # The columns of the table inodes, in the order of schema.sql.
@@ -80,12 +80,12 @@ _VIEW: Final = "CREATE TEMP VIEW inodes AS SELECT *, 0 AS btime_delta_ns FROM ma
 
 
 def create_tables(connection: apsw.Connection) -> None:
-    """Create the replicated and location tables in an empty database. Inside a transaction."""
+    """Create the replicated and location tables in an empty database. Needs a transaction."""
     connection.execute(script("schema.sql"))
 
 
 def create_local_tables(connection: apsw.Connection) -> None:
-    """Create the local tables that are missing. Inside a transaction."""
+    """Create the local tables that are missing. Needs a transaction."""
     connection.execute(script("local.sql"))
 
 

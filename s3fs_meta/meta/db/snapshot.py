@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A state of the database that is readable until ``close``; meanwhile the WAL only grows."""
+    """A state of the database that is readable until ``close``; until then, the WAL only grows."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Snapshot:
         return self._connection
 
     def copy_to(self, path: Path) -> None:
-        """Write the snapshot to a new database file without a journal. Blocking: in a thread.
+        """Write the snapshot to a new database file without a journal. Call this in a thread.
 
         The file is not synced.
 

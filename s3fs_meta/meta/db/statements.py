@@ -26,14 +26,14 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        # Packs that a running copy of the past will use. They must not be condemned before.
+        # Packs that a running copy from the past will use. They must not be condemned until then.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs that are in use again since the last cut, whose changelog must not list them.
+        # Packs that came back into use since the last cut. Its changelog must not list them.
         self.revived_packs: set[PackId] = set()
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # only for recorders, because all other code calls run()
+        self.connection = connection  # only recorders use this; all other code calls run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
         self._recent_at = -1  # value of total_changes() at the time when results were cached
@@ -97,7 +97,7 @@ class Statements(abc.ABC):
             raise self._failed(exc) from exc
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Run a statement; return the number of changed rows. Transaction: inside a group.
+        """Run a statement; return the number of changed rows. Requires an open transaction.
 
         Raises:
             DatabaseFullError: the disk is full, and the complete group is lost.
@@ -112,7 +112,10 @@ class Statements(abc.ABC):
         return self.connection.changes()
 
     def run_many(self, sql: str, rows: Iterable[Arguments]) -> None:
-        """Run one statement for each row. Transaction: inside a group. Raises as ``run``."""
+        """Run one statement for each row. Requires an open transaction.
+
+        Raises the same errors as ``run``.
+        """
         assert self.in_group, "rows change only inside a group: call begin() first"
         try:
             self._cursor.executemany(sql, rows)

@@ -4,9 +4,9 @@ Owns: the length of the log in frames, fsync and room of the ``-wal`` file, chec
 Does not know: groups, rows.
 Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
 page only once per descriptor; and the failure is recorded (``sync_failures``). The descriptor of
-``sync`` stays open from the first commit on. So it also receives the errors that were reported to
+``sync`` stays open from the first commit. So it also receives the errors that were reported to
 SQLite's descriptor.
-Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thread.
+Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a thread.
 
 *Room* is a range of zeros after the end of the log that the file already has on disk. A sync of
 frames that fill room writes only these frames. Any other sync also writes the new size and the new
@@ -49,7 +49,7 @@ _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
 _NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Errors of a checkpoint that do not mean a failed disk. They only make the log longer.
+# Errors of a checkpoint that do not indicate a failed disk. The log then only grows.
 _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 
@@ -71,8 +71,9 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
-        self._file_bytes = 0  # length of the log file with its room of zeros, or 0 if unknown
-        # True while a thread runs a checkpoint, which excludes one on the event loop
+        # Length of the log file including the zeros at its end, or 0 if unknown.
+        self._file_bytes = 0
+        # True while a thread runs a checkpoint. The event loop then starts no checkpoint.
         self._in_thread = False
         self.failure = ""  # reason why all later syncs and checkpoints fail; never cleared
         self._fd = -1
@@ -173,7 +174,7 @@ class Wal:
         )
 
     def sync(self) -> None:
-        """Make all earlier commits durable. Blocking: in a thread.
+        """Make all earlier commits durable. Blocking: call this in a thread.
 
         Raises:
             OSError: the disk failed now or before; it is unknown which commits are durable.
@@ -198,7 +199,7 @@ class Wal:
         self.failure = why
 
     def checkpoint(self) -> Checkpoint:
-        """Copy the log into the database while the writer continues. Blocking: in a thread.
+        """Copy the log into the database while the writer continues. Call this in a thread.
 
         Raises:
             DatabaseError: the checkpoint failed. On a full disk the log only stays longer; after any
@@ -243,8 +244,8 @@ class Wal:
         except _HARMLESS:
             raise
         except apsw.Error as exc:
-            # A checkpoint first syncs the log. A second one would not detect the failed sync.
-            # The second checkpoint would change the database although the log is not durable.
+            # A checkpoint syncs the log first. After a failed sync, a second sync would succeed.
+            # A second checkpoint would then change the database although the log is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
         if done.frames >= self._frames:  # a smaller number means that SQLite has restarted the log

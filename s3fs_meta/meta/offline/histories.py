@@ -2,7 +2,7 @@
 
 Owns: the facts that never change within a history: a number is assigned once, to one pack, to one
 content, or to one inode with its birth time. Does not know: the chain, the reason for the comparison.
-Tasks: all calls block; they belong in a thread, on databases that no other task uses during a call.
+Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
 """
 
 from collections.abc import Generator
@@ -25,8 +25,8 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    Both have assigned a number differently, or *later* has not assigned a number that *db* has.
-    Without such a fact the result is False, although *db* may still be of another history.
+    This is certain if both have assigned a number differently, or if *later* has not assigned a
+    number that *db* has. Otherwise the result is False, although the histories may still differ.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:

@@ -2,7 +2,7 @@
 
 Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so that
 any host can use the copy. Does not know: image pieces, manifests, the store.
-Tasks: all calls block and belong in a thread; no other task uses the copy.
+Tasks: all calls block, so call them in a thread; no other task uses the copy.
 """
 
 from collections.abc import Collection, Iterable, Sequence

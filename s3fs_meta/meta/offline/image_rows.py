@@ -6,7 +6,7 @@ Keeps: a block has a location only if the index of a pack confirms it. A file wh
 has its blocks as of the image; newer content becomes a separate file. If rows of the
 file's block map could not be read, these blocks are taken from packs. fsck repairs contradictions
 between rows (names, links, counts).
-Tasks: all calls block; they belong in a thread, on a database that no other task uses.
+Tasks: all calls block; call them in a thread, on a database that no other task uses.
 """
 
 import stat
@@ -45,13 +45,13 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# Mark entries with the number of a block, but other content. A fenced host wrote these entries.
+# Mark index entries with the number of an image block but other content: a fenced host wrote them.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
 )
 
-# Remove entries of blocks that were deleted before the image was made.
+# Remove index entries of blocks that were deleted before the image was made.
 _FREED: Final = (
     "DELETE FROM temp.claims WHERE NOT doubted AND block < ?"
     " AND block NOT IN (SELECT block FROM temp.image_blocks)"
@@ -61,8 +61,8 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Find files whose block map was not read completely. Claims on all other files are removed.
-# At the position of a removed claim, the image has a hole, or a row that was read.
+# Find files whose block map was not read completely. Index entries for other files are removed.
+# At the position of a removed index entry, the image has a hole or a row that was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -144,7 +144,7 @@ def _pass_given_numbers(db: Database) -> None:
         " (SELECT coalesce(max(block), 0) FROM temp.image_blocks),"
         " (SELECT coalesce(max(block), 0) FROM block_map)"
     )
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     counters = db.counters
     counters.next_ino = max(counters.next_ino, row[0] + 1, row[1] + 1)
     counters.next_block = max(counters.next_block, row[2] + 1, row[3] + 1)
@@ -154,7 +154,7 @@ def locate(db: Database) -> None:
     """Create rows of the blocks that are in the image and in the index of a pack.
 
     ``temp.claims`` must be complete, with the claims of fenced hosts marked as doubted.
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     db.run("CREATE INDEX temp.claims_by_hash ON claims (hash)")
     db.run(_LOCATE)
@@ -162,7 +162,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Delete the claims of packs that the image's rows supersede. Transaction: inside a group."""
+    """Delete the claims of packs that the image's rows supersede. Requires an open transaction."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))
@@ -179,5 +179,5 @@ def count_files(db: Database) -> tuple[int, int]:
         " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",
         (ROOT_INO, LOST_FOUND, stat.S_IFMT(0xFFFF), stat.S_IFREG),
     )
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     return row[0], row[1]

@@ -25,7 +25,8 @@ _SUFFIX: Final = "-resized"
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
     """Rewrite a database with another page size. The disk needs space for a second database.
 
-    The new file has journal_mode=delete; when it is opened, the configured mode is set. Blocks long.
+    The new file has journal_mode=delete; when it is opened, the configured mode is set. The call
+    takes a long time.
 
     Args:
         busy_ms: longest wait, in ms, for other processes that use the database.
@@ -53,7 +54,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
-        old.pragma("journal_mode", "delete")  # the old file must no longer need a log
+        old.pragma("journal_mode", "delete")  # afterwards the old file needs no log
         before = old.execute(counters.SELECT).fetchall()
         create_empty(resized)
         old.pragma("page_size", page_size)

@@ -2,7 +2,7 @@
 
 In an unencrypted filesystem any process that can write to the bucket can forge an image. SQLite
 bounds the depth of a tree, but not how often a page occurs in it. If a few pages refer to each other
-three hundred times, a scan never ends, not even the scan of the schema when the file is opened.
+three hundred times, a scan never ends. This includes the scan of the schema at the opening.
 
 Owns: following child pages of B-trees. Does not know: rows, schemas, the source of the file.
 Keeps: each page of the file is read at most once, so the time is linear in the file's size.
@@ -31,7 +31,10 @@ _NUMBER: Final = struct.Struct(">I")
 
 
 def require_schema_tree(path: Path, key: str) -> None:
-    """Raise FormatError unless the pages of the schema form a tree. Raises as ``PageTrees``."""
+    """Raise FormatError unless the pages of the schema form a tree.
+
+    Raises the same errors as ``PageTrees``.
+    """
     trees = PageTrees(path, key)
     try:
         trees.require_trees([SCHEMA_ROOT])

@@ -5,7 +5,7 @@ Does not know: pack objects, the store.
 Keeps: the result passes fsck. If several blocks have the same position in a file, the block with the
 highest number is used, because it is the newest. Content that several files shared is restored only
 in the first file. Content that a host wrote after it was fenced is put into separate files.
-Tasks: all calls block; they belong in a thread, on a database that no other task uses.
+Tasks: all calls block; call them in a thread, on a database that no other task uses.
 """
 
 import stat
@@ -33,9 +33,9 @@ _CLAIMS: Final = (
     " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
 )
 
-# Block numbers that a later epoch used again, for other content. If both blocks have one position
-# in a file, a host may have written both, because it was killed before it recorded a pack.
-# If the positions differ (another = 1), two hosts wrote the blocks.
+# Block numbers that a later epoch used again for different content.
+# One host may have written both versions at the same file position if it was killed in between.
+# If the file positions differ (another = 1), two hosts wrote the blocks.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
     " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"
@@ -49,8 +49,8 @@ _ENDS: Final = (
     " GROUP BY epoch"
 )
 
-# Doubt all claims of packs with such a block, because no changelog refers to these packs.
-# Also doubt later blocks of the epoch, from the first number that another host also used.
+# Mark all claims of a pack with a conflicting block as doubtful: no changelog refers to the pack.
+# Also mark all blocks of an epoch from the first number that another host also used.
 _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
@@ -114,8 +114,8 @@ def finish(
     _place_apart(db, counters.next_ino, counters.next_block)
     row = db.one("SELECT coalesce(max(ino), 0) FROM block_map")
     found = db.one("SELECT coalesce(max(block), 0) FROM blocks")
-    assert row is not None, "a query of aggregates returns one row"
-    assert found is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
+    assert found is not None, "an aggregate query returns one row"
     counters.next_ino = max(counters.next_ino, row[0] + 1)
     counters.next_block = max(counters.next_block, found[0] + 1)
     db.run("DELETE FROM blocks WHERE block NOT IN (SELECT block FROM block_map)")
@@ -136,9 +136,9 @@ def finish(
 
 
 def _doubt_overtaken(db: Database) -> None:
-    """Mark claims of fenced or killed writers as doubted.
+    """Mark claims of fenced or killed writers as doubtful.
 
-    A doubted claim is deleted if another claim confirms its block and content.
+    A doubtful claim is deleted if another claim confirms its block and content.
     """
     db.run(_CONFLICTS)
     db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")
@@ -151,7 +151,7 @@ def _doubt_overtaken(db: Database) -> None:
 
 
 def _place_blocks(db: Database) -> None:
-    """Create rows for blocks without doubt, each with its location in the latest epoch."""
+    """Create rows for blocks that are not doubtful, with their location in the latest epoch."""
     db.run(
         "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
         " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
@@ -167,7 +167,7 @@ def _place_map(db: Database) -> None:
 
 
 def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
-    """Create rows for doubted blocks, with new numbers, in a new inode for each file and epoch."""
+    """Create rows for doubtful blocks, with new numbers, in a new inode for each file and epoch."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
@@ -219,7 +219,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         " AND ino <> ?1 AND mode = ?2",
         (home, _FILE_MODE),
     )
-    assert totals is not None, "a query of aggregates returns one row"
+    assert totals is not None, "an aggregate query returns one row"
     files, file_bytes = totals
     db.counters.inodes += files
     db.counters.file_bytes += file_bytes

@@ -59,7 +59,7 @@ class _Schema(NamedTuple):
 
 
 def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
-    """Raise FormatError unless a database has the tables of its schema version. In a thread.
+    """Raise FormatError unless a database has the tables of its schema version. Call in a thread.
 
     Args:
         path: path of the file; only missing indexes are created in it.
@@ -149,7 +149,7 @@ def _require_trees(path: Path, key: str) -> None:
     """Raise FormatError if a page occurs twice in a tree; SQLite would read it repeatedly."""
     trees = PageTrees(path, key)
     try:
-        trees.require_trees([SCHEMA_ROOT])  # this check must precede SQLite's reading of the schema
+        trees.require_trees([SCHEMA_ROOT])  # this check must run before SQLite reads the schema
         connection = connections.connect(
             path, read_only=True, defensive=True, value_bytes_max=IMAGE_VALUE_BYTES_MAX
         )

@@ -3,9 +3,9 @@
 Owns: the facts copied from the current database: numbers that must never be reused, packs and their
 numbers, abandoned images, damage marks, and new locations of content.
 Does not know: how the earlier database is restored, how it replaces the current one.
-Keeps: the files are exactly those of the earlier txg. Packs needed only by later states count as
+Keeps: the files are exactly those of the earlier txg. Packs needed only by later states are
 dead from now on: the later states stay available for the retention time, then the packs are deleted.
-Tasks: all calls block; they belong in a thread, on databases that no other task uses during a call.
+Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
 """
 
 from collections.abc import Collection
@@ -104,7 +104,7 @@ def _match_packs(past: Database, strays: Collection[ObjectKey]) -> None:
     """Give the packs of the earlier txg the numbers that they have in the current database.
 
     A rebuild gives packs new numbers, and two histories may give one number to two packs. A pack
-    without a row in the current database gets an unused number; only *strays* count as stored.
+    without a row in the current database gets an unused number; only *strays* are marked as stored.
     """
     past.run(f"DELETE FROM packs AS q WHERE NOT {_HAS_BLOCKS}")
     past.run("CREATE TEMP TABLE matched (old INTEGER PRIMARY KEY, new INTEGER)")

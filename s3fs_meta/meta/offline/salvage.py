@@ -35,9 +35,9 @@ from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
-# Number of leading bytes of an xattr name in a key; names of ACLs differ in them.
+# Number of leading bytes of an xattr name in a key; enough to tell the names of ACLs apart.
 _NAME_BYTES: Final = 24
-_LOCAL_BYTES: Final = 80  # a row of this or a smaller length has no overflow page
+_LOCAL_BYTES: Final = 80  # a row up to this length has no overflow page
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -84,9 +84,9 @@ _PROPERTY: Final = "SELECT value FROM properties WHERE +name = ?"
 
 _VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _MAGIC: Final = b"SQLite format 3\0"
-_PAGE_SIZE: Final = slice(16, 18)  # location of the page size in a database header
+_PAGE_SIZE: Final = slice(16, 18)  # offset of the page size in a database header
 _PAGES: Final = slice(28, 32)
-_LARGEST_PAGE: Final = (1, 1 << 16)  # a header contains 1 instead of 64 KiB
+_LARGEST_PAGE: Final = (1, 1 << 16)  # a database header encodes a page size of 64 KiB as 1
 
 
 def size_in_header(start: bytes) -> int:
@@ -186,7 +186,7 @@ class TableReader:
         self.is_complete = True  # False after ``rows`` met an unreadable page
 
     def rows(self) -> Iterator[Row]:
-        """Yield each readable row once, in no order, with values of the right types."""
+        """Yield each readable row once, in no particular order, with values of the right types."""
         low, high = -1, self._bound()
         yield from self._run(low, high, "")
         if self.is_complete:
@@ -205,7 +205,7 @@ class TableReader:
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # no row of the gap follows this position
+                return  # the gap has no row after this position
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))

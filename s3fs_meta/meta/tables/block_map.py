@@ -43,7 +43,7 @@ _LOCATE_RANGE: Final = (
     " ORDER BY m.block_index"
 )
 
-# A tuple indexed by number is faster than a call of BlockState.
+# Indexing a tuple is faster than calling BlockState.
 _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
 assert all(state is None or _STATES[state] is state for state in _STATES), "states start at 1"
 
@@ -93,7 +93,7 @@ def set(  # noqa: A001 - used with the module's name
 ) -> BlockId | None:
     """Map a part of a file to a block; return the former block, or None if the part was a hole.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     before = find(db, ino, index)
     replace(db, ino, index, before, block)
@@ -103,7 +103,7 @@ def set(  # noqa: A001 - used with the module's name
 def replace(
     db: Database, ino: Ino, index: BlockIndex, before: BlockId | None, block: BlockId
 ) -> None:
-    """Map a part of a file to another block. Transaction: inside a group.
+    """Map a part of a file to another block. Requires an open transaction.
 
     Args:
         before: the current block of the part, or None for a hole.
@@ -118,7 +118,7 @@ def replace(
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
     """Turn a part of a file into a hole; return the former block, or None if it was a hole.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     before = find(db, ino, index)
     if before is not None:
@@ -127,14 +127,14 @@ def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 
 
 def remove_read(db: Database, ino: Ino, index: BlockIndex) -> None:
-    """Turn a part whose row was just read into a hole. Transaction: inside a group."""
+    """Turn a part whose row was just read into a hole. Requires an open transaction."""
     db.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
 
 
 def indexes_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return at most *limit* mapped parts of a file from *index_from* on, in ascending order."""
+    """Return at most *limit* mapped parts of a file from *index_from* onwards, in order."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index LIMIT ?",
@@ -146,7 +146,7 @@ def indexes_from(
 def indexes_between(
     db: Database, ino: Ino, index_from: BlockIndex, index_to: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the mapped parts of a file from *index_from* to before *index_to*, at most *limit*."""
+    """Return at most *limit* mapped parts of a file from *index_from* to *index_to*, exclusive."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " AND block_index < ? ORDER BY block_index LIMIT ?",
@@ -158,7 +158,7 @@ def indexes_between(
 def lengths_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, int]]:
-    """Return the mapped parts of a file from *index_from* on, in order, with their lengths."""
+    """Return the mapped parts of a file and their lengths, starting at *index_from*, in order."""
     rows = db.all(
         "SELECT m.block_index, b.plain_bytes FROM block_map AS m JOIN blocks AS b"
         " ON b.block = m.block WHERE m.ino = ? AND m.block_index >= ?"
@@ -171,7 +171,7 @@ def lengths_from(
 def last_indexes(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the last *limit* mapped parts of a file from *index_from* on, in descending order."""
+    """Return the last *limit* mapped parts of a file, down to *index_from*, in descending order."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index DESC LIMIT ?",
@@ -233,8 +233,8 @@ def copy_range(
 ) -> int:
     """Map parts of file *target* to the blocks of a range of another file; return their number.
 
-    The range is shifted by *shift*; the mapped parts must be holes. Transaction: inside a
-    group.
+    The range is shifted by *shift*; the mapped parts must be holes.
+    Requires an open transaction.
     """
     return db.run(
         "INSERT INTO block_map SELECT ?, block_index + ?, block FROM block_map"
@@ -246,7 +246,7 @@ def copy_range(
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
     """Map a part of a file to block *new* if it is mapped to block *old*; return whether it was.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     sql = "UPDATE block_map SET block = ? WHERE ino = ? AND block_index = ? AND block = ?"
     return db.run(sql, (new, ino, index, old)) == 1

@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-HOLE: Final = BlockId(0)  # origin of a copied hole, because no block has the number 0
+HOLE: Final = BlockId(0)  # marks a copied hole; no block has the number 0
 
 
 class Copy(NamedTuple):
@@ -21,19 +21,19 @@ class Copy(NamedTuple):
 
     block: BlockId
     origin: BlockId  # the replaced block, a HOLE, or the block itself (see ``note_gap``)
-    # Number of leading bytes of the origin that still belong to the file.
-    # A number above plain_bytes includes zeros after the end of the origin.
+    # Number of leading bytes of the origin that are still part of the file.
+    # If keep_bytes exceeds plain_bytes, zeros follow the end of the origin.
     keep_bytes: int
     plain_bytes: int  # length of the origin in bytes
     holds_bytes: int | None  # length of the new block, or None if no file refers to it
-    hash: bytes | None  # None, as are the pack fields, if the origin was not in the bucket yet
+    hash: bytes | None  # None, like the pack fields, if the origin was not in the bucket yet
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
 
 
 def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None:
-    """Record the origin of a block that replaces another block. Transaction: inside a group."""
+    """Record the origin of a block that replaces another block. Requires an open transaction."""
     db.run(
         "INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -50,7 +50,7 @@ def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None
 
 
 def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
-    """Record that a new block begins with *hole_bytes* zeros of a hole. Inside a group."""
+    """Record that a new block begins with *hole_bytes* zeros of a hole. Needs a transaction."""
     db.run(
         f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
         (block, hole_bytes),
@@ -60,7 +60,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
     """Record that zeros follow the durable content of a block, instead of an earlier hole or gap.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     db.run(
         "INSERT OR REPLACE INTO copies VALUES (?1, ?1, ?2, ?3, NULL, NULL, NULL, NULL)",
@@ -81,7 +81,7 @@ def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> No
 
 
 def forget(db: Database, blocks: Iterable[BlockId]) -> None:
-    """Delete the recorded origins of blocks. Transaction: inside a group."""
+    """Delete the recorded origins of blocks. Requires an open transaction."""
     db.run(
         "DELETE FROM copies WHERE block IN (SELECT value FROM json_each(?))",
         (json.dumps(list(blocks)),),

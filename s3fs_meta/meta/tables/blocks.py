@@ -18,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
-# One call runs these statements, because most writes to a new block need no others.
+# One call runs all these statements, because most writes of a new block need nothing else.
 _CREATE_DIRTY: Final = (
     "INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL);"
     f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)"
@@ -49,12 +49,12 @@ def create_dirty(
 
     Args:
         block: a number from ``counters.take_block``; the cache file may exist before the row.
-        ino: the file to which the block belongs.
+        ino: the file that contains the block.
         index: the block's position in the file.
         plain_bytes: length of the block's content.
         hole_bytes: number of zeros at the block's start; they need not be synced.
 
-    Transaction: inside a group, in which the caller also maps the block.
+    Requires an open transaction, in which the caller also maps the block.
     """
     db.run(_CREATE_DIRTY, (block, plain_bytes, block, ino, index, hole_bytes))
     db.counters.block_bytes += plain_bytes
@@ -63,7 +63,10 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """Insert a block like ``create_dirty``, and replace a hole with the block. Inside a group."""
+    """Insert a block like ``create_dirty``, and replace a hole with the block.
+
+    Requires an open transaction.
+    """
     db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 
@@ -105,7 +108,7 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
-    """Return the oldest block with a content hash to deduplicate onto, or None without one.
+    """Return the oldest usable block with a content hash, for deduplication, or None.
 
     Blocks without references are skipped, because a changelog reported their deletion. Blocks whose
     location is marked as damaged are also skipped.
@@ -130,7 +133,7 @@ def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
     """Return a block and the blocks of its pack that were created shortly before and after it.
 
-    Their files were probably written together. At most *limit* blocks on each side, in no order.
+    Their files were probably written together. At most *limit* blocks on each side, unsorted.
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
     return [
@@ -150,7 +153,7 @@ def iterate(db: Database) -> Iterator[BlockRow]:
 
 
 def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) -> None:
-    """Record the new length of a dirty block. Transaction: inside a group.
+    """Record the new length of a dirty block. Requires an open transaction.
 
     Raises:
         MetadataError: the block has no row, or its recorded length is not *before_bytes*.
@@ -162,13 +165,13 @@ def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) ->
 
 
 def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
-    """Count additional references to a block. Transaction: inside a group."""
+    """Count additional references to a block. Requires an open transaction."""
     if not db.run("UPDATE blocks SET refs = refs + ? WHERE block = ?", (count, block)):
         raise MetadataError(f"block {block} has no row in the table blocks", 0)
 
 
 def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockIndex) -> None:
-    """Count one additional reference to each block of a file's range. Transaction: inside a group."""
+    """Count one additional reference to each block of a file's range. Needs a transaction."""
     db.run(
         "UPDATE blocks SET refs = refs + s.rows FROM (SELECT block, count(*) AS rows FROM block_map"
         " WHERE ino = ? AND block_index BETWEEN ? AND ? GROUP BY block) AS s"
@@ -181,7 +184,7 @@ def drop_ref(db: Database, block: BlockId) -> int:
     """Subtract one reference to a block; return the number that remains.
 
     The row stays even with 0 references: the caller decides whether the block is still needed.
-    Transaction: inside a group.
+    Requires an open transaction.
 
     Raises:
         MetadataError: the block has no row, or its reference count is not positive.
@@ -201,7 +204,10 @@ def set_location(
     pack_offset: int,
     stored_bytes: int,
 ) -> None:
-    """Set the location of a block, moving it from another pack if it has one. Inside a group."""
+    """Set the location of a block, moving it from another pack if it has one.
+
+    Requires an open transaction.
+    """
     before = get(db, block)
     packs.add_live_bytes(db, pack, stored_bytes)
     db.run(
@@ -213,7 +219,7 @@ def set_location(
 
 
 def delete(db: Database, block: BlockId) -> None:
-    """Delete the row of a block without references. Transaction: inside a group.
+    """Delete the row of a block without references. Requires an open transaction.
 
     The caller deletes the block's cache file and its row in cached_blocks.
     """

@@ -43,7 +43,7 @@ class SealedRow(NamedTuple):
 
 
 def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockIndex) -> None:
-    """Insert or replace the row of a cached block. Transaction: inside a group."""
+    """Insert or replace the row of a cached block. Requires an open transaction."""
     db.run(
         "INSERT OR REPLACE INTO cached_blocks VALUES (?, ?, ?, ?, 0)",
         (block, int(state), ino, index),
@@ -59,18 +59,18 @@ def get(db: Database, block: BlockId) -> CachedRow | None:
 
 
 def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
-    """Change the state of a cached block; return whether it has a row. Inside a group."""
+    """Change the state of a cached block; return whether it has a row. Needs a transaction."""
     sql = "UPDATE cached_blocks SET state = ? WHERE block = ?"
     return db.run(sql, (int(state), block)) == 1
 
 
 def delete(db: Database, block: BlockId) -> None:
-    """Delete the row of a cached block, if there is one. Transaction: inside a group."""
+    """Delete the row of a cached block, if there is one. Requires an open transaction."""
     db.run("DELETE FROM cached_blocks WHERE block = ?", (block,))
 
 
 def replace_all(db: Database, clean: Iterable[BlockId]) -> None:
-    """Replace all rows with rows of clean blocks. Transaction: inside a group."""
+    """Replace all rows with rows of clean blocks. Requires an open transaction."""
     db.run("DELETE FROM cached_blocks")
     db.run_many(
         f"INSERT INTO cached_blocks VALUES (?, {BlockState.CLEAN:d}, 0, 0, 0)",
@@ -81,7 +81,7 @@ def replace_all(db: Database, clean: Iterable[BlockId]) -> None:
 def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
     """Record the synced lengths of block files; ignore blocks without a row.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     db.run_many(
         "UPDATE cached_blocks SET synced_bytes = ? WHERE block = ?",
@@ -145,7 +145,7 @@ def unseal_all(db: Database) -> None:
     location may not be synced yet; the next sync makes it CLEAN.
 
     A pack with the blocks may have been stored; they are uploaded again in another pack.
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     for row in sealed_rows(db):
         block = blocks.get(db, row.block)

@@ -2,7 +2,7 @@
 
 Owns: marking a pack or one record in it, and which blocks a mark covers. Does not know: how damage is
 proven or healed (``sync.upload.healing``).
-Keeps: a mark names a location, and locations are never reused. So the mark stays correct if the
+Keeps: a mark refers to a location, and locations are never reused. So the mark stays correct if the
 block moves to another pack. The table is replicated, so every host and every later writer has the
 marks. If more than DAMAGED_RECORDS_MAX records of a pack are damaged, the complete pack is marked.
 
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 
 def add(db: Database, mark: Mark) -> bool:
-    """Mark a pack or a record; return whether the mark is new. Transaction: inside a group."""
+    """Mark a pack or a record; return whether the mark is new. Requires an open transaction."""
     if covers(db, mark.pack, mark.pack_offset):
         return False
     whole = Mark(mark.pack, None)
@@ -91,18 +91,18 @@ def marks_of(db: Database, pack: PackId) -> list[Mark]:
 
 
 def remove(db: Database, gone: Iterable[Mark]) -> None:
-    """Remove damage marks, because their locations are intact. Transaction: inside a group."""
+    """Remove damage marks, because their locations are intact. Requires an open transaction."""
     db.run_many("DELETE FROM properties WHERE name = ?", [(mark.name,) for mark in gone])
 
 
 def forget_pack(db: Database, pack: PackId) -> None:
-    """Remove the damage marks of a deleted pack. Transaction: inside a group."""
+    """Remove the damage marks of a deleted pack. Requires an open transaction."""
     name = Mark(pack, None).name
     db.run(f"DELETE FROM properties WHERE name = ?1 OR {_RECORDS}", (name,))
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Replace all damage marks with those of another database. Transaction: inside a group."""
+    """Replace all damage marks with those of another database. Requires an open transaction."""
     db.run(f"DELETE FROM properties WHERE {_OURS}")
     db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
 

@@ -5,8 +5,8 @@ Does not know: link counts, times, directory sizes (the caller updates them with
 Keeps: a name occurs at most once in a directory. Its cookie never changes while the name exists, so
 a readdir position stays valid when other names are added or removed.
 
-A cookie is the shifted hash of the name plus a number, the lowest that no other name of the directory
-with the same hash has. Names with equal hashes occur only in attacks and in tests.
+A cookie is the shifted hash of the name plus the lowest number that no other name with the same
+hash in the directory has. Names with equal hashes occur only in attacks and in tests.
 """
 
 import logging
@@ -69,7 +69,7 @@ def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None
 
 
 def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
-    """Add a name. Transaction: inside a group.
+    """Add a name. Requires an open transaction.
 
     Raises:
         EntryExistsError: the directory already has the name; nothing was changed.
@@ -96,7 +96,7 @@ def _free_cookie(db: Database, parent: Ino, name: bytes, first: int) -> int:
 
 
 def remove(db: Database, parent: Ino, name: bytes) -> Ino:
-    """Remove a name and return its inode. Transaction: inside a group.
+    """Remove a name and return its inode. Requires an open transaction.
 
     Raises:
         NoEntryError: there is no such name.
@@ -110,7 +110,7 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def remove_found(db: Database, parent: Ino, name: bytes) -> None:
-    """Remove a name that the caller has just looked up. Transaction: inside a group.
+    """Remove a name that the caller has just looked up. Requires an open transaction.
 
     Raises:
         NoEntryError: the name does not exist.
@@ -126,7 +126,7 @@ def remove_found(db: Database, parent: Ino, name: bytes) -> None:
 def move_found(
     db: Database, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, ino: Ino
 ) -> None:
-    """Rename an entry to a name that the caller knows to be unused. Transaction: inside a group.
+    """Rename an entry to a name that the caller knows to be unused. Requires an open transaction.
 
     Args:
         ino: inode of the entry.
@@ -143,7 +143,7 @@ def move_found(
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
-    """Make a name refer to another inode; return the old inode. Transaction: inside a group.
+    """Make a name refer to another inode; return the old inode. Requires an open transaction.
 
     Raises:
         NoEntryError: there is no such name.

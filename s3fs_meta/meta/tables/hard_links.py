@@ -19,7 +19,7 @@ _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET
 
 
 def link_added(db: Database, before: Attributes, parent: Ino) -> None:
-    """Record an additional name of a non-directory in *parent*. Transaction: inside a group."""
+    """Record an additional name of a non-directory in *parent*. Requires an open transaction."""
     if before.nlink == 0:
         inodes.set_parent(db, before.ino, parent)
         return
@@ -29,7 +29,7 @@ def link_added(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
-    """Record the removal of a name of a non-directory in *parent*. Transaction: inside a group."""
+    """Record the removal of a name of a non-directory in *parent*. Requires an open transaction."""
     if before.nlink <= 1:
         return
     _drop(db, before.ino, parent)
@@ -43,7 +43,7 @@ def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) -> None:
-    """Record that a name moved from one directory to another. Transaction: inside a group."""
+    """Record that a name moved from one directory to another. Requires an open transaction."""
     if old_parent == new_parent:
         return
     if before.nlink < _SHARED or not has_rows(db, before.ino):

@@ -47,7 +47,7 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = stat.S_IFREG
 _MIN: Final = TIME_NS_MIN
 _MAX: Final = TIME_NS_MAX
-_new = tuple.__new__  # calling tuple.__new__ takes a third of the time of calling the class
+_new = tuple.__new__  # three times as fast as calling the class
 
 
 def attributes_of(row: Row) -> Attributes:
@@ -56,7 +56,7 @@ def attributes_of(row: Row) -> Attributes:
     Raises:
         BadRowError: a value is not a number, or too large for a reply to the kernel.
     """
-    # The operator "|" checks all types in 0.25 us: it raises TypeError unless all are integers.
+    # The operator "|" checks all types in 0.25 us. It raises TypeError if one is not an integer.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
     try:
         words, numbers = mode | nlink | uid | gid | rdev, size | mapped | parent | flags
@@ -126,7 +126,7 @@ def create(  # noqa: PLR0913 - the columns of a new row
     nlink: int = 1,
     size_bytes: int = 0,
 ) -> Attributes:
-    """Create an inode with a new number; all four times are *now_ns*. Transaction: inside a group.
+    """Create an inode with a new number; all four times are *now_ns*. Requires an open transaction.
 
     Args:
         parent: the directory that contains the inode's name; the caller creates the dentry.
@@ -145,7 +145,7 @@ def create(  # noqa: PLR0913 - the columns of a new row
 
 
 def replace(db: Database, attributes: Attributes) -> None:
-    """Write all columns of one inode. Transaction: inside a group.
+    """Write all columns of one inode. Requires an open transaction.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -284,7 +284,9 @@ def _amend(db: Database, ino: Ino, **columns: int) -> None:
 
 
 def delete(db: Database, ino: Ino) -> None:
-    """Delete the row of an inode; the caller deletes names, blocks and attributes. Inside a group.
+    """Delete the row of an inode; the caller deletes names, blocks and attributes.
+
+    Requires an open transaction.
 
     Raises:
         NoInodeError: the inode does not exist.
@@ -302,7 +304,7 @@ def delete(db: Database, ino: Ino) -> None:
 def delete_bare_orphan(db: Database, ino: Ino) -> bool:
     """Delete an inode's row if it has no name, content, target or extended attributes.
 
-    Runs at most one statement. Transaction: inside a group.
+    Runs at most one statement. Requires an open transaction.
 
     Returns:
         True if the row was deleted.

@@ -24,17 +24,17 @@ def get(db: Database, name: str) -> str | None:
 
 
 def put(db: Database, name: str, value: str) -> None:
-    """Record one fact, and replace its former value. Transaction: inside a group."""
+    """Record one fact, and replace its former value. Requires an open transaction."""
     db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
 
 
 def delete(db: Database, name: str) -> None:
-    """Delete one fact, if it is recorded. Transaction: inside a group."""
+    """Delete one fact, if it is recorded. Requires an open transaction."""
     db.run("DELETE FROM local_state WHERE name = ?", (name,))
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Copy the facts about this host from another database. Transaction: inside a group."""
+    """Copy the facts about this host from another database. Requires an open transaction."""
     for name in OF_HOST:
         value = get(other, name)
         if value is not None:

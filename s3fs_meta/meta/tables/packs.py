@@ -34,7 +34,7 @@ _STATES: Final = frozenset(PackState)
 
 
 def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
-    """Insert a pack before it is stored; return its number. Transaction: inside a group."""
+    """Insert a pack before it is stored; return its number. Requires an open transaction."""
     pack = db.counters.take_pack()
     db.run(
         f"INSERT INTO packs VALUES (?, ?, {PackState.UPLOADING:d}, ?, 0, NULL)",
@@ -44,9 +44,9 @@ def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
 
 
 def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None:
-    """Insert a stored pack into an older copy of the database, with its number in the newer one.
+    """Insert a stored pack into an older copy of the database, with its number in the newer copy.
 
-    If the copy already has a row of the pack, its state becomes STORED. Transaction: inside a group.
+    If the copy already has a row of the pack, its state becomes STORED. Needs a transaction.
     """
     if find(db, pack) is None:
         db.run(
@@ -91,7 +91,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 
 
 def stored(db: Database, pack: PackId) -> None:
-    """Record that the store confirmed a pack; a repeated call is harmless. Inside a group."""
+    """Record that the store confirmed a pack; a repeated call is harmless. Needs a transaction."""
     row = get(db, pack)
     _report(db, pack)
     if row.state is PackState.UPLOADING:
@@ -100,10 +100,10 @@ def stored(db: Database, pack: PackId) -> None:
 
 
 def condemn(db: Database, pack: PackId) -> None:
-    """Condemn a pack without live blocks, so that no block refers to it again. Inside a group.
+    """Condemn a pack without live blocks, so that no block refers to it again. Needs a transaction.
 
-    A pack that never had a live block here dies now: another history may have put blocks into it
-    (``die_anew``).
+    A pack that never had a live block in this history gets its died_txg now, because another
+    history may have put blocks into it (``die_anew``).
     """
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
@@ -116,7 +116,7 @@ def condemn(db: Database, pack: PackId) -> None:
 
 
 def delete(db: Database, pack: PackId) -> None:
-    """Delete the row of a pack whose object is deleted. Transaction: inside a group."""
+    """Delete the row of a pack whose object is deleted. Requires an open transaction."""
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be deleted"
     if row.state is PackState.STORED:
@@ -127,14 +127,14 @@ def delete(db: Database, pack: PackId) -> None:
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Add the bytes of a block to the live bytes of a pack. Transaction: inside a group."""
+    """Add the bytes of a block to the live bytes of a pack. Requires an open transaction."""
     sql = "UPDATE packs SET live_bytes = live_bytes + ?, died_txg = NULL WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
         raise MetadataError(f"pack {pack} has no row in the table packs", 0)
 
 
 def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Subtract the bytes of a block from the live bytes of a pack. Transaction: inside a group."""
+    """Subtract the bytes of a block from the live bytes of a pack. Requires an open transaction."""
     sql = (
         "UPDATE packs SET live_bytes = live_bytes - ?1, died_txg ="
         " CASE WHEN live_bytes = ?1 AND died_txg IS NULL THEN ?2 ELSE died_txg END WHERE pack = ?3"
@@ -144,7 +144,7 @@ def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
 
 
 def note_if_dead(db: Database, pack: PackId) -> None:
-    """If a pack has no live bytes, set its died_txg to the open txg. Transaction: inside a group."""
+    """If a pack has no live bytes, set its died_txg to the open txg. Needs a transaction."""
     db.run(
         "UPDATE packs SET died_txg = ? WHERE pack = ? AND live_bytes = 0 AND died_txg IS NULL",
         (db.counters.txg, pack),
@@ -152,7 +152,7 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 
 
 def report_revived(db: Database, revived: Sequence[PackId]) -> None:
-    """Record that the next changelog must list revived packs. Transaction: inside a group."""
+    """Record that the next changelog must list revived packs. Requires an open transaction."""
     db.run_many("INSERT OR IGNORE INTO pack_news VALUES (?)", [(pack,) for pack in revived])
     db.revived_packs.update(revived)
 
@@ -166,9 +166,9 @@ def find_condemned(db: Database, limit: int) -> list[PackRow]:
 
 
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
-    """Return stored packs that no txg from *floor* on needs, the oldest dead first.
+    """Return stored packs that no txg from *floor* onwards needs, the oldest dead first.
 
-    The result omits packs that a running copy of the past needs.
+    The result omits packs that a running copy from the past needs.
 
     Args:
         after: the last row of the previous result, or None to begin.
@@ -185,7 +185,7 @@ def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None
 
 
 def die_anew(db: Database) -> None:
-    """Set died_txg of every dead pack to the open txg. Transaction: inside a group.
+    """Set died_txg of every dead pack to the open txg. Requires an open transaction.
 
     Call this if the chain continues without some txgs, which other hosts can still restore: packs
     that are dead or condemned now may have had live blocks in these txgs.
@@ -194,17 +194,20 @@ def die_anew(db: Database) -> None:
 
 
 def outlive(db: Database, txg: Txg) -> None:
-    """Set died_txg of packs that died in a txg or later to at least the next txg. Inside a group.
+    """Date the death of packs that died in *txg* or later to the txg after *txg*, or later.
 
-    Call this when a changelog from before the opening becomes the link of this database. It may be a
-    fence record, which has the number of the txg that was open while packs died: the state at the
-    fence record still needs these packs. If it contains the deaths, packs are kept a txg longer.
+    Requires an open transaction.
+
+    Call this when a changelog from before the opening becomes the link of this database. It may be
+    a fence record. A fence record has the number of the txg that was open while packs died, and the
+    state at the fence record still needs these packs. If the changelog records the deaths, packs
+    are only kept for one txg longer than necessary.
     """
     db.run("UPDATE packs SET died_txg = max(died_txg, ?1 + 1) WHERE died_txg >= ?1", (txg,))
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether a stored pack lost its last live block after *after*, up to txg *upto*."""
+    """Return whether a stored pack lost its last live block after txg *after* and up to *upto*."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",

@@ -145,7 +145,7 @@ class ChangeRecorder:
         self.bytes += sum(size for _seq, size in sizes)
 
     def shipped(self, seq_max: int) -> None:
-        """Mark the records up to *seq_max* as contained in a changelog. Inside a group.
+        """Mark the records up to *seq_max* as contained in a changelog. Needs a transaction.
 
         ``purge`` deletes the records later, in several groups.
         """
@@ -178,7 +178,7 @@ class ChangeRecorder:
         return (first, last) if count >= records_min else None
 
     def replace_run(self, first: int, last: int, merged: bytes) -> None:
-        """Replace several consecutive records with one merged record. Transaction: inside a group."""
+        """Replace several consecutive records with one merged record. Needs a transaction."""
         self._db.run("DELETE FROM pending WHERE seq BETWEEN ? AND ?", (first, last))
         if merged:
             self._db.run("INSERT INTO pending VALUES (?, ?)", (last, merged))
@@ -188,7 +188,7 @@ class ChangeRecorder:
         self.bytes = sum(size for _seq, size in self._sizes)
 
     def purge(self) -> bool:
-        """Delete some shipped records. Transaction: inside a group.
+        """Delete some shipped records. Requires an open transaction.
 
         Returns:
             True if more such records may exist.
@@ -218,7 +218,7 @@ class PackNews(NamedTuple):
 class News(NamedTuple):
     """Changed locations that no changelog contains yet, read from one snapshot."""
 
-    blocks: list[BlockRow]  # new and moved blocks of files, without a pack before the upload
+    blocks: list[BlockRow]  # new and moved blocks of files; before the upload a block has no pack
     packs: list[PackNews]
 
 
@@ -353,7 +353,7 @@ def first_new_block(db: Database) -> BlockId:
 
 
 def set_block_floor(db: Database, floor: BlockId) -> None:
-    """Record that changelogs contain all blocks with numbers below *floor*. Inside a group."""
+    """Record that changelogs contain all blocks with numbers below *floor*. Needs a transaction."""
     local_state.put(db, _FLOOR, str(floor))
 
 
@@ -363,7 +363,7 @@ def has_pack_news(db: Database) -> bool:
 
 
 def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
-    """Record that a changelog reports packs as of its cut. Transaction: inside a group.
+    """Record that a changelog reports packs as of its cut. Requires an open transaction.
 
     Packs that were revived after the cut are reported again.
     """
@@ -378,12 +378,12 @@ def pack_news(connection: apsw.Connection) -> list[PackId]:
 
 
 def forget(db: Database, seq_max: int) -> None:
-    """Delete the records up to *seq_max*, which an image contains. Transaction: inside a group."""
+    """Delete the records up to *seq_max*, which an image contains. Requires an open transaction."""
     db.run("DELETE FROM pending WHERE seq <= ?", (seq_max,))
 
 
 def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
-    """Store the bytes of a changelog that is about to be uploaded. Transaction: inside a group."""
+    """Store the bytes of a changelog that is about to be uploaded. Requires an open transaction."""
     db.run("INSERT INTO outbox VALUES (?, ?)", (txg, data))
 
 
@@ -394,9 +394,9 @@ def outbox(db: Database) -> tuple[Txg, bytes] | None:
 
 
 def clear_outbox(db: Database) -> None:
-    """Delete the changelog in the outbox, which is confirmed, or whose number is in use.
+    """Delete the changelog in the outbox: its upload is confirmed, or its number is taken.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     db.run("DELETE FROM outbox")
 

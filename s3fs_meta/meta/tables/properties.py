@@ -26,7 +26,7 @@ def get(db: Database, name: str) -> bytes:
     """Return the value of one fact.
 
     Raises:
-        FormatError: the database lacks the fact.
+        FormatError: the database does not contain the fact.
     """
     row = db.one("SELECT value FROM properties WHERE name = ?", (name,))
     if row is None:
@@ -40,7 +40,7 @@ def all_of(db: Database) -> dict[str, bytes]:
 
 
 def abandon_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
-    """Record that images are abandoned. Transaction: inside a group."""
+    """Record that images are abandoned. Requires an open transaction."""
     _note(db, manifests)
 
 
@@ -50,7 +50,7 @@ def abandoned_images(db: Database) -> set[ObjectKey]:
 
 
 def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
-    """Delete the rows of abandoned images whose manifests are deleted. Transaction: inside a group.
+    """Delete the rows of abandoned images whose manifests are deleted. Needs a transaction.
 
     This is safe, because names of images are never reused.
     """
@@ -58,13 +58,13 @@ def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
 
 
 def take_over_images(db: Database, other: Database) -> None:
-    """Replace the abandoned images with those of another database. Transaction: inside a group."""
+    """Replace the abandoned images with those of another database. Requires an open transaction."""
     db.run(f"DELETE FROM properties WHERE {_IMAGES}")
     abandon_images(db, sorted(abandoned_images(other)))
 
 
 def keep_packs(db: Database, packs: Iterable[ObjectKey]) -> None:
-    """Record packs that must be kept although they are unreadable. Transaction: inside a group."""
+    """Record packs that must be kept although they are unreadable. Requires an open transaction."""
     _note(db, packs)
 
 
@@ -74,7 +74,7 @@ def kept_packs(db: Database) -> set[ObjectKey]:
 
 
 def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
-    """Record that the open txg gave packs new numbers below *next_pack*. Inside a group.
+    """Record that the open txg gave packs new numbers below *next_pack*. Needs a transaction.
 
     The new numbers do not show the order of creation, on which the pins of kept points rely.
     """
@@ -85,14 +85,14 @@ def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
 
 
 def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
-    """Return the txg and the bound of the last call of ``renumber_packs``, or 0 without a call."""
+    """Return the txg and the bound of the last ``renumber_packs`` call, or 0 if there was none."""
     row = db.one("SELECT value FROM properties WHERE name = ?", (_RENUMBERED,))
     txg, next_pack = (0, 0) if row is None else map(int, bytes(row[0]).split())
     return Txg(txg), PackId(next_pack)
 
 
 def take_over_renumbered(db: Database, other: Database) -> None:
-    """Replace the record of renumbered packs with another database's. Inside a group."""
+    """Replace the record of renumbered packs with another database's. Needs a transaction."""
     txg, next_pack = renumbered_packs(other)
     if txg:
         renumber_packs(db, txg, next_pack)
@@ -101,19 +101,19 @@ def take_over_renumbered(db: Database, other: Database) -> None:
 def note_replaced_history(db: Database, txg: Txg) -> None:
     """Record that txgs before *txg* belong to a history that this database does not continue.
 
-    Packs of that history have no rows. Transaction: inside a group.
+    Packs of that history have no rows. Requires an open transaction.
     """
     db.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (_REPLACED, str(txg).encode()))
 
 
 def replaced_history(db: Database) -> Txg:
-    """Return the txg of the last call of ``note_replaced_history``, or 0 without a call."""
+    """Return the txg of the last ``note_replaced_history`` call, or 0 if there was none."""
     row = db.one("SELECT value FROM properties WHERE name = ?", (_REPLACED,))
     return Txg(0 if row is None else int(bytes(row[0])))
 
 
 def take_over_replaced(db: Database, other: Database) -> None:
-    """Replace the record of the replaced history with another database's. Inside a group."""
+    """Replace the record of the replaced history with another database's. Needs a transaction."""
     txg = replaced_history(other)
     if txg:
         note_replaced_history(db, txg)

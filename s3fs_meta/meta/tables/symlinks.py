@@ -7,7 +7,7 @@ from s3fs_meta.model import Ino
 
 
 def create(db: Database, ino: Ino, target: bytes) -> None:
-    """Set the target of a new symbolic link. Transaction: inside a group."""
+    """Set the target of a new symbolic link. Requires an open transaction."""
     db.run("INSERT INTO symlinks VALUES (?, ?)", (ino, target))
 
 
@@ -24,5 +24,5 @@ def target(db: Database, ino: Ino) -> bytes:
 
 
 def delete(db: Database, ino: Ino) -> None:
-    """Remove the target of an inode, if it has one. Transaction: inside a group."""
+    """Remove the target of an inode, if it has one. Requires an open transaction."""
     db.run("DELETE FROM symlinks WHERE ino = ?", (ino,))

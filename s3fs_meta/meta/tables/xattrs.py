@@ -22,7 +22,7 @@ def count_bytes(db: Database) -> None:
 
 
 def add_bytes(db: Database, added_bytes: int) -> None:
-    """Add *added_bytes*, which may be negative, to the total of all attributes. Inside a group."""
+    """Add *added_bytes*, which may be negative, to the total size. Requires an open transaction."""
     if db.counters.xattr_bytes is not None:
         db.counters.xattr_bytes += added_bytes
 
@@ -38,7 +38,7 @@ def sum_bytes(db: Database, which: str, value: int | str) -> int:
     row = db.one(
         f"SELECT coalesce(sum(length(name) + length(value)), 0) FROM xattrs WHERE {which}", (value,)
     )
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     return int(row[0])
 
 
@@ -75,7 +75,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
     must_be_new: bool = False,
     must_exist: bool = False,
 ) -> None:
-    """Set one attribute of an inode. Transaction: inside a group.
+    """Set one attribute of an inode. Requires an open transaction.
 
     Args:
         must_be_new: fail if the attribute exists (XATTR_CREATE).
@@ -83,7 +83,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
 
     Raises:
         AttributeExistsError: *must_be_new*, and the inode has the attribute; nothing was changed.
-        NoAttributeError: *must_exist*, and the inode lacks the attribute; nothing was changed.
+        NoAttributeError: *must_exist*, and the inode has no such attribute; nothing was changed.
     """
     if must_be_new or must_exist:
         exists = find(db, ino, name) is not None
@@ -98,7 +98,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
 
 
 def remove(db: Database, ino: Ino, name: bytes) -> None:
-    """Remove one attribute of an inode. Transaction: inside a group.
+    """Remove one attribute of an inode. Requires an open transaction.
 
     Raises:
         NoAttributeError: the inode does not have it; nothing was changed.
@@ -130,7 +130,7 @@ def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
 
 
 def delete_all(db: Database, ino: Ino) -> None:
-    """Remove all attributes of an inode, if it has any. Transaction: inside a group."""
+    """Remove all attributes of an inode, if it has any. Requires an open transaction."""
     if db.counters.xattr_bytes is not None:
         add_bytes(db, -sum_bytes(db, "ino = ?", ino))
     if db.run("DELETE FROM xattrs WHERE ino = ?", (ino,)):

@@ -3,7 +3,7 @@
 removed_trees   trees that were removed with one operation and are deleted in the background
 tree_copies     copies of trees, which share their blocks with the originals
 past_content    blocks of a past point in time that become blocks of copies
-past_survey     the packs that a tree of the past needs
+past_survey     the packs that a past tree needs
 past_tree       the last txg in which an inode was below a directory
 tree_paths      paths of inodes, for messages
 bulk_records    changesets of the rows that one statement inserts

@@ -4,9 +4,9 @@ Owns: the sums, in columns of numbers. Does not know: names, the display of size
 Keeps: memory is 56 bytes for each directory, and does not grow with files. One pass over the table of
 inodes, in slices: the caller runs other tasks between them.
 
-Content counts in each file that has it, before deduplication and compression.
-A file with several names counts once, in one of their directories. A directory that damaged
-metadata has put into itself counts only its own files.
+Shared content is counted in each file that has it, before deduplication and compression.
+A file with several names is counted once, in one of their directories. A directory that damaged
+metadata has put into itself has the size of only its own files.
 """
 
 import json
@@ -71,8 +71,8 @@ class FolderSizes:
         """
         self._folders_max = folders_max
         self._slice_rows = slice_rows
-        self._inos = array("q")  # ascending
-        self._above = array("q")  # position of each parent
+        self._inos = array("q")  # inode numbers of all directories, ascending
+        self._above = array("q")  # position of each directory's parent
         self._bytes = array("q")
         self._files = array("q")
         self._own_bytes = array("q")

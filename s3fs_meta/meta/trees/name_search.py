@@ -2,7 +2,7 @@
 
 Owns: the pass over all names. Does not know: the display of names.
 Keeps: one pass over the table of names, in slices: the caller runs other tasks between them. Only
-the directories above matching names are remembered, at most NAME_SEARCH_DIRECTORIES_MAX.
+the directories above matching names are kept, at most NAME_SEARCH_DIRECTORIES_MAX.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ Owns: the packs that have the content of a tree, the blocks of the tree in some 
 Does not know: the present state, the retention of packs.
 Keeps: the file is not changed. The survey reads the pages of the tree first. So an unreadable page
 is found before the filesystem changes, and the copy on the event loop finds the pages in memory.
-Tasks: all calls block; they belong in threads, one at a time.
+Tasks: all calls block; call them in threads, one at a time.
 """
 
 import contextlib

@@ -4,9 +4,9 @@ Owns: a temporary table of the directories in which inodes had names earlier.
 Does not know: changelogs, the search for changes.
 Keeps: the table has its rows in SQLite, and at most WATCHED_DIRECTORIES_MAX results are in memory.
 
-The database is read for the present directories of an inode, so their names count up to the last
-txg. The caller adds the names that inodes have lost; each counts up to the txg that removed it. The
-time at which an inode received a name is unknown, so the name counts from the beginning.
+The present directories of an inode are read from the database, so they are valid up to the last
+txg. The caller adds the names that inodes have lost; each is valid up to the txg that removed it.
+The time at which an inode received a name is unknown, so a name is valid from the beginning.
 """
 
 import heapq
@@ -32,7 +32,8 @@ _ADD: Final = (
 )
 _FIND: Final = "SELECT parent, last FROM former_parents WHERE ino = ?"
 
-Former = tuple[Ino, Ino, Txg]  # an inode, its directory, and the last txg in which it was there
+# An inode, a directory, and the last txg in which the directory contained the inode.
+Former = tuple[Ino, Ino, Txg]
 _Parent = tuple[Ino, Txg]
 
 
@@ -52,7 +53,7 @@ class SubtreeHistory:
 
         Args:
             db: the state after the last txg; no other object of this class uses it.
-            tops: the directories, and the last txg that counts for each.
+            tops: the directories, each with the last txg to consider.
             last: the last txg.
             names_max: the number of names that may be added.
             directories_max: the number of directories whose result is remembered.
@@ -99,8 +100,8 @@ class SubtreeHistory:
     def _until_of_directory(self, start: Ino) -> Txg:
         """Return the last txg in which a directory was below a top, and cache the result.
 
-        A directory may have been above another one and later below it. So the search follows the
-        way up that counts longest first, and visits each directory once.
+        A directory may have been above another one and later below it. So the search
+        first follows the parent with the latest txg, and visits each directory once.
         """
         if start in self._known:
             return self._known[start]

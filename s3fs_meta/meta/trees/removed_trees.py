@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
-# A plain file is a regular file with one name and without rows in other tables, as most files are.
+# A plain file is a regular file with one name and no rows in other tables; most files are plain.
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
     f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
@@ -108,7 +108,10 @@ class Freed(NamedTuple):
 
 
 def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Turn directories into tops of removed trees; the caller removes their names. In a group."""
+    """Turn directories into tops of removed trees; the caller removes their names.
+
+    Requires an open transaction.
+    """
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, flags = flags | {InodeFlag.REMOVED:d}, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -179,7 +182,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 
 def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:
-    """Delete the inodes of the plain files in tallies, but not yet their names. Inside a group."""
+    """Delete the inodes of the plain files in tallies. Their names remain. Needs a transaction."""
     counters = db.counters
     small: list[Ino] = []
     for of in tallies:
@@ -197,7 +200,10 @@ def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:
 
 
 def remove_names(db: Database, within: Scope) -> None:
-    """Delete the dentries of a scope; reduce the size of a top that keeps some. Inside a group."""
+    """Delete the dentries of a scope, and reduce the size of tops that keep names.
+
+    Requires an open transaction.
+    """
     if within.until is None:
         sql = f"DELETE FROM dentries WHERE parent IN {_GIVEN}"
         db.counters.dentries -= db.run(sql, (json.dumps(within.parents),))
@@ -210,7 +216,7 @@ def remove_names(db: Database, within: Scope) -> None:
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
-    """Turn empty tops into ordinary orphans, because processes use them. Inside a group."""
+    """Turn empty tops into ordinary orphans, because processes use them. Needs a transaction."""
     db.inodes.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",
@@ -219,7 +225,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Turn inodes into orphans, because processes use them. Transaction: inside a group."""
+    """Turn inodes into orphans, because processes use them. Requires an open transaction."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -228,7 +234,7 @@ def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
-    """Delete the rows of inodes. Transaction: inside a group.
+    """Delete the rows of inodes. Requires an open transaction.
 
     Args:
         inos: inodes whose names, blocks, attributes and targets the caller deletes.
@@ -241,7 +247,7 @@ def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
 
 
 def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
-    """Delete all extended attributes of inodes that the caller deletes. Inside a group."""
+    """Delete all extended attributes of inodes that the caller deletes. Needs a transaction."""
     if inos:
         given = json.dumps(list(inos))
         if db.counters.xattr_bytes is not None:
@@ -250,7 +256,7 @@ def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
 
 
 def delete_targets(db: Database, inos: Collection[Ino]) -> None:
-    """Delete the targets of symbolic links that the caller deletes. Transaction: inside a group."""
+    """Delete the targets of symbolic links that the caller deletes. Needs a transaction."""
     if inos:
         db.run(f"DELETE FROM symlinks WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
 
@@ -259,7 +265,7 @@ def delete_targets(db: Database, inos: Collection[Ino]) -> None:
 
 
 def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
-    """Subtract removed names from the rows of hard_links. Transaction: inside a group.
+    """Subtract removed names from the rows of hard_links. Requires an open transaction.
 
     Args:
         lost: the number of removed names for each (inode, directory). ``lose_names`` updates nlink.
@@ -272,7 +278,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
 def lose_names(
     db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
-    """Reduce nlink of inodes that have other names, after ``drop_links``. Inside a group."""
+    """Reduce nlink of inodes that have other names, after ``drop_links``. Needs a transaction."""
     db.inodes.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
     single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
     db.inodes.run(
@@ -296,7 +302,7 @@ def lose_names(
 def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
     """Delete the block maps of deleted inodes; return the number of references to each block.
 
-    Transaction: inside a group.
+    Requires an open transaction.
     """
     given = json.dumps(list(inos))
     sql = f"SELECT block, count(*) FROM block_map WHERE ino IN {_GIVEN} GROUP BY block"
@@ -306,7 +312,7 @@ def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
 
 
 def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[BlockId]) -> list[Freed]:
-    """Subtract references to blocks; delete blocks without references. Transaction: inside a group.
+    """Subtract references to blocks; delete blocks without references. Needs a transaction.
 
     Args:
         named: number of references to subtract, by block.
@@ -375,7 +381,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
 
 
 def lock(db: Database, inos: Collection[Ino]) -> None:
-    """Set the flag LOCKED on inodes; no time changes. Transaction: inside a group."""
+    """Set the flag LOCKED on inodes; no time changes. Requires an open transaction."""
     locked = InodeFlag.LOCKED
     db.inodes.run(
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
@@ -384,7 +390,10 @@ def lock(db: Database, inos: Collection[Ino]) -> None:
 
 
 def note_locked_below(db: Database, directory: Ino) -> None:
-    """Set the flag HOLDS_LOCKED on a directory and all directories above it. Inside a group."""
+    """Set the flag HOLDS_LOCKED on a directory and all directories above it.
+
+    Requires an open transaction.
+    """
     for _ in range(DIRECTORY_DEPTH_MAX):
         row = inodes.get(db, directory)
         if row.flags & InodeFlag.HOLDS_LOCKED:

@@ -1,11 +1,11 @@
-"""Copies of complete trees, of the present or of the past: each statement copies many rows.
+"""Copies of complete trees, from the present or the past: each statement copies many rows.
 
 Owns: the temporary tables of a running copy, and the new rows.
 Does not know: cached blocks, the size of a slice, the later name of the copy.
-A copy is built below a top (see ``removed_trees``): until it has a name, it counts as a removed
-tree, and an interrupted copy is deleted like a removed tree.
-Keeps: at every commit the counters are correct, and the sizes and link counts in the copy, except
-nlink of the top.
+A copy is built below a top (see ``removed_trees``): until it has a name, it is treated as a
+removed tree, so an interrupted copy is deleted like a removed tree.
+Keeps: at every commit, the counters are correct, and so are the sizes and link counts in the copy,
+except nlink of the top.
 
     copied_names   the names of the current slice; place (from 1) determines the new inode number
     copied_links   inodes with several names: old and new number, number of copied names, first parent
@@ -50,7 +50,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Files that are copied without blocks: one is not uploaded, or they exceed the size of a slice.
+# Copy a file without its blocks if one of them is not uploaded, or if they exceed a slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -141,7 +141,7 @@ class CopiedSlice(NamedTuple):
 
     names: int
     left: list[SourceDirectory]  # directories that still have names to copy
-    names_below: int  # number of names in all of *directories*
+    names_below: int  # total number of names in *directories*
     directories: list[SourceDirectory]  # new directories whose names are not copied yet
     # (old, new) inode numbers of files that were copied without blocks.
     files: list[tuple[Ino, Ino]]
@@ -159,7 +159,7 @@ class _Sums(NamedTuple):
 
 
 def begin(db: Database) -> None:
-    """Create or empty the temporary tables. Transaction: inside a group."""
+    """Create or empty the temporary tables. Requires an open transaction."""
     for statement in _TABLES:
         db.all(statement)
     db.run("DELETE FROM temp.copied_names")
@@ -170,7 +170,7 @@ def begin(db: Database) -> None:
 def copy_inode(db: Database, origin: Origin, source: Attributes, now_ns: int) -> Ino:
     """Copy an inode with its attributes, but without entries and without blocks.
 
-    The copy has no name: a directory becomes a top, any other inode an orphan. Inside a group.
+    The copy has no name: a directory becomes a top, any other inode an orphan. Needs a transaction.
     """
     counters = db.counters
     new = counters.take_ino()
@@ -202,7 +202,7 @@ def copy_names(
     names_max: int,
     blocks_max: int,
 ) -> CopiedSlice:
-    """Copy one slice of names in directories, with their inodes. Transaction: inside a group.
+    """Copy one slice of names in directories, with their inodes. Requires an open transaction.
 
     Args:
         db: the database, after ``begin``.
@@ -309,7 +309,7 @@ def _sums(db: Database, before: int) -> _Sums:
         f" FROM temp.copied_names AS p WHERE {_IS_FIRST}",
         (before,),
     )
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     return _Sums._make(row)
 
 
@@ -359,12 +359,12 @@ def directories_in(db: Database, parent: Ino) -> int:
         f"SELECT count(*) FROM temp.copied_names WHERE parent = ? AND kind = {_DIRECTORY}",
         (parent,),
     )
-    assert row is not None, "a query of aggregates returns one row"
+    assert row is not None, "an aggregate query returns one row"
     return int(row[0])
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Set nlink and parent of a top or orphan before the caller names it. Inside a group."""
+    """Set nlink and parent of a top or orphan before the caller names it. Needs a transaction."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

@@ -3,7 +3,7 @@
 Owns: comparing names and inodes, detecting renames, and paths in both states.
 Does not know: points in time, the display of differences.
 Keeps: only the directories and inodes that the caller gives are compared; memory grows with them.
-Tasks: in a thread.
+Tasks: all calls block, so make them in a thread.
 
 A directory whose entries changed is itself a changed inode. So the entries of the changed
 directories are compared by name. A file that lost one name and has a new name was renamed. The
@@ -32,7 +32,7 @@ _CONTENT: Final = (
     "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
     " LEFT JOIN blocks b ON b.block = m.block WHERE m.ino = ? ORDER BY m.block_index"
 )
-_PIECE_ROWS: Final = 500  # rows that are compared without a pause: a millisecond
+_PIECE_ROWS: Final = 500  # number of rows compared before other tasks may run: 1 ms
 # The columns of the primary keys, of which the first is an inode number.
 _TABLES: Final = {
     "inodes": "ino",
@@ -90,11 +90,11 @@ class TreeDiff:
         self._after = _State(after)
 
     def differences(self, changed: Collection[Ino]) -> Iterator[Difference]:
-        """Yield the differences, in no order; as ``steps`` without its pauses."""
+        """Yield the differences in no particular order, like ``steps`` but without pauses."""
         return (one for one in self.steps(changed) if one is not None)
 
     def steps(self, changed: Collection[Ino]) -> Iterator[Difference | None]:
-        """Yield the differences, in no order, and None after each short piece of work.
+        """Yield the differences in no particular order, and None after each short piece of work.
 
         Args:
             changed: every inode whose rows may differ, and every directory whose entries may.
@@ -140,7 +140,7 @@ class TreeDiff:
                     removed[directory, old.name] = old.ino
                 if new is not None and old != new:
                     added[directory, new.name] = new.ino
-        # Of names with the same hash, one may have got the cookie of another.
+        # If several names have the same hash, a name may now have the former cookie of another.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
 
@@ -218,7 +218,7 @@ class TreeDiff:
 
     def _is_content_changed(self, former: Attributes, found: Attributes) -> bool:
         if stat.S_ISDIR(found.mode):
-            return False  # the changed entries of a directory have differences of their own
+            return False  # changed entries of a directory are separate differences
         if (former.size_bytes, former.mtime_ns) != (found.size_bytes, found.mtime_ns):
             return True
         if stat.S_ISLNK(found.mode):
@@ -241,7 +241,7 @@ def _by_inode(names: dict[_Name, Ino]) -> dict[Ino, list[_Name]]:
 class _Row(NamedTuple):
     """One name of a directory."""
 
-    cookie: int  # gives the order
+    cookie: int  # the key by which the entries are sorted
     name: bytes
     ino: Ino
 

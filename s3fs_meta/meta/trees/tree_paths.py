@@ -2,8 +2,8 @@
 
 Owns: following parents up to the root; the paths that recorded changes concern.
 Does not know: the caller, the upload of changes, the time of a state.
-Tasks: in a thread. The name of an inode is found by a scan of its parent directory, because no index
-maps inodes to names.
+Tasks: calls block, so make them in a thread. The name of an inode is found by a scan of its parent
+directory, because no index maps inodes to names.
 """
 
 from collections.abc import Iterable, Iterator

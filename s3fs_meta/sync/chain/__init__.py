@@ -3,7 +3,7 @@
 link            a position in the chain: a txg, and the hash of its changelog
 head            the image that the lease names; a restore begins with it
 level           several changelogs merged into one object, so that a restore reads fewer objects
-abandoned txgs  the unreadable last txgs of the chain, which fsck skips with a higher txg number
+abandoned txgs  unreadable txgs at the end of the chain, whose numbers fsck skips
 
 Start at ``chain``. ``replay`` applies links to a database, ``levels`` finds and makes levels,
 ``chain_watch`` detects that the bucket lost the last link.

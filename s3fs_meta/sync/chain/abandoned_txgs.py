@@ -1,10 +1,11 @@
-"""Abandoning the unreadable last txgs of the chain, or publishing the local state in their place.
+"""Abandoning unreadable txgs at the end of the chain, or publishing the local state instead.
 
 Owns: the txg number after which the chain continues, the permission to abandon txgs, the report
 about abandoned txgs, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
-Keeps: no object is overwritten or deleted. The chain continues after every txg that a name in the
-bucket may have, with a fence record that names the last valid txg, then a changelog of kind IMAGE.
+Keeps: no object is overwritten or deleted. The chain continues with a higher txg than
+any key in the bucket may contain: first a fence record that refers to the last valid txg, then a
+changelog of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -50,7 +51,7 @@ class Mend:
     end_at: Txg | None = None
     # True: the user chose an earlier end of the chain, so txgs of other hosts are also abandoned.
     anything: bool = False
-    # True: publish the local state if the bucket lacks the last txg of this host
+    # True: publish the local state if the last txg of this host is missing in the bucket
     publish_local: bool = False
 
 
@@ -67,7 +68,7 @@ NOTHING: Final = Behind(Txg(0), 0)
 
 
 def want(db: Database, why: str) -> None:
-    """Record that the next txg must be an image. Transaction: inside a group."""
+    """Record that the next txg must be an image. Requires an open transaction."""
     local_state.put(db, _ROW, why)
 
 
@@ -77,22 +78,22 @@ def wanted(db: Database) -> str | None:
 
 
 def want_after(db: Database, noticed: OlderBucketError) -> None:
-    """Record that the bucket was reset to an older copy. Transaction: inside a group."""
+    """Record that the bucket was reset to an older copy. Requires an open transaction."""
     want(db, put_back(noticed.message))
 
 
 def put_back(why: str) -> str:
-    """Return the reason text for an image that replaces changelogs which the bucket lost."""
+    """Return the reason text for an image that replaces changelogs that the bucket lost."""
     return f"{_PUT_BACK}: {why}"
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason comes from ``put_back``, so that packs may also be missing."""
+    """Return whether a reason comes from ``put_back``; if so, packs may also be missing."""
     return why.startswith(_PUT_BACK)
 
 
 def done(db: Database) -> None:
-    """Record that the last txg is an image. Transaction: inside a group."""
+    """Record that the last txg is an image. Requires an open transaction."""
     local_state.delete(db, _ROW)
 
 

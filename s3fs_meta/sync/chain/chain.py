@@ -2,7 +2,7 @@
 
 Owns: the definition of a link, the row with the link of the local database, reading the chain.
 Does not know: how a changelog is applied to rows, which host may append.
-Keeps: a changelog continues the chain only if it records the hash of the previous link.
+Keeps: a changelog is a part of the chain only if it records the hash of the previous link.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -73,7 +73,7 @@ def encode_link(link: Link) -> str:
 
 
 def recorded(db: Database) -> Link | None:
-    """Return the link of a database's state, None if the link is unknown."""
+    """Return the position of a database in the chain, None if it is unknown."""
     text = local_state.get(db, _ROW)
     if text is not None:
         fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
@@ -88,18 +88,18 @@ def recorded(db: Database) -> Link | None:
 
 
 def record(db: Database, link: Link) -> None:
-    """Record the link of the state in a database. Transaction: inside a group."""
+    """Record the position of a database in the chain. Requires an open transaction."""
     local_state.put(db, _ROW, encode_link(link))
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record the link of a database's state, and that this host wrote it. Inside a group."""
+    """Record the position of a database in the chain, and that this host wrote it. In a group."""
     record(db, link)
     note_own(db, link.txg)
 
 
 def note_own(db: Database, txg: Txg) -> None:
-    """Record the last txg that this host wrote itself. Transaction: inside a group."""
+    """Record the last txg that this host wrote itself. Requires an open transaction."""
     local_state.put(db, _OWN, str(txg))
 
 
@@ -112,8 +112,8 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A restored database, or a database from an earlier program, lacks this record. This host may have
-    written all txgs in such a database, so the last of them is returned.
+    A restored database has no such record, and neither has a database from an earlier program. This
+    host may have written all txgs in such a database, so the last txg is returned.
     """
     noted = noted_own(db)
     if noted is not None:
@@ -128,7 +128,7 @@ def wanted_floor(db: Database, link: Link) -> Txg:
 
 
 def want_floor(db: Database, floor: Txg) -> None:
-    """Record the retention floor for the next changelog. Transaction: inside a group."""
+    """Record the retention floor for the next changelog. Requires an open transaction."""
     local_state.put(db, _FLOOR, str(floor))
 
 
@@ -142,7 +142,7 @@ async def numbers_from(
     Args:
         store: the bucket.
         keyring: the keys of the filesystem.
-        first: a txg that the chain has reached, or the txg after it.
+        first: a txg that the chain has reached, or the txg after such a txg.
         count_max: stop after this number of txgs; None: list all.
     """
     found = await listed_from(store, first, count_max)
@@ -194,7 +194,7 @@ async def fetch_next(
 
     Raises:
         ObjectMissingError: this changelog does not exist.
-        FormatError: the changelog is damaged, or its previous hash is not that of the link.
+        FormatError: the changelog is damaged, or records another previous hash than the link has.
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
@@ -213,7 +213,7 @@ async def fetch_next(
 async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Txg:
     """Return the retention floor at the end of the chain, NO_FLOOR if its end cannot be read.
 
-    Changelogs before the floor may be deleted. The changelogs that kept points need stay, so an
+    Changelogs before the floor may be deleted, except the changelogs that kept points need. So an
     earlier changelog may exist although a later changelog is deleted.
 
     Args:
@@ -294,7 +294,7 @@ async def _is_followed(
 async def link_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> Link:
-    """Return the link of an image.
+    """Return the link of an image, which is its position in the chain.
 
     If the changelog of the image's txg is damaged or missing, the hash comes from the manifest or
     from the next changelog.
@@ -320,10 +320,10 @@ async def _link_of_image_alone(
 ) -> Link:
     """Return the link of an image whose changelog cannot be read.
 
-    A manifest contains the hash of its own changelog. If that changelog is of kind IMAGE, the
-    manifest contains the hash of the previous changelog instead. In the second case only the next
-    changelog contains the wanted hash. If no next changelog exists, the hash of the changelog
-    before the image is used, because the next writer takes the hash from its rows.
+    A manifest contains the hash of its own changelog. But if that changelog is of kind IMAGE, the
+    manifest contains the hash of the previous changelog, and only the next changelog contains the
+    wanted hash. If no next changelog exists, the hash of the changelog before the image is used,
+    because the next writer takes the hash from its rows.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR

@@ -3,7 +3,7 @@
 If the bucket of a running writer is replaced by an older copy, the last changelogs are lost. A
 changelog that the writer appends afterwards has no predecessor, so no host could restore it.
 
-Owns: reading and comparing the end of the changelog. Does not know: the reaction to its loss.
+Owns: reading and comparing the end of the changelog. Does not know: the reaction to a loss.
 Tasks: the shipper's task, under its lock; any task may call ``require``.
 """
 
@@ -41,7 +41,7 @@ class ChainWatch:
         self._tail = _Tail(link, start, data[start:])
 
     async def require(self, link: Link) -> None:
-        """Raise OlderBucketError if the bucket lacks the changelog of a link.
+        """Raise OlderBucketError if the changelog of a link is missing in the bucket.
 
         Raises:
             OlderBucketError: two requests found the changelog missing or replaced.

@@ -26,12 +26,12 @@ def recorded(db: Database, row: str) -> Head | None:
 
 
 def note_attempt(db: Database, head: Head) -> None:
-    """Record that *head* is about to be published. Transaction: inside a group."""
+    """Record that *head* is about to be published. Requires an open transaction."""
     local_state.put(db, "attempt", lease_codec.encode_head(head))
 
 
 def confirm(db: Database, head: Head, *, changed: bool) -> None:
-    """Record that the lease names *head*. Transaction: inside a group."""
+    """Record that *head* is now the head in the lease. Requires an open transaction."""
     local_state.put(db, "head", lease_codec.encode_head(head))
     local_state.delete(db, "attempt")
     local_state.delete(db, "image_wanted")
@@ -39,7 +39,7 @@ def confirm(db: Database, head: Head, *, changed: bool) -> None:
 
 
 def want_image(db: Database) -> None:
-    """Record that only an image can ship a change. Transaction: inside a group."""
+    """Record that only an image can ship a change. Requires an open transaction."""
     local_state.put(db, "image_wanted", "1")
 
 

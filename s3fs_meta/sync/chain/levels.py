@@ -3,7 +3,7 @@
 Owns: which level object a replay applies next; merging a run of objects into one.
 Does not know: rows, when a level is made.
 Keeps: a level object is used only if the link before it and its last link are in the chain. Level
-objects are optional: if one cannot be used, its changelogs are used instead.
+objects are optional: if a level object cannot be used, its changelogs are used instead.
 Design: docs/design/durability.md, "Levels".
 """
 
@@ -107,10 +107,10 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 
 
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
-    """Return the latest txg at which an authentic level object ends, at least *txg*.
+    """Return *txg*, or the latest later txg at which an authentic level object ends.
 
-    The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, with
-    one request, because higher levels are made from level 1.
+    The returned txg was in the chain, even if its changelog is lost. One request lists only level
+    1, because higher levels are made from level 1.
     """
     # First txg of the level 1 object that would contain the txg after *txg*.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
@@ -127,10 +127,10 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
 async def last_authentic(
     store: ObjectStore, keyring: Keyring, txg: Txg, levels: Iterable[names.Name]
 ) -> Txg:
-    """Return the latest txg at which an authentic object of *levels* ends, at least *txg*.
+    """Return *txg*, or the latest later txg at which an authentic object of *levels* ends.
 
     A level object beyond the last changelog shows that changelogs are lost. But any user of the
-    bucket can create a level object's key, so the key counts only if this filesystem wrote the
+    bucket can create an object with such a key, so a key is used only if this filesystem wrote the
     object. Without level objects beyond the last changelog, no request is sent.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
@@ -211,7 +211,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # the changelogs may be lost, because the level object replaces them
+        return  # a lost changelog is not an error, because the level object replaces it
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         raise FormatError(level.key, f"changelog {level.last + 1} does not follow the level object")
 
@@ -268,7 +268,7 @@ def piece_of_changelog(fetched: FetchedChangelog) -> MergeInput:
     """
     changelog = fetched.changelog
     if changelog.kind is Kind.IMAGE or changelog.parts:
-        raise NotMergedError(f"changelog {changelog.txg}")
+        raise NotMergedError(f"changelog {changelog.txg} is an image or too large")
     return MergeInput(
         changelog.txg,
         fetched.link,
@@ -329,7 +329,7 @@ def merge(
         section=_section([piece.section for piece in pieces]),
     )
     if max(len(made.packs), len(made.forgotten)) > CHANGELOG_PACKS_MAX:
-        raise NotMergedError("the merged level object would name too many packs")
+        raise NotMergedError("the merged level object would list too many packs")
     if (
         size_of(made.section) > section_bytes_max
         or len(made.section.locations) > CHANGELOG_LOCATIONS_MAX

@@ -1,10 +1,10 @@
-"""The txgs in object keys, and a check which of these txgs the chain can have reached.
+"""The txgs in object keys, and a check of which of these txgs the chain can have reached.
 
 Owns: the rule that a key far beyond the chain is foreign, the listing of keys.
 Does not know: links, rows.
 Keeps: a name alone proves nothing, because any user of the bucket can create objects. So a txg
-beyond a gap in the numbers counts only if an object with a txg beyond the gap verifies with the
-keys of this filesystem. Objects that do not count are ignored and never changed.
+beyond a gap in the numbers is accepted only if an object with a txg beyond the gap verifies with
+the keys of this filesystem. Other objects beyond the gap are ignored and never changed.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -46,7 +46,7 @@ def txg_of(key: ObjectKey) -> Txg:
 
 
 async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
-    """Return the latest txg in the name of any metadata object, at least *known*."""
+    """Return *known*, or the latest later txg in the names of accepted metadata objects."""
     found: list[Name] = []
     for prefix in _PREFIXES:
         async with aclosing(store.list(prefix)) as listing:

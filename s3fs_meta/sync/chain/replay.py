@@ -1,9 +1,9 @@
 """Replay: applying changelogs and level objects to a database, in the order of the chain.
 
-Owns: the order *fetch, verify, apply, record the link* for one txg after another; refusing a
-changelog that is missing, is damaged, or does not fit the database.
+Owns: the order *fetch, verify, apply, record the link* for one txg after another; the errors for a
+changelog that is missing or damaged, or does not fit the database.
 Does not know: rows (``meta.replica``), why the database needs later txgs.
-Tasks: one task per database; no other task uses the database meanwhile.
+Tasks: one task per database; no other task uses the database during a replay.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ class Replayer:
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Find the last txg to apply, and the level objects before it, without a long listing."""
+        """Return the last txg to apply and the level objects before it, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -160,7 +160,7 @@ class Replayer:
                     await levels.require_end(self._store, self._keyring, self._uuid, level)
             except (FormatError, ObjectMissingError) as exc:
                 self.notices.append(f"changelogs are used instead of the level object {key}: {exc}")
-                _log.warning("cannot use the level object %s, using its changelogs: %s", key, exc)
+                _log.warning("using changelogs instead of the level object %s: %s", key, exc)
                 name = level_codec.parse_key(key)
                 assert name is not None, "the key is the name of a level object"
                 way.ends[link.next_txg].remove(name[1])

@@ -1,8 +1,8 @@
 """The content of a cut: a consistent snapshot of the filesystem, to be shipped as a txg.
 
-Owns: the values that the shipper passes to the imager; the locations that a changelog lists, from
-the rows of a cut and from later uploads. Does not know: how a cut is made, how rows and uploads
-were collected, the chain.
+Owns: the values that the shipper passes to the imager; collecting the locations that a changelog
+lists from the rows of a cut and from later uploads. Does not know: how a cut is made, how rows and
+uploads were collected, the chain.
 """
 
 from typing import Final, NamedTuple
@@ -27,11 +27,11 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # the oldest retained txg
-    snapshot: Snapshot | None  # None without a WAL, where only the writer's connection can read
+    snapshot: Snapshot | None  # None without a WAL, because then no second connection can read
 
 
 class Shipped(NamedTuple):
-    """A shipped txg with its open snapshot, of which the receiver makes an image."""
+    """A shipped txg with its open snapshot, from which an image is made."""
 
     link: Link
     cut: Cut
@@ -48,7 +48,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
     """Return the locations of the blocks that a changelog lists.
 
     Raises:
-        MetadataError: a block is in no pack, but not recorded as lost.
+        MetadataError: a block is in no pack and is not recorded as lost.
     """
     found: dict[BlockId, Location] = {}
     for row in news.blocks:
@@ -69,9 +69,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
         elif row.block in cut.lost:
             found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
         else:
-            raise MetadataError(
-                f"block {row.block} belongs to a txg and has no location in a pack", 0
-            )
+            raise MetadataError(f"block {row.block} is in a txg but has no location in a pack", 0)
     return tuple(found.values())
 
 
@@ -86,8 +84,8 @@ def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[Pac
         if news_row.object_key is None:
             forgotten.append(news_row.pack)
         else:
-            assert news_row.object_bytes is not None, "a row must have all of its columns"
-            assert news_row.state is not None, "a row must have all of its columns"
+            assert news_row.object_bytes is not None, "the row of a pack has a size"
+            assert news_row.state is not None, "the row of a pack has a state"
             notes[news_row.pack] = PackNote(
                 news_row.pack,
                 ObjectKey(news_row.object_key),

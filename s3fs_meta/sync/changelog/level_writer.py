@@ -2,8 +2,8 @@
 
 Owns: finding missing level objects, and the order in which they are created.
 Does not know: how changelogs are merged (``levels``).
-Keeps: only confirmed txgs are merged. A run that cannot be merged gets no level object, because a
-restore can use its changelogs.
+Keeps: only confirmed txgs are merged. For a run that cannot be merged, no level object is made,
+because a restore can use its changelogs.
 Tasks: ``run`` is one background task.
 Design: docs/design/durability.md, "Levels".
 """
@@ -45,7 +45,7 @@ class Leveler:
         hook: Hook,
         read: Callable[[FetchedChangelog], Awaitable[None]],
     ) -> None:
-        """Prepare to merge; *read* is called with each changelog that was read."""
+        """Prepare to merge; *read* is called with each changelog that a merge reads."""
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
@@ -86,7 +86,7 @@ class Leveler:
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
                 if (level, last) not in known and not await self._make(level, Txg(last)):
-                    break  # a higher level is merged from this level object
+                    break  # the higher levels need this level object
             self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:

@@ -1,4 +1,4 @@
-"""Merging recorded, unshipped changes, so that an outage leaves few records.
+"""Merging recorded changes that are not yet shipped, so that few records exist after an outage.
 
 Owns: when records are merged; no request waits for a merge. Does not know: the content of a
 changeset, the store.
@@ -29,7 +29,7 @@ class Condenser:
         Args:
             db: the database of the mount.
             recorder: records the changes of *db*.
-            frozen_seq: returns the number of the last record that belongs to a cut txg.
+            frozen_seq: returns the number of the last record that is in a cut txg.
         """
         self._db = db
         self._recorder = recorder
@@ -43,7 +43,7 @@ class Condenser:
                 pass
 
     async def condense(self, *, records_min: int = CONDENSED_RECORDS_MIN) -> bool:
-        """Merge *records_min* or more small records; return False if there is no such run."""
+        """Merge a run of at least *records_min* small records; return False if there is none."""
         run = self._recorder.small_run(self._frozen_seq(), records_min=records_min)
         if run is None:
             return False
@@ -51,7 +51,7 @@ class Condenser:
         self._db.commit()
         merged = await self._merge(first, last)
         if merged is None or merged.last_seq != last or first <= self._frozen_seq():
-            return False  # the records were shipped meanwhile, or a cut includes them
+            return False  # the merge took too long: the records were shipped or cut
         self._db.begin_local()
         self._recorder.replace_run(first, last, merged.changeset)
         return True

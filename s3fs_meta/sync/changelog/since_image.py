@@ -9,7 +9,7 @@ from s3fs_meta.limits import NEWS_BYTES_MIN
 
 
 class SinceImage:
-    """Counts the changelogs that a restore replays after the last image."""
+    """Tracks the changelogs that a restore must replay after the last image."""
 
     def __init__(self) -> None:
         self.bytes = 0  # stored bytes of all changelogs and parts since the last image
@@ -21,7 +21,7 @@ class SinceImage:
         self.bytes += stored_bytes
 
     def note_news(self) -> None:
-        """Record that a txg changes more than block locations."""
+        """Record that a txg after the last image changes more than block locations."""
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:

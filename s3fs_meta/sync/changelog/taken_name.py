@@ -1,7 +1,7 @@
-"""Handling an object that already has the key of this writer's next changelog.
+"""The reaction to an object that already has the key of this writer's next changelog.
 
 Owns: the decision whether another writer wrote the object. Does not know: how images are made.
-Keeps: the object is never changed. The attempted txg counts as this host's last txg, with an
+Keeps: the object is never changed. The attempted txg becomes this host's last txg, with an
 unreadable changelog, as in a mount after such damage. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 async def step_over(volume: Volume, durability: Durability, txg: Txg, data: bytes) -> NoReturn:
-    """Handle a foreign object with the key of an attempted txg, while this host holds the lease.
+    """Skip a txg whose key in the bucket is taken by a foreign object; this host has the lease.
 
     Args:
         volume: the volume of the writer.
@@ -43,7 +43,7 @@ async def step_over(volume: Volume, durability: Durability, txg: Txg, data: byte
     try:
         await names.require_authentic(volume.store, volume.keyring, key)
     except ObjectMissingError:
-        what = f"{key} existed when this host appended it, and is missing now"
+        what = f"{key} existed when this host tried to append it, and is missing now"
     except FormatError as exc:
         what = f"{key} is taken by an object that this filesystem did not write ({exc.what})"
     else:

@@ -3,8 +3,8 @@
 Owns: the steps of one txg from its cut to its confirmation, and the time of the next txg.
 Does not know: FUSE, how images are made from a cut, how blocks are uploaded.
 Keeps: a changelog refers only to blocks in the store; its bytes are synced on this host before
-they are sent and never change; a txg counts as shipped only if this host still holds the lease after
-the append.
+they are sent and never change; a txg is confirmed only if this host still holds the lease after the
+append.
 Tasks: ``run`` is one background task; any task may call ``ship``. One txg is shipped at a time.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -66,10 +66,10 @@ _T = TypeVar("_T")
 
 
 class _ImageWait(NamedTuple):
-    """The upload of an image's blocks while its snapshot is open."""
+    """An upload of an image's blocks that runs while its snapshot is open."""
 
     scope: trio.CancelScope
-    wal_bytes_max: int  # bytes in the WAL at which the upload is abandoned
+    wal_bytes_max: int  # size of the WAL at which the upload is abandoned
 
 
 class Shipper:
@@ -113,7 +113,7 @@ class Shipper:
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
         self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
-        self._image_wait: _ImageWait | None = None  # set while an image waits for its blocks
+        self._image_wait: _ImageWait | None = None  # set during the upload of an image's blocks
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
@@ -125,7 +125,7 @@ class Shipper:
 
     @property
     def oldest_ns(self) -> int:
-        """Return the time of the oldest change that the bucket lacks; 0 if it lacks no change."""
+        """Return the time of the oldest change that is not in the bucket; 0 if all changes are."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
     # --- schedule txgs -------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Shipper:
         return self._position.link if published else link
 
     async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
-        """Ship as ``ship`` does, but raise OlderBucketError if the next txg must be an image."""
+        """Ship all changes; unlike ``ship``, raise OlderBucketError if an image is needed first."""
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
@@ -197,11 +197,11 @@ class Shipper:
     async def ship_for_image(self, progress: Progress) -> Shipped:
         """Ship a txg even if nothing changed; return the txg with its open snapshot, for an image.
 
-        The WAL only grows while a snapshot is open, so the caller must run ``ship_blocks`` first. If
-        the upload of blocks that were written meanwhile takes too long, no image is made.
+        The WAL grows as long as a snapshot is open, so the caller must run ``ship_blocks`` first.
+        If uploading the blocks that were written since then takes too long, no image is made.
 
         Raises:
-            As ``ship``; also StoreUnavailableError if the WAL grew too much.
+            The same errors as ``ship``; also StoreUnavailableError if the WAL grew too much.
         """
         async with self._lock:
             with self._fencing():
@@ -228,7 +228,7 @@ class Shipper:
             progress: called with the state of the upload.
 
         Raises:
-            As ``ship``.
+            The same errors as ``ship``.
         """
         async with self._lock:
             with self._fencing():
@@ -252,7 +252,7 @@ class Shipper:
                 return self._position.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
-        """Publish an image if the bucket lost the last changelog. Raises as ``ship``."""
+        """Publish an image if the bucket lost the last changelog. Same errors as ``ship``."""
         try:
             with self._fencing():
                 await self._require_end()
@@ -260,13 +260,13 @@ class Shipper:
             await self.ship(progress)
 
     async def require_hold(self) -> None:
-        """Check that this host still holds the lease. Raises as ``ship``."""
+        """Check that this host still holds the lease. Same errors as ``ship``."""
         with self._fencing():
             await self._require_lease()
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Raise if the mount is fenced or degraded; turn read-only if the lease is lost meanwhile."""
+        """Raise if the mount is fenced or degraded; stop writing if the context loses the lease."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -280,7 +280,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether recorded changes, changes of packs, or a higher floor are unshipped."""
+        """Return whether recorded changes, pack changes or a higher floor are still unshipped."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -292,7 +292,7 @@ class Shipper:
 
         Raises:
             FencedError, ReadOnlyStateError: this mount can no longer ship.
-            StoreUnavailableError: shipping takes longer than *timeout_s*; it continues.
+            StoreUnavailableError: shipping was not finished after *timeout_s*; it continues.
         """
         self._db.commit()
         if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
@@ -427,10 +427,10 @@ class Shipper:
         )
 
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
-        """Begin a new time span if the last txg has a later time than this cut (a wrong clock).
+        """Begin a new time span if a wrong clock gave the last txg a later time than this cut.
 
         A time span begins only with an image, because no level object spans an image. It begins
-        only while the store's clock agrees with this host's clock.
+        only if the clocks of the store and of this host agree.
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
@@ -438,7 +438,7 @@ class Shipper:
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """Call ``_describe`` with a new snapshot, which still contains the records of the cut."""
+        """Call ``_describe`` with a new snapshot, which contains all records of the cut."""
         if not self._db.pragmas.is_wal:
             return await self._describe(frozen, news)
         view = frozen._replace(snapshot=self._db.open_snapshot())

@@ -3,9 +3,9 @@
 Owns: when to poll for the next txg, the order *apply on a second connection, switch, drop removed
 blocks*, and when to restore because changelogs alone do not reach the newest txg.
 Does not know: FUSE, leases, rows.
-Keeps: no request gets an answer that mixes two txgs. A second connection commits a txg, in a
-thread, while the mount's own connection still reads the previous txg. Then the mount's connection
-switches in one slice of the event loop.
+Keeps: no answer to a request mixes two txgs. A second connection commits a txg, in a thread, while
+the mount's own connection still reads the previous txg. Then the mount's connection switches in one
+slice of the event loop.
 Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
 use the second connection.
 Design: docs/design/concurrency.md, "A follower turns".
@@ -72,9 +72,9 @@ class Follower:
             volume: a filesystem opened to follow.
             cache: the mount's block cache.
             kernel: drops the cached answers that a txg changes.
-            clock: gives the times that ``status`` shows.
+            clock: the clock for the times that ``status`` shows.
             interval_s: the time between two polls for the next txg.
-            degrade: called with the reason when the mount cannot show any txg.
+            degrade: called with the reason if the mount can no longer show any txg.
         """
         self._volume = volume
         self._db = volume.db
@@ -88,7 +88,7 @@ class Follower:
         self._touched: Touched | None = None
         self._turn = trio.Lock()
         self._ended = trio.Event()
-        self._missed = 0  # polls since the last listing that found no new txg
+        self._missed = 0  # polls without a new txg since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
         # why the follower shows local state alone; "" if the bucket answers
@@ -161,8 +161,8 @@ class Follower:
         """Show the newest txg of the bucket; the caller must be ``poll_once`` or inside ``paused``.
 
         Args:
-            must_list: list the changelogs if the next changelog is missing: garbage collection may
-                have deleted it, while later changelogs exist.
+            must_list: list the changelogs if the next changelog is missing, because garbage
+                collection may have deleted it although later changelogs exist.
 
         Raises:
             S3fsError: a txg is unavailable; the mount shows the complete state of the txg before
@@ -192,7 +192,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise if the bucket lacks the shown txg, or has later txgs but not the next txg."""
+        """Raise if the shown txg is missing in the bucket, or later txgs exist but not the next."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0
@@ -228,16 +228,17 @@ class Follower:
             self._touched = None
 
     async def _begin_anew(self, why: str, image: ManifestRef | None) -> None:
-        """Restore the newest txg into a second database, and show that database instead.
+        """Restore the newest txg into a second database, and switch to that database.
 
         Raises:
-            StoreError, CorruptionError: the newest txg is unavailable. A retry waits FOLLOW_ANEW_S.
+            StoreError, CorruptionError: the newest txg is unavailable. The next restore is tried
+                after FOLLOW_ANEW_S.
         """
         if trio.current_time() < self._anew_not_before_s:
             raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
         self._anew_not_before_s = trio.current_time() + FOLLOW_ANEW_S
         _log.warning(
-            "restoring the newest txg from an image, showing txg %d meanwhile: %s",
+            "restoring the newest txg from an image, and showing txg %d until then: %s",
             self.link.txg,
             why,
         )
@@ -262,7 +263,7 @@ class Follower:
         _log.info("restored the newest txg, showing txg %d", link.txg)
 
     def _exchange(self, path: Path, link: Link) -> S3fsError | None:
-        """Switch to another database; if this fails, keep the current database and return the error.
+        """Switch to another database; on failure keep the current database and return the error.
 
         If the current database cannot be opened again, the mount is degraded.
         """
@@ -272,7 +273,7 @@ class Follower:
         except S3fsError as exc:
             failure = exc
             if self._db.is_closed:
-                why = "the local database was lost while a restored one replaced it"
+                why = "the local database was lost while a restored database replaced it"
                 self._degrade(f"{why}: {exc}; unmount, and mount again")
                 raise
         shown = link if failure is None else chain.recorded(self._db)
@@ -294,7 +295,7 @@ class Follower:
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:
-    """Return the changes of the txg that was applied last. Blocking."""
+    """Return the changes that the last applied txg made. Blocking."""
     if touched is None:
         return None
     names = touched.names

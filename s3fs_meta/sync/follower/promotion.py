@@ -4,9 +4,9 @@ Owns: the order *check the lease, catch up, take the lease, append the fence rec
 totals that no changelog contains*.
 Does not know: how a session becomes a writer's session, FUSE.
 Tasks: one promotion at a time, while the follower is paused. Until the promotion ends, the mount
-answers from the last txg that it showed. After a crash with the lease taken, the next mount or
-promotion on this host gets the lease at once. If the fence record was appended before the crash,
-it also continues from the fence record.
+answers from the last txg that it showed. If a promotion crashes after it took the lease, the next
+mount or promotion on this host takes the lease at once. If the fence record was already appended,
+the next mount or promotion continues from that record.
 """
 
 import trio
@@ -80,7 +80,7 @@ async def take_over(
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that a writer maintains. Takes 1 s per ten million blocks."""
+    """Recount the totals that a writer maintains, which takes 1 s per ten million blocks."""
     db.begin_local()
     replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))

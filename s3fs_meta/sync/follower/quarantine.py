@@ -1,12 +1,12 @@
 """Quarantining cached blocks of a follower that may be last copies, before the cache is dropped.
 
 Owns: a directory ``kept-…`` with the quarantined block files and their rows. Does not know: which
-blocks are last copies (``sync.last_copies``), what happens after the quarantine. For example, a
-follower restores the newest txg after another host's fsck replaced unreadable content with holes.
-Cached blocks of damaged packs may then be the last copies of that content. The block files get a
-second name, because readers of the current txg still use the first name.
-Keeps: a quarantine directory with a database durably has all of its block files. A crash before the
-database is complete leaves block files without a database, and the cache unchanged.
+blocks are last copies (``sync.last_copies``), what happens after the quarantine.
+Example: another host's fsck replaces unreadable content with holes, and the follower then restores
+the newest txg. Cached blocks of damaged packs may be the last copies of that content. The block
+files get a second name, because readers of the current txg still use the first name.
+Keeps: if a quarantine directory has a database, all of its block files are durable. A crash before
+the database is complete leaves block files without a database, and does not change the cache.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -47,7 +47,7 @@ async def quarantine(
         applier: the follower's second connection, with the rows of the cached blocks.
         restored: the database that replaces the current one.
         cache: the cache of the mount, which is not changed.
-        clock: gives the time in the name of the quarantine directory.
+        clock: the clock for the time in the name of the quarantine directory.
 
     Raises:
         NoSpaceLeftError, DatabaseError: the disk is full or failed; nothing was quarantined.
@@ -60,15 +60,15 @@ async def quarantine(
     with cache.disk.holding(copy, applier.size_bytes):
         await trio.to_thread.run_sync(_fill, state_dir, applier, last, copy, kept)
     _log.warning(
-        "%d cached blocks were quarantined in %s: the bucket has lost or damaged their packs, so"
-        " these may be the last copies; s3fs-meta recover-state --everything reads them",
+        "%d cached blocks were quarantined in %s: their packs are lost or damaged in the bucket,"
+        " so these may be the last copies; s3fs-meta recover-state --everything reads them",
         len(last),
         kept,
     )
 
 
 def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[BlockId]:
-    # opening the database read-only would leave a WAL file
+    # Open the database for writing, because opening it read-only would leave a WAL file.
     newest = Database.open(restored, applier.pragmas)
     try:
         return last_copies.among(applier, newest, held)
@@ -92,14 +92,14 @@ def _fill(
         image_copy.remove(copy)
         shutil.rmtree(kept, ignore_errors=True)
         if isinstance(exc, OSError):
-            raise DatabaseError(  # noqa: ASYNC104 - no cancellation
+            raise DatabaseError(  # noqa: ASYNC104 - an OSError is no cancellation
                 f"cannot quarantine cached blocks in {str(kept)!r}: {exc.strerror}"
             ) from exc
         raise
 
 
 def _copy_rows(applier: Database, last: Sequence[BlockId], copy: Path) -> None:
-    """Copy the database durably, with only those rows that belong to the cached blocks *last*."""
+    """Copy the database durably; of the rows of cached blocks, keep only the rows of *last*."""
     image_copy.remove(copy)
     snapshot = applier.open_snapshot()
     try:

@@ -38,9 +38,9 @@ async def changed_between(
         changelogs_max: the number of changelogs to read.
 
     Returns:
-        None if the changes of a txg are unknown, if there are more than *changes_max*, or if the
-        index lacks more than *changelogs_max* txgs. So it lacks all txgs between a kept point and
-        the retention floor.
+        None if the changes of a txg are unknown, if more than *changes_max* inodes changed, or if
+        the index lacks more than *changelogs_max* txgs. For example, it lacks the txgs between a
+        kept point and the retention floor.
 
     Raises:
         StoreError: the bucket cannot be read.

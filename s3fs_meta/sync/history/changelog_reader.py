@@ -2,9 +2,9 @@
 
 Owns: requests in parallel, and a cache of the changes that were read last.
 Does not know: the meaning of the changes.
-Keeps: a changelog is used only if its content is authentic under its key, and if fsck has not
-abandoned it. The reader knows this after it has read the fence record after the changelog. The hash
-of the changelog is not compared with the hash in the next changelog, which callers may not read.
+Keeps: a changelog is used only if its content is authentic under its key and fsck has not abandoned
+it. The reader knows abandoned changelogs once it has read the fence record after them. Hashes are
+not compared, because callers may not read the next changelog, which contains the hash.
 """
 
 import contextlib
@@ -67,9 +67,11 @@ class ChangelogReader:
         """Call a function with the changeset of each section of some txgs.
 
         Args:
-            txgs: all changelogs are requested at the same time. A caller that reads backwards in
-                time gets no abandoned txg, because it has already read the fence record.
-            function: called in a thread with a changeset, and whether it is the only one of the txg.
+            txgs: the numbers of the changelogs, which are all requested at the same time. A caller
+                that reads backwards in time gets no abandoned txg, because it has already read the
+                fence record.
+            function: called in a thread with a changeset, and whether the txg has only this
+                changeset.
 
         Returns:
             One value for each txg, in the same order.
@@ -91,7 +93,7 @@ class ChangelogReader:
     def _unless_abandoned(self, one: Scanned[_T] | UnreadableTxg) -> Scanned[_T] | UnreadableTxg:
         if isinstance(one, UnreadableTxg) or not any(one.txg in run for run in self._abandoned):
             return one
-        return UnreadableTxg(one.txg, one.link.created_ns, "fsck ended the chain before it")
+        return UnreadableTxg(one.txg, one.link.created_ns, "fsck ended the chain before this txg")
 
     async def _scan(self, txg: Txg, function: Function[_T]) -> Scanned[_T] | UnreadableTxg:
         try:

@@ -43,7 +43,7 @@ _HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ 
 
 
 class Garbage(NamedTuple):
-    """Objects that can be deleted after the floor was shipped, in order of deletion."""
+    """Objects that can be deleted once the retention floor is shipped, in order of deletion."""
 
     floor: Txg
     packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
@@ -93,8 +93,8 @@ class StoredImages:
     """The images in the bucket; ``list_images`` lists them.
 
     On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
-    manifest must match its recorded hash, if a hash is recorded: in the head that this host
-    recorded, in the next valid image, or in the image's changelog of kind IMAGE.
+    manifest must match every recorded hash. A hash may be recorded in this host's record of the
+    head, in the next valid image, or in the image's changelog of kind IMAGE.
     """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
@@ -159,13 +159,13 @@ class StoredImages:
         for key, newer in self._newer.items():
             if key in known or await self._is_named_by_its_txg(key):
                 raise newer
-            _log.info("no object refers to this image, which is ignored and kept: %s", newer)
+            _log.info("ignoring, and keeping, an image to which no object refers: %s", newer)
 
     async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # includes an unproven claim to be newer
+        except (FormatError, ObjectMissingError):  # also an unproven claim of a newer version
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
@@ -178,7 +178,7 @@ class StoredImages:
             known = hashes if key in hashes else claims
             named_hash = known.get(key)
             if named_hash is None:
-                continue  # the next image, which recorded the hash, was deleted
+                continue  # no hash is known, because the next image was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
@@ -240,12 +240,12 @@ class StoredImages:
         return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
-        """Return the manifests that *images* name as their predecessors."""
+        """Return the manifests of the images that precede *images*."""
         named = (self._facts[image.key].previous for image in images)
         return {one.key for one in named if one is not None}
 
     def lacks(self, manifest: ObjectKey) -> bool:
-        """Return whether the last listing lacks a manifest."""
+        """Return whether a manifest was missing from the last listing."""
         return all(info.key != manifest for info in self._manifests)
 
     def stored_bytes(self, image: Image) -> int:
@@ -262,8 +262,8 @@ class StoredImages:
         """Return manifests that can be deleted, and pieces that no other manifest names.
 
         Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
-        the pieces of its image stay until the base image is later, because no restore uses them
-        from then on.
+        the pieces of its image stay until the base image is later, because then no restore can
+        need them.
 
         Args:
             stay: manifests to retain.
@@ -372,13 +372,13 @@ class Finder:
         self._indexed_from = Txg(0)  # no index object in the bucket ends before this txg
         # All packs between these two epochs were compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # The last base and pins before which no changelog or level object was left to delete.
+        # Base and pins of the last search that left no changelogs or level objects to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
         """Return the images on which a restore can rely: complete, in the chain, and not abandoned.
 
-        An abandoned image does not count, because a fenced host may still send a DELETE for it.
+        Abandoned images are excluded, because a fenced host may still send a DELETE for them.
         *kept* are the images that kept points name.
         """
         head = image_head.recorded(self._db, "head")
@@ -422,7 +422,7 @@ class Finder:
         return found
 
     async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
-        """Return packs that neither a txg from *floor* on nor a kept point needs."""
+        """Return packs that no txg from *floor* on and no kept point needs."""
 
         def is_needed(row: PackRow) -> bool:
             died = row.died_txg  # None: a condemned pack that never had live blocks
@@ -440,7 +440,7 @@ class Finder:
         return found[:limit]
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-        """Return the objects that this filesystem wrote, among the first *limit* objects.
+        """Return those of the first *limit* objects that this filesystem wrote.
 
         The content of an object decides, because its key may be forged. This costs one request for
         each object that is deleted, and one request per mount for each object of another writer.
@@ -453,13 +453,13 @@ class Finder:
             if info.key not in own:
                 _log.warning(
                     "%s is damaged or not written by this filesystem, so it is not deleted; the"
-                    " filesystem does not need it: if the object is not yours, delete it yourself",
+                    " filesystem does not need the object: delete it if nothing else uses it",
                     info.key,
                 )
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg up to which all unpinned objects are deleted; 0 if a point was dropped."""
+        """Return the txg before which all unpinned objects are gone; 0 if a point was dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 
@@ -496,7 +496,7 @@ class Finder:
             async for info in listing:
                 txg = changelog_codec.parse_part_key(info.key)
                 if txg is None or txg > end:
-                    continue  # a foreign object, or a part of a changelog to be uploaded
+                    continue  # a foreign object, or a part of a changelog that is not uploaded yet
                 if txg < base:
                     if not pins.needs_changelog(txg):
                         found.append(info)
@@ -509,7 +509,7 @@ class Finder:
         return [*found, *(info for parts in strays for info in parts)]
 
     async def _levels(self, base: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
-        """Return level objects that do not begin after the base image."""
+        """Return the unpinned level objects that begin at the base image or earlier."""
         found: list[ObjectInfo] = []
         start = self._cleared_upto(pins)
         for level in range(1, LEVELS_MAX + 1):
@@ -552,13 +552,11 @@ class Finder:
     async def find_orphans(
         self, floor_epoch: Epoch, limit: int, pins: KeptPointPins = NO_PINS
     ) -> list[ObjectInfo]:
-        """Return packs without a row, of epochs before the floor's; no changelog ever listed them.
+        """Return packs of epochs before the floor's epoch that no row and no changelog lists.
 
-        An object that has the name of a pack but is not authentic belongs to another writer and is
-        never returned.
-
-        Packs of later epochs stay, because quarantined state of a fenced host may name them. Packs
-        that a rebuild of the metadata could not read stay forever.
+        An object that has the name of a pack but is not authentic has another writer, and is never
+        returned. Packs of later epochs stay, because quarantined state of a fenced host may name
+        them. Packs that a rebuild of the metadata could not read stay forever.
         """
         is_done = self._orphans_before >= floor_epoch and self._orphans_after <= pins.last_epoch
         if is_done or limit <= 0 or pins.needs_stray_pack(Epoch(floor_epoch - 1)):

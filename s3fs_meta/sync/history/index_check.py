@@ -2,7 +2,7 @@
 
 Owns: finding index objects that are damaged or contradict their changelogs.
 Does not know: removing index objects (fsck) and replacing them (``index_writer``).
-Keeps: an index object is reported only if everything that it describes was read. A missing or
+Keeps: an index object is reported only if all changelogs that it describes were read. A missing or
 damaged changelog is not a fault of the index.
 """
 
@@ -28,14 +28,14 @@ class IndexChecker:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        # foreign objects that have the name of an index object
+        # foreign objects whose keys have the form of index objects
         self.foreign: list[ObjectKey] = []
 
     async def fault(self, key: ObjectKey) -> str | None:
         """Return why an index object must not be used, None if no fault is found.
 
-        An object of level 1 is compared with its changelogs, any other with the objects of the level below.
-        An index object that a newer program wrote is accepted.
+        An object of level 1 is compared with its changelogs, any other with the objects of the
+        level below. An index object that a newer program wrote is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.

@@ -1,4 +1,4 @@
-"""Computing the content of an index object from changelogs, or from the index objects one level below.
+"""Computing the content of an index object, from changelogs or from objects one level below.
 
 Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
 Keeps: changes that an index object lacks are marked as unknown, so a search reads them elsewhere.
@@ -43,7 +43,7 @@ class TxgChanges(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of inodes and names, by which memory is bounded."""
+        """Return the number of inodes and names, which determines the memory needed."""
         rows = self.rows
         return 0 if rows is None else len(rows.content) + len(rows.other) + len(rows.names)
 
@@ -114,7 +114,7 @@ def of_runs(level: int, uuid: str, runs: Sequence[HistoryIndex | None]) -> Histo
     return _merged(level, uuid, ends, unknown, inodes, names)
 
 
-# first link (used only for its time), last link, hash of the changelog before the first
+# first link (only its time is used), last link, hash of the changelog before the run
 _Ends = tuple[Link, Link, str]
 
 
@@ -174,7 +174,7 @@ def _marked_names(names: Sequence[RemovedName], bit: int) -> Iterator[RemovedNam
 
 
 def _joined_inodes(rows: Iterable[ChangedInode]) -> Iterator[ChangedInode]:
-    """Join the rows of each inode; no bit is set in two rows of one inode."""
+    """Join the rows of each inode into one row; no two rows of an inode have a common bit."""
     for ino, some in groupby(rows, itemgetter(0)):
         content = other = 0
         for row in some:

@@ -2,10 +2,11 @@
 
 Owns: which index objects a search reads, and the check that they describe this chain.
 Does not know: how a txg changed an inode, paths.
-Keeps: the result has every txg of the range that matches the search, and every txg whose changes the
-index lacks. An index object that cannot be used only costs more requests.
-An index object is used only if its last changelog has the hash that this chain records for it. An object
-of another history, which a bucket may have if it lost its last changelogs, would hide changes.
+Keeps: the result has every txg of the range that matches the search, and every txg whose changes
+the index lacks. If an index object cannot be used, the search only needs more requests.
+An index object is used only if its last changelog has the hash that this chain records for it. A
+bucket that lost its last changelogs may have an object of another history, which would hide
+changes.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -48,7 +49,7 @@ class Candidate(NamedTuple):
     """A txg that a search found."""
 
     txg: Txg
-    is_sure: bool  # False: the index lacks the changes of this txg
+    is_sure: bool  # False: the changes of this txg are not in the index
 
 
 class _Run(NamedTuple):
@@ -116,7 +117,7 @@ class HistorySearch:
             StoreError: the bucket cannot be read.
         """
         missing: list[Txg] = []
-        # The latest first, because a run has the hash of the changelog before it.
+        # Read the latest run first, because a run has the hash of the changelog before the run.
         waiting = list(_covering(first, last))[::-1]
         while waiting:
             run = waiting.pop()
@@ -141,7 +142,7 @@ class HistorySearch:
         return missing
 
     async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
-        """Return the parts of a run that may match a search, and whether the index has their changes.
+        """Return the parts of a run that may match, and whether the index has their changes.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -208,8 +209,9 @@ class HistorySearch:
     async def _is_of_chain(self, index: HistoryIndex) -> bool:
         """Return whether an index object describes changelogs of this chain.
 
-        The hash of its last changelog proves that, because it depends on all changelogs before. The
-        object above was made of its parts, whose hashes were compared, so it proves them, too.
+        The hash of the last changelog proves that, because the hash depends on all changelogs
+        before. An index object that is in use also proves the objects of the level below of which
+        it was made, because their hashes were compared.
         """
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
         is_proven = index.last in self._hashes or self._is_part_of_used(index)
@@ -231,7 +233,7 @@ class HistorySearch:
         return RUNS.key_of(above, RUNS.end_of(above, index.last)) in self._used
 
     async def _hash_of(self, txg: Txg) -> str | None:
-        """Return the hash of a changelog: as the next one records it, or of its own bytes."""
+        """Return the hash of a changelog, from the next changelog or from its own bytes."""
         for number in (Txg(txg + 1), txg):
             try:
                 found = await chain.fetch(self._store, self._keyring, self._uuid, number)

@@ -2,8 +2,8 @@
 
 Owns: the list of missing index objects, and the order in which they are created.
 Does not know: how changes are merged (``index_runs``).
-Keeps: only confirmed txgs are indexed. A run that cannot be indexed gets no index object, because a
-search can read its changelogs.
+Keeps: only confirmed txgs are indexed. For a run that cannot be indexed, no index object is made,
+because a search can read its changelogs.
 Tasks: ``run`` is one background task; another task may call ``take``.
 Design: docs/design/durability.md, "History index".
 """
@@ -66,13 +66,13 @@ class Indexer:
             try:
                 await self.make_due()
             except S3fsError as exc:
-                _log.info("cannot index the history now, will try again: %s", exc)
+                _log.info("cannot create the history index now, will try again: %s", exc)
 
     async def take(self, fetched: FetchedChangelog) -> None:
         """Keep the changes of a changelog that was read for another purpose.
 
-        Indexing then needs no request for these changes. If too many changes wait, the changelog is
-        read again.
+        Indexing then needs no request for these changes. If too many changes are waiting already,
+        these changes are not kept, and indexing reads the changelog again.
         """
         rows = sum(one.size for one in self._waiting.values())
         if (
@@ -114,13 +114,13 @@ class Indexer:
             made += await self._make(1, last)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
-                # The first part was the last missing part, so the larger run is complete.
+                # The larger run is complete, because its first part was the last missing part.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end)
             self.older = Txg(first - 1)
 
     async def _list(self, end: Txg) -> set[ObjectKey]:
-        """Return the index objects of runs up to a txg; later ones belong to another history."""
+        """Return the index objects of runs up to a txg; later objects belong to another history."""
         found: set[ObjectKey] = set()
         async with aclosing(self._store.list(history_index.PREFIX)) as listing:
             async for info in listing:
@@ -153,9 +153,10 @@ class Indexer:
         return True
 
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
-        """Replace an index object of another history; one that an earlier mount made stays.
+        """Replace an index object of another history; keep an object that an earlier mount made.
 
-        A bucket that lost its last changelogs, as an incomplete replica has, may have such an object.
+        If a bucket lost its last changelogs, like an incomplete replica, its index objects may
+        describe another history.
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)

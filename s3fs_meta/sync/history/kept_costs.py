@@ -20,9 +20,9 @@ from s3fs_meta.model import ObjectKey, Txg
 
 
 class Costs(NamedTuple):
-    """The bytes of packs that only kept points need, neither the present nor a retained txg."""
+    """The bytes of packs that only kept points need, and no present or retained txg."""
 
-    alone: dict[ObjectKey, int]  # by key of a kept point: bytes of packs that only this point needs
+    alone: dict[ObjectKey, int]  # bytes of packs that only this point needs, by the point's key
     total: int  # bytes of packs that at least one kept point needs
 
 
@@ -32,7 +32,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
     Args:
         db: the database of the present state.
         points: the kept points.
-        floor: the retention floor; packs that died later are retained without kept points, too.
+        floor: the retention floor; packs that died after it are retained in any case.
     """
     ordered = sorted(points, key=lambda point: point.txg)
     txgs = [point.txg for point in ordered]
@@ -43,7 +43,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
     while ordered:
         rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
         for row in rows:
-            assert row.died_txg is not None, "the query returns dead packs"
+            assert row.died_txg is not None, "the query must return only dead packs"
             # Points that were cut after the pack was created and before its last block died.
             first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if first < stop:

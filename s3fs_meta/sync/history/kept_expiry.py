@@ -1,10 +1,10 @@
-"""Expiry of kept points: the choice of points that a policy of ages drops.
+"""Expiry of kept points: deciding which points a policy drops because of their age.
 
 Owns: the rules, which are those of ``restic forget``: the latest point of each period stays. Does
 not know: the bucket, the caller that drops the points.
 Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand
-stays until the user drops it. A wrong clock never makes a new point count as older than the points
-before it.
+stays until the user drops it. Points are ordered by txg, so a wrong clock never makes a new point
+older than the points before it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ class Expiring(Protocol):
 
     @property
     def kept_ns(self) -> int:
-        """Return when the user kept the point, which decides between points of one txg."""
+        """Return the time at which the user kept the point, which orders points of one txg."""
         ...
 
     @property
@@ -75,14 +75,14 @@ _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
 def judge(
     points: Iterable[_Point], policy: Policy, zone: tzinfo | None = None
 ) -> list[tuple[_Point, tuple[str, ...]]]:
-    """Return the points that may expire, the latest first, each with the periods that keep it.
+    """Return the points that the policy covers, the latest first, with the periods that keep each.
 
     Args:
         points: kept points; points that users named by hand are left out.
         policy: a policy that is not empty.
         zone: the time zone of days; None: this host's time zone.
     """
-    assert not policy.is_empty, "an empty policy drops everything"
+    assert not policy.is_empty, "an empty policy would drop every point"
     ordered = sorted(
         (point for point in points if point.auto),
         key=lambda point: (point.txg, point.kept_ns, point.key),
@@ -102,7 +102,7 @@ def judge(
 def _latest_of_each(periods: Sequence[tuple[int, ...]], count: int) -> list[int]:
     """Return the indices of the latest points in the last *count* periods that have a point.
 
-    If there are fewer periods, the oldest point also stays, until later ones have replaced it.
+    If there are fewer periods, the oldest point also stays until later points have replaced it.
     """
     found: list[int] = []
     last: tuple[int, ...] | None = None

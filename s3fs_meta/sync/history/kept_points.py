@@ -1,6 +1,6 @@
 """Kept points in the bucket: listing and reading them.
 
-Owns: the maximum number of kept points, the decision which objects count as kept points. Does not
+Owns: the maximum number of kept points, the decision which objects are kept points. Does not
 know: the objects that a point needs (``pins``), the rules for changes (``keeping``).
 Keeps: an object that cannot be read now is never treated as if it did not exist.
 """
@@ -35,7 +35,7 @@ class KeptPoints(NamedTuple):
     unreadable: tuple[UnreadablePoint, ...] = ()
 
     def named(self, name: str) -> list[KeptPoint]:
-        """Return the points with a name, the latest first; a race of writers may leave two."""
+        """Return the points with a name, the latest first; a race of two writers may leave two."""
         found = [point for point in self.points if point.name == name]
         return sorted(found, key=lambda point: point.kept_ns, reverse=True)
 
@@ -94,7 +94,7 @@ class KeptPointReader:
         return found
 
     async def _read(self, infos: Sequence[ObjectInfo]) -> KeptPoints:
-        """Read the objects of kept points; objects beyond the maximum count as unreadable."""
+        """Read the objects of kept points; treat objects beyond the maximum as unreadable."""
         known: dict[ObjectInfo, KeptPoint | UnreadablePoint] = {}
         waiting = iter(infos[:KEPT_POINTS_MAX])
         failed: list[StoreError] = []
@@ -103,7 +103,7 @@ class KeptPointReader:
             for info in waiting:
                 try:
                     found = self._known.get(info) or await self._fetch(info.key)
-                # to be raised after the nursery, without an exception group
+                # Raise the error after the nursery, so that no exception group contains it.
                 except StoreError as exc:
                     failed.append(exc)
                     nursery.cancel_scope.cancel()
@@ -126,7 +126,7 @@ class KeptPointReader:
         )
 
     async def _fetch(self, key: ObjectKey) -> KeptPoint | UnreadablePoint | None:
-        """Return a kept point, or why it is unreadable; None if it was dropped meanwhile."""
+        """Return a kept point, or why it is unreadable; None if it was dropped concurrently."""
         try:
             data = (await self._store.get(key, kept_codec.ENCODED_BYTES_MAX)).data
             point = kept_codec.decode(key, data, self._keyring)
@@ -141,7 +141,7 @@ class KeptPointReader:
 
 def _unreadable(key: ObjectKey, why: str) -> UnreadablePoint:
     name = kept_codec.parse_key(key)
-    assert name is not None, "the listing was filtered by the form of the names"
+    assert name is not None, "every listed object must have the key of a kept point"
     return UnreadablePoint(key, name.txg, why)
 
 

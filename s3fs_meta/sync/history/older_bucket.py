@@ -3,7 +3,8 @@
 Owns: finding missing packs, and the order *mark missing packs, upload cached blocks again,
 publish*.
 Does not know: how the reset is detected (``chain_watch``), how blocks are healed (``healing``).
-Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the chain.
+Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the
+chain.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -49,7 +50,7 @@ class Publisher:
         """Mark missing packs, then publish an image of the local state as the next txg.
 
         Raises:
-            As ``Imager.make_anew``; the next txg tries again.
+            The same errors as ``Imager.make_anew``; the next txg tries again.
         """
         why = abandoned_txgs.wanted(self._db) or ""
         _log.warning("the next txg will be a complete image: %s", why)
@@ -64,10 +65,10 @@ class Publisher:
             try:
                 await self._store.get_range(key, 0, 1)
             except ObjectMissingError:
-                self._marker.mark(Mark(pack, None), "is missing since the bucket was reset")
+                self._marker.mark(Mark(pack, None), "has been missing since the bucket was reset")
 
     async def _unlisted(self) -> list[tuple[PackId, ObjectKey]]:
-        """Return packs with live blocks that listings lack; list one prefix of names at a time."""
+        """Return packs with live blocks that are in no listing; list one name prefix at a time."""
         missing: list[tuple[PackId, ObjectKey]] = []
         for digits in groups(packs.count(self._db)):
             listed = await self._listed(f"pack/{digits}")

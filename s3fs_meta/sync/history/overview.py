@@ -7,11 +7,13 @@ Keeps: nothing is written, and no lease is taken. With the keys, only authentic 
 Without the keys, names and times of objects are unproven. Objects older than the last image are not
 examined; fsck examines them, and reads every changelog.
 
-Requests: two GETs each for the superblock and the newest changelog, one each for the lease and the
-image; three LISTs, and one more for each 1,000 changelogs since the image and 1,000 pieces of images.
-Only a fault costs more: two GETs for each unreadable changelog at the end, at most
-OVERVIEW_PROBES_MAX of these, one LIST for each level, and one LIST for each 1,000 pieces of images
-if the lease is lost. The number of packs does not matter.
+Requests without faults:
+- GET: two each for the superblock and the newest changelog, one each for the lease and the image
+- LIST: three, one more per 1,000 changelogs since the image, one more per 1,000 pieces of images
+Additional requests after faults:
+- GET: two for each unreadable changelog at the end, for at most OVERVIEW_PROBES_MAX changelogs
+- LIST: one for each level; one per 1,000 pieces of images if the lease is lost
+The number of packs does not matter.
 """
 
 import itertools
@@ -58,7 +60,7 @@ class Overview(NamedTuple):
 
     superblock: Superblock
     lease: Lease | None  # None: the lease is missing or damaged
-    newest: Newest | None  # None: without keys, no txg was found
+    newest: Newest | None  # None: no keys are available, and no txg was found
     head: Head | None  # None: no keys are available, and the lease is missing or damaged
     # manifest of the last image; None: no keys, or the manifest cannot be read
     image: Manifest | None
@@ -76,7 +78,7 @@ async def examine(
     Raises:
         NewerFormatError: a newer program wrote the newest changelog or the last image.
         StoreError: the store cannot be reached.
-        As ``read_bucket``.
+        The same errors as ``read_bucket``.
     """
     bucket = await read_bucket(store, remembered, secret, clock)
     return await _Examination(bucket).run()
@@ -215,7 +217,7 @@ async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock
     Raises:
         NewerFormatError: a newer program wrote the superblock or the lease.
         StoreError: the store cannot be reached.
-        As ``peek``.
+        The same errors as ``peek``.
     """
     superblock = await peek(store, remembered)
     keeper, faults = LeaseKeeper(store, clock), []

@@ -1,9 +1,9 @@
 """The proof, by the content of an object, that this filesystem wrote it.
 
 Owns: the proof. Does not know: why a caller needs the proof.
-Keeps: this filesystem wrote an object if its keys decrypt or verify the object under its own key.
-It also wrote an object that belongs to an image of which another object was verified, or whose
-pieces a verified manifest names. Checksums of a plain filesystem are also keyed, so objects of
+Keeps: this filesystem wrote an object if its keys decrypt or verify the object under the object's
+key. It also wrote all objects of an image if one object of the image was verified, or if a verified
+manifest names pieces of the image. Checksums of a plain filesystem are also keyed, so objects of
 another filesystem fail verification.
 """
 
@@ -77,7 +77,7 @@ class _OwnershipCheck:
         )
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
-        """Read objects and record which of them are ours, with a fixed number of tasks."""
+        """Read objects, and record which of them this filesystem wrote, in several tasks."""
         failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0
@@ -88,7 +88,7 @@ class _OwnershipCheck:
                 try:
                     if await self._is_own(info):
                         self._own.add(info.key)
-                # to be raised after the nursery, without an exception group
+                # Raise the error after the nursery, so that no exception group contains it.
                 except StoreError as exc:
                     failed.append(exc)
                     nursery.cancel_scope.cancel()

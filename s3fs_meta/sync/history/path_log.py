@@ -1,18 +1,18 @@
 """The txgs that changed a file, or anything below a directory.
 
 Owns: the check whether a changed inode was below the path. Does not know: how txgs are shown.
-Keeps: a txg is yielded if it changed an inode that was at the path or below it, or if its changes are
-unknown. Memory does not grow with the history.
+Keeps: a txg is yielded if it changed an inode that was at the path or below it, or if its changes
+are unknown. Memory does not grow with the history.
 
-The history index lists the inodes that a run of txgs changed. An inode belongs to the path if one
-of its parent directories, or a parent of those, is an inode of the path. The present parents are in
-the database. The former parents belong to removed names, which the index also lists. The search
-begins at the last txg. So when it reaches a run, it knows all names that were removed after the
-run.
+The history index lists the inodes that a run of txgs changed. An inode is below the path if an
+inode of the path is among its parent directories and their parents. The present parents are in
+the database. The former parents are known from removed names, which the index also lists. The
+search begins at the last txg. So when the search reaches a run, it knows all names that were
+removed after the run.
 
 As in ``path_versions``, an inode is followed to its earlier names. The log of a directory includes
-all earlier changes of a file that was moved into it, and the changes of a file that was moved out
-up to the txg of the move.
+all earlier changes of a file that was moved into the directory. For a file that was moved out, it
+includes the changes up to the txg of the move.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -46,7 +46,7 @@ class PathLog:
         *,
         former_names_max: int = FORMER_NAMES_MAX,
     ) -> None:
-        """Prepare to search for the txgs that changed a path.
+        """Prepare the search for the txgs that changed a path.
 
         Args:
             db: the state after the last txg.
@@ -103,8 +103,8 @@ class PathLog:
     def _match(self, index: HistoryIndex) -> int:
         """Return the parts of a run that may have changed the path; store names of other parts.
 
-        The index may lack the changes of a part. A name that was removed in this part may connect
-        an inode of an earlier part with the path. So earlier parts are also examined.
+        The index may lack the changes of a part. A name that was removed in this part may be the
+        link between the path and an inode of an earlier part. So earlier parts are also examined.
         """
         step = HISTORY_FAN_OUT ** (index.level - 1)
 
@@ -120,7 +120,7 @@ class PathLog:
                 # number of parts that begin while the inode is in the tree
                 parts = (self._tree.until(ino) - index.first) // step + 1
                 found |= more & ((1 << max(parts, 0)) - 1)
-        # The removed names of a matching part are added later, when its single txgs are read.
+        # Removed names of a matching part are added later, when its txgs are read one by one.
         kept = ALL_BITS if index.level == 1 else ALL_BITS & ~found
         self._add(
             [

@@ -1,16 +1,16 @@
 """The versions of a path: the inodes that the path referred to, and the changes of each inode.
 
 Owns: following a path and its inodes back in time. Does not know: how versions are shown.
-Keeps: memory does not grow with the history, only with the number of versions that a caller wants.
+Keeps: memory grows with the number of versions that a caller wants, and not with the history.
 
-The inode of a name changes over time, because programs replace a file by renaming a new one over
-it. So a path is followed from the root. For each name in a directory, the index lists the txgs that
-removed the name or gave it another inode. Between two of these txgs the name referred to one inode
-(a *stay*). The versions of the path are the changes of these inodes, including changes under
+The inode of a name changes over time, because programs replace a file by renaming a new file
+over it. So a path is followed from the root. For each name in a directory, the index lists the txgs
+that removed the name or gave it another inode. Between two of these txgs the name referred to one
+inode (a *stay*). The versions of the path are the changes of these inodes, including changes under
 earlier names.
 
-The newest state is in a database. Undoing the changes of an inode one by one, the latest first,
-gives its attributes at each earlier txg.
+The newest state is in a database. The attributes of an inode at each earlier txg are computed by
+undoing its changes one by one, the latest first.
 """
 
 from bisect import bisect_left
@@ -60,10 +60,10 @@ class Version(NamedTuple):
     txg: Txg
     created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
     ino: Ino
-    # Kinds of changes, in this order: created, content, attributes, renamed, linked, unlinked,
-    # replaced, removed; or only unknown.
+    # Either only "unknown", or some of the following kinds of changes, in this order:
+    # created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
-    name: bytes | None  # the name that the txg added to the inode or removed from it
+    name: bytes | None  # the name that the txg added to the inode, or removed
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown
     mtime_ns: int | None
     mode: int | None
@@ -82,7 +82,7 @@ class Versions(NamedTuple):
 class PathVersions:
     """Finds the versions of paths in the history of one filesystem."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument for each part that it uses
         self,
         db: Database,
         search: HistorySearch,
@@ -94,7 +94,7 @@ class PathVersions:
         top: Ino = ROOT_INO,
         stays_max: int = HISTORY_STAYS_MAX,
     ) -> None:
-        """Prepare to search for versions.
+        """Prepare the search for versions of paths.
 
         Args:
             db: the state after the last txg and the unshipped changes.
@@ -240,8 +240,8 @@ class PathVersions:
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
         """Return the inode that a name referred to after a txg, None if the name did not exist.
 
-        This is the next inode that loses the name, or the present inode, unless that inode got the
-        name later.
+        The result is the next inode that loses the name, or else the present inode of the name. If
+        that inode got the name after the txg, the result is None.
         """
         ino = dentries.find(self._db, parent, name)
         if txg >= self._last:
@@ -255,7 +255,7 @@ class PathVersions:
         return ino
 
     async def _gets_name(self, ino: Ino, parent: Ino, name: bytes, first: Txg, last: Txg) -> bool:
-        """Return whether an inode gets a name within a range of txgs."""
+        """Return whether an inode was given a name within a range of txgs."""
         hashed = self._db.name_hash(name)
 
         def match(index: HistoryIndex) -> int:
@@ -396,7 +396,7 @@ def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
 
 
 def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Version, _Row | None]:
-    """Return the version that a txg made, and the attributes before it; None: no inode existed.
+    """Return the version that a txg made, and the attributes before that txg (None: no inode).
 
     Args:
         link: the link of the txg.

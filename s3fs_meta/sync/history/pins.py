@@ -1,14 +1,14 @@
 """Pins: the objects below the retention floor that kept points need.
 
-Owns: the conditions under which garbage collection keeps these objects.
-Does not know: listings, rows, deletion (``garbage``, ``reclaim``).
+Owns: the conditions under which garbage collection keeps objects for kept points.
+Does not know: listings, rows, deletion (``garbage_search``, ``reclaim``).
 Keeps: a kept point needs its image, the changelogs and levels from that image to its txg, and each
 pack that had live blocks at its txg. If a fact is unknown, more is pinned, never less.
 Design: docs/design/durability.md, "Kept points".
 
 A pack had live blocks at txg K if it was made before K and its last block died after K. So a point
-at txg K needs a pack that died in txg D if K < D and the point's ``next_pack`` is above the pack's
-number.
+at txg K needs a pack that died in txg D if K < D and the pack's number is below the point's
+``next_pack``.
 """
 
 from bisect import bisect_left, bisect_right
@@ -49,7 +49,7 @@ class KeptPointPins:
         end: Txg,
         renumbered: Renumbered = NOTHING_RENUMBERED,
     ) -> None:
-        """Compute the needs of the kept points.
+        """Compute which objects the kept points need.
 
         Args:
             kept: the kept points.

@@ -1,4 +1,4 @@
-"""Points in time: the transaction group that was current at a time, and the available groups.
+"""Points in time: finding the txg that was current at a given time, and the available txgs.
 
 Owns: the search for a txg by its time, the bounds of retention, the error message about an
 unavailable point in time.
@@ -37,7 +37,7 @@ from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.kept_points import KeptPointReader
 
-_WAY_OUT: Final = "leave at_least out"
+_WAY_OUT: Final = "mount without at_least"
 
 
 class PointsInTime:
@@ -49,7 +49,7 @@ class PointsInTime:
         self._uuid = uuid
         self._lease = lease
         self._known: dict[Txg, Link] = {}
-        self._unreadable: dict[Txg, str] = {}  # for each unreadable changelog, the reason
+        self._unreadable: dict[Txg, str] = {}  # reasons why changelogs are unreadable
         self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable txg
         # last readable position in the chain, as found by the latest search
         self.end: Link | None = None
@@ -59,7 +59,7 @@ class PointsInTime:
         """Return the last link of the chain that is not later than a point in time.
 
         Raises:
-            SettingsError: the point in time is unavailable; the message names the available ones.
+            SettingsError: the point in time is unavailable; the message says which are available.
             BrokenChainError: the wanted link is unreadable, or an unreadable link may be the wanted
                 link.
             StoreError, FormatError: the bucket cannot be read.
@@ -83,7 +83,7 @@ class PointsInTime:
         if wanted.time_ns >= newest.created_ns:
             self._require_end(newest)
             if wanted.time_ns > now_ns:
-                self.notices.append(f"{wanted.text} is in the future: taking {described(newest)}")
+                self.notices.append(f"{wanted.text} is in the future: using {described(newest)}")
             return newest
         stop = newest
         for first in [*await self.span_starts(oldest, newest), oldest]:
@@ -126,7 +126,7 @@ class PointsInTime:
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     async def txgs_after_head(self) -> list[Txg]:
-        """Return the txgs with a changelog, from the head on, and the last txg, in ascending order.
+        """Return the txgs with a changelog from the head on, and the last txg, in ascending order.
 
         A level object may show that the last txg exists although its changelog is missing.
         """
@@ -229,7 +229,7 @@ class PointsInTime:
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
         """Return the link of a txg that is not later than *newest*.
 
-        Only the changelog of this txg is read, so damage of other txgs does not matter.
+        Only the changelog of this txg is read, so damage to other txgs has no effect.
         """
         link = await self.readable(txg)
         if link is not None and (link.txg >= newest.floor or await self._is_kept(txg)):
@@ -254,8 +254,8 @@ class PointsInTime:
         if link.hash != point.hash:
             raise FormatError(
                 changelog_codec.key_of(point.txg),
-                f"the changelog does not match the kept point {name!r}: the bucket has another"
-                " history since then",
+                f"the changelog does not match the kept point {name!r}: the history in"
+                " the bucket was replaced since then",
             )
         return link
 
@@ -271,7 +271,7 @@ class PointsInTime:
         return False
 
     async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
-        """Return the error for an unreadable txg; it names the last readable txg before it."""
+        """Return the error for an unreadable txg, with the last readable txg before this one."""
         first, stop = txg, (await self.oldest()).txg
         while first > stop and await self.readable(Txg(first - 1)) is None:
             first = Txg(first - 1)
@@ -315,7 +315,7 @@ class PointsInTime:
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image, None if a changelog exists up to the image's txg."""
+        """Return the link of an image, None if its txg or an earlier txg has a changelog."""
         link = await self._link_of_image(key)
         return link if link is not None and link.hash == NO_HASH else None
 
@@ -362,7 +362,7 @@ async def require_at_least(
     if served is not None:
         return await _require_served(store, mark, served)
     if NO_HASH.startswith(mark.hash):
-        return None  # the mark of an empty chain; every bucket is later
+        return None  # every bucket is later than the mark of an empty chain
     numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
         raise OlderBucketError(store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT)
@@ -375,7 +375,7 @@ async def require_at_least(
             store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT
         ) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
-        why = "another txg has that number there"
+        why = "the bucket has another txg with that number"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
     return None
 
@@ -397,6 +397,6 @@ async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Lin
                 raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT) from exc
             return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     if not found.startswith(mark.hash):
-        why = "another txg has that number there"
+        why = "the bucket has another txg with that number"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
     return None

@@ -2,7 +2,7 @@
 
 Owns: the order of steps (condemn rows, ship the rows, DELETE, remove rows), the number of objects
 per pass.
-Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
+Does not know: why a pack died, which objects are garbage (``garbage_search``, ``retention``).
 Keeps: an object is deleted only after a txg is confirmed that condemns it, abandons it, or raises
 the floor above it. The floor is never lowered. An object of another writer is never deleted.
 Tasks: any task may call ``run`` and ``plan``; one pass runs at a time.
@@ -81,11 +81,11 @@ class Reclaimer:
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
-        self._reported: set[ObjectKey] = set()  # kept points that were named in a log message
+        self._reported: set[ObjectKey] = set()  # kept points in earlier log messages
         # Names of the kept points in the last listing; None: this host has not listed them.
         self.kept_names: list[str] | None = None
         self.last_error = ""
-        # State of the last search that found no garbage; None if it failed or found objects.
+        # State at the last search; None if that search failed or found garbage.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
         self.wants_image = False  # True if a newer image would make dead packs deletable
@@ -96,8 +96,8 @@ class Reclaimer:
 
         Args:
             unless_idle: search the bucket only once a day while nothing changes. Without a new txg,
-                objects become garbage only by their age. The listings would be the main cost of an
-                idle mount.
+                objects become garbage only by their age, and the listings would be the main cost of
+                an idle mount.
         """
         try:
             await tend(self._volume)
@@ -119,7 +119,7 @@ class Reclaimer:
         return self._found_nothing_at == self._state() and waited_s < RECLAIM_IDLE_S
 
     def _state(self) -> tuple[str, int]:
-        """Return a value that changes with each txg and with each change of the retention."""
+        """Return a value that changes whenever a txg is written or the retention is changed."""
         return self._volume.position.link.hash, self._volume.superblock.generation
 
     @asynccontextmanager
@@ -170,7 +170,7 @@ class Reclaimer:
             floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
         stamp = await self._times.stamp(floor) if floor else None
-        # Until the floor has passed a replaced history, any pack without a row may belong to it.
+        # A pack without a row may be part of a replaced history that the floor has not passed.
         is_passed = floor >= properties.replaced_history(self._db)
         epoch = Epoch(0) if stamp is None or not is_passed else stamp.epoch
         past = RetainedHistory(floor, epoch, link.txg, retention_ns, pins)
@@ -204,7 +204,7 @@ class Reclaimer:
 
     @part(Cause.GARBAGE)
     async def plan_all(self) -> ObjectTally:
-        """Return the tally of all garbage that can be deleted now. Raises as ``plan``."""
+        """Return the tally of all garbage that can be deleted now. Same errors as ``plan``."""
         found = await self.plan(sys.maxsize)
         return ObjectTally(found.floor, found.counts)
 
@@ -213,7 +213,7 @@ class Reclaimer:
         """Delete all garbage, in passes with a bounded number of objects; return the tally.
 
         Raises:
-            As ``reclaim``; objects of earlier passes are already deleted.
+            The same errors as ``reclaim``; objects of earlier passes are already deleted.
         """
         found = await self.reclaim(progress)
         kinds = found.counts
@@ -234,10 +234,10 @@ class Reclaimer:
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
-                # The chain must reach the local state first, so ship a complete image.
+                # The next txg must be a complete image of the local state, so ship it first.
                 await self._shipper.ship()
             found = await self.plan(limit)
-            if self.kept_names:  # an older copy of the superblock lacks the feature
+            if self.kept_names:  # an older copy of the superblock may lack the feature
                 await protect_kept_points(self._volume)
             if found.total:
                 await self._condemn(found)
@@ -251,7 +251,7 @@ class Reclaimer:
     # --- condemn packs -------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Mark objects as condemned in rows that are shipped; no new row may refer to them."""
+        """Condemn objects in rows that the next txg ships; no new row may refer to the objects."""
         for piece in slices(found.orphans):
             self._db.begin_local()
             for info in piece:
@@ -280,7 +280,7 @@ class Reclaimer:
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:
-            return False  # new blocks have referred to the pack since
+            return False  # new blocks have referred to the pack in the meantime
         packs.condemn(self._db, pack)
         return True
 

@@ -1,11 +1,10 @@
-"""Retention: the floor (the oldest available txg), and the images that are kept.
+"""Retention: choosing the floor (the oldest available txg) and the images to keep.
 
 Owns: the floor, the search for the txg that is as old as the retention, the images kept for
 restores. Does not know: rows, deletion (``reclaim``).
-Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between two
-bounds. One is the present floor, which is never lowered. The other is the oldest of the last
-IMAGES_KEPT images, which always stay. A txg counts as old only if both its own time and the time of
-its upload are old.
+Keeps: a wrong clock never causes the loss of a needed object. Times only select a floor between the
+present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images, which always
+stay. A txg is old only if both its own time and the time of its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -62,7 +61,7 @@ class TxgTimes:
         more is retained, never less.
 
         Args:
-            images: the txgs that are images; a time span may begin with any of them.
+            images: the txgs that are images, because a time span may begin with each image.
         """
         for txg in sorted(images, reverse=True):
             begin = await self.stamp(txg) if low < txg <= high else None
@@ -118,8 +117,8 @@ class StoredAges:
     """The ages of txgs, according to the times at which their changelogs were stored.
 
     If the store has its own clock, these times are reliable. In any other store they come from this
-    host's clock, which may have been wrong by years for an hour. So the time between two txgs
-    counts as at most RETENTION_GAP_S_MAX. A wrong clock can then only extend the retention.
+    host's clock, which may have been wrong by years for an hour. So the time between two txgs is
+    limited to RETENTION_GAP_S_MAX, and a wrong clock can only extend the retention.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:
@@ -159,7 +158,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*; the time between two txgs is capped."""
+        """Return the ages of the txgs after *low*; the time between two txgs has a maximum."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:

@@ -40,11 +40,11 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 class RestoreOptions(NamedTuple):
-    """The options of restoring one point in time."""
+    """The options for restoring one point in time."""
 
-    progress: Progress = no_progress  # called with the progress, unless it is restored apart
-    reserve: Reserve | None = None  # as for ``Restorer``
-    apart: bool = False  # restore it in a separate process
+    progress: Progress = no_progress  # not called by a separate process
+    reserve: Reserve | None = None  # reserves disk space, as for ``Restorer``
+    apart: bool = False  # True: restore in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None
 
@@ -71,7 +71,7 @@ class Bucket:
         return self.superblock.uuid
 
     async def find(self, wanted: PointInTime) -> Link:
-        """Return the link of a point in time. Raises as ``PointsInTime.find``.
+        """Return the link of a point in time. Same errors as ``PointsInTime.find``.
 
         A relative time is counted from the store's time if this host's clock differs much from the
         store's clock.
@@ -118,7 +118,8 @@ class Bucket:
             how: the options of the restore.
 
         Raises:
-            As ``Restorer.restore``; if *how* is apart, as ``ProcessRestorer.restore``.
+            The same errors as ``Restorer.restore`` or, if *how.apart* is set,
+                ``ProcessRestorer.restore``.
         """
         head = self.keeper.lease.head
         newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
@@ -158,7 +159,7 @@ async def read_bucket(
 
     Raises:
         UnfinishedFilesystemError: the bucket has no lease and no complete image.
-        As ``open_keys``.
+        The same errors as ``open_keys``.
     """
     keys = await open_keys(store, remembered, secret)
     superblock, keyring = keys.superblock, keys.keyring

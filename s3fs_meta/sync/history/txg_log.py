@@ -2,7 +2,7 @@
 
 Owns: reading the chain backwards, and counting the changes of a txg.
 Does not know: how the log is shown, which txgs concern a path (``path_log``).
-Keeps: a changelog is used only if the next changelog records its hash, unless the next changelog is
+Keeps: a changelog is used only if the next changelog records its hash, or if the next changelog is
 damaged. Memory does not grow with the number of txgs.
 """
 
@@ -67,7 +67,7 @@ class _Names:
             return found
         if self._is_sure and found.link.hash != self._expected:
             if self._skips:
-                return Gap(found.link.txg, "fsck ended the chain before it")
+                return Gap(found.link.txg, "fsck ended the chain before this txg")
             key = changelog_codec.key_of(found.link.txg)
             raise FormatError(key, "the next changelog of the chain records another hash")
         chain.require_known(found.changelog)

@@ -109,7 +109,7 @@ async def put_first(
         The head and the manifest's bytes, as from ``describe``; the manifest is not stored yet.
 
     Raises:
-        As ``put_pieces``.
+        The same errors as ``put_pieces``.
     """
     pieces = await put_pieces(store, keyring, image, copy, (), progress)
     return await describe(
@@ -133,7 +133,7 @@ async def describe(
     previous: Head | None,
     changelog: str,
 ) -> tuple[Head, bytes]:
-    """Return the head for the image of a finished copy, and the bytes of its manifest."""
+    """Return the head and the manifest bytes of an image of a finished database copy."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,

@@ -1,8 +1,8 @@
 """Messages between the daemon and the process that restores a database for it.
 
 Owns: the framing of messages, and the form of errors in them. Does not know: their content.
-Keeps: a message is a JSON object and bytes, both of bounded length; it never makes the receiver call
-code or import modules.
+Keeps: a message is a JSON object and bytes, both of bounded length. No message can make the
+receiver call code or import modules.
 Tasks: any task may send; one task receives.
 """
 
@@ -23,7 +23,7 @@ _RECEIVED_BYTES: Final = 1 << 18
 _TRACE_CHARS: Final = 10_000  # maximum characters of a traceback, counted from its end
 _PLAIN: Final = (str, int, float, type(None))
 
-assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both sides know these errors"
+assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both processes know these errors"
 
 
 class Message(NamedTuple):
@@ -48,7 +48,7 @@ class Connection:
             trio.BrokenResourceError: the other process has exited.
         """
         text = json.dumps(fields).encode()
-        assert len(text) <= RESTORE_MESSAGE_BYTES_MAX, "the parts of a message are bounded"
+        assert len(text) <= RESTORE_MESSAGE_BYTES_MAX, "the message is larger than the maximum"
         async with self._lock:
             await self._stream.send_all(_LENGTHS.pack(len(text), len(body)) + text)
             if body:
@@ -96,7 +96,7 @@ def fields_of_error(exc: Exception) -> dict[str, Any]:
 
 
 def error_of(fields: Mapping[str, Any]) -> Exception:
-    """Return the error in a message: of the same class, with the same message and attributes."""
+    """Return the error in a message, with the class, message and attributes of the original."""
     name, values = fields["error"], fields["fields"]
     if name == "OSError":
         code, text, path = values

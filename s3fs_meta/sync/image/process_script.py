@@ -1,6 +1,7 @@
-"""The start of the restoring process, which drops inherited properties before any import.
+"""The start of the restoring process, which drops inherited state before other imports.
 
-Owns: the properties of the process. Does not know: restores (``process_worker``).
+Owns: the state that the process inherits: signals, open files, directory, priority. Does not know:
+restores (``process_worker``).
 The daemon starts the process by execve(2), with a socket as descriptor 0. The process has no other
 open file of the daemon, and exits with the daemon.
 """

@@ -104,7 +104,7 @@ class DaemonStore:
         await self.ask(request="reserve", size_bytes=size_bytes)
 
     async def close(self) -> None:
-        """Do nothing, because the connection ends with the process."""
+        """Do nothing, because the connection is closed when the process exits."""
         await trio.lowlevel.checkpoint()
 
     async def now_ns(self) -> NoReturn:

@@ -84,7 +84,7 @@ class Restorer:
     ) -> Link:
         """Restore a database to *target* atomically: the file appears complete.
 
-        It is synced, unless the databases of this restorer are throwaway.
+        The file is synced, except if the restorer was created with *is_throwaway*.
 
         Args:
             newest: the first image to try; None, or later than *upto*: only older images are tried.
@@ -114,14 +114,15 @@ class Restorer:
         """Restore a database like ``restore``, but from a database at an earlier txg.
 
         Args:
-            earlier: a database that nothing changes meanwhile; it is copied.
-            link: the link of its state.
+            earlier: a database that nothing changes during the call; it is copied.
+            link: the link of the state in that database.
             target: as for ``restore``.
             upto: the wanted txg.
 
         Returns:
-            None if the changelogs after the earlier txg do not lead to the wanted one: an image
-            replaces one of them, or an object is damaged. ``restore`` may succeed, or reports it.
+            None if the changelogs after the earlier txg do not lead to the wanted txg: an image
+            replaces one of the changelogs, or an object is damaged. In these cases, ``restore``
+            succeeds or reports the reason.
 
         Raises:
             StoreError: an object is unavailable.
@@ -205,7 +206,8 @@ class Restorer:
     async def _is_of_kept_point(self, broken: BrokenChainError, upto: Txg | None) -> bool:
         """Return whether an image cannot reach the txg because changelogs after it were deleted.
 
-        Only a kept point needs such an image, so the failure says nothing about the present state.
+        Only a kept point needs such an image, so the failure does not prove damage of the present
+        state.
         """
         lost = Txg(broken.last_txg + 1)
         floor = await chain.floor_after(self._store, self._keyring, self._uuid, lost)
@@ -214,10 +216,10 @@ class Restorer:
     async def _may_lead_past_all(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may succeed where newer images stopped.
+        """Return whether a restore from an image may get further than restores from newer images.
 
-        So at most one image of a kept point is tried, because changelogs after such images were
-        deleted.
+        This limits the attempts to one image of a kept point, because the changelogs after such
+        images were deleted.
         """
         for broken in breaks:
             if not await self._may_lead_past(broken, ref, upto):
@@ -229,7 +231,7 @@ class Restorer:
     ) -> bool:
         """Return whether a restore from an older image may avoid an unreadable changelog.
 
-        A restore from an older image reads the same unreadable changelog, unless a level object
+        A restore from an older image also needs the unreadable changelog if no level object
         replaces it.
         """
         name = image_codec.parse_manifest_key(ref.key)
@@ -318,7 +320,7 @@ class Restorer:
     async def _apply(
         self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
-        """Apply the txgs after a link to its database; raises as ``Replayer.forward``."""
+        """Apply the txgs after a link to its database; same errors as ``Replayer.forward``."""
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
         try:
@@ -340,7 +342,7 @@ class Restorer:
 
 
 def _settle(db: Database, link: Link, uuid: str) -> None:
-    """Record the link of a restored database, and its totals, which all blocks determine."""
+    """Record the link of a restored database, and the totals of all its blocks."""
     db.begin_local()
     replica.settle(db)
     chain.record(db, link)
@@ -379,7 +381,7 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A manifest of an attacker may claim any size.
+        # An attacker's manifest may claim any size.
         # If the last piece of the image is missing, another image is tried.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
@@ -397,7 +399,7 @@ async def _fetch_all(
             except (
                 S3fsError,
                 OSError,
-            ) as exc:  # to be raised after the nursery, without an exception group
+            ) as exc:  # raised after the nursery, so that no exception group contains it
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -432,7 +434,7 @@ def allocate(path: Path, size_bytes: int) -> None:
     path.unlink(missing_ok=True)  # remove the rest of an interrupted restore
     available = free_bytes(path)
     if size_bytes > available:
-        text = f"the metadata needs {size_bytes} bytes, and {available} are free on the disk"
+        text = f"the metadata needs {size_bytes} bytes, but only {available} are free on the disk"
         raise OSError(errno.ENOSPC, text, os.fspath(path.parent))
     create_empty(path)
     os.truncate(path, size_bytes)

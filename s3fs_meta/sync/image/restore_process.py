@@ -1,10 +1,11 @@
 """Restoring a database in a separate process, so that the daemon's requests do not wait for it.
 
 Owns: starting, serving and stopping the process. Does not know: how a database is restored.
-Keeps: the process gets no credentials: the daemon reads the objects for it, with the daemon's
-retries, limits and counts. It gets the keys of the filesystem through its socket.
-Tasks: the main thread must start the process, because the process exits with the thread that started
-it.
+Keeps: the process has no credentials. The daemon reads the objects for the process, with the
+daemon's retries, limits and counts. The process receives the keys of the filesystem through its
+socket.
+Tasks: the main thread must start the process, because the process exits with the thread that
+started it.
 Design: docs/design/performance.md, "Restores of the past".
 """
 
@@ -40,9 +41,9 @@ _SCRIPT: Final = Path(__file__).with_name("process_script.py")
 # other environment variables may contain a secret
 _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
-# maximum seconds that ``end`` waits: the process waits twice at most
+# timeout of ``end``, which waits at most twice for RESTORER_END_S_MAX
 _END_S_MAX: Final = 3 * RESTORER_END_S_MAX
-_POLL_S: Final = 0.005  # seconds between two checks whether the process has exited
+_POLL_S: Final = 0.005  # seconds between two checks of whether the process has exited
 
 
 class ProcessRestorer:
@@ -61,7 +62,7 @@ class ProcessRestorer:
         """Restore a database to *target*, in a process.
 
         Raises:
-            As ``Restorer.restore``.
+            The same errors as ``Restorer.restore``.
             OSError: the process cannot be started, or was killed.
         """
         process = _Process()
@@ -86,7 +87,7 @@ class ProcessRestorer:
                 status = await process.end(ends_itself=ends_itself)
         if result is None:
             raise OSError(
-                errno.EIO, f"the process that restores the database ended: {_described(status)}"
+                errno.EIO, f"the process that restores the database failed: {_described(status)}"
             )
         for name, level, text in result["log"]:
             logging.getLogger(name).log(level, "%s", text)
@@ -96,7 +97,7 @@ class ProcessRestorer:
         return Link(*result["link"])
 
     async def _served(self, connection: Connection) -> dict[str, Any] | None:
-        """Carry out the requests of the process; return its result, None if it has ended."""
+        """Carry out the requests of the process; return its result, None if it has exited."""
         async with trio.open_nursery() as nursery:
             message = await connection.receive()
             while message is not None and "request" in message.fields:
@@ -183,10 +184,10 @@ class _Process:
         self.connection = Connection(self._stream)
 
     async def end(self, *, ends_itself: bool) -> int | None:
-        """End the process; return its wait status, None if it does not end.
+        """Stop the process; return its wait status, None if the process does not exit.
 
         Args:
-            ends_itself: the process has closed the connection, so its exit status shows the reason.
+            ends_itself: the process has closed the connection, so its exit status is the reason.
         """
         status: int | None = None
         self._stream.socket.close()
@@ -200,7 +201,7 @@ class _Process:
     async def _waited(self) -> int | None:
         deadline_s = trio.current_time() + RESTORER_END_S_MAX
         while trio.current_time() < deadline_s:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+            pid, status = os.waitpid(self._pid, os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
             if pid:
                 return status
             await trio.sleep(_POLL_S)

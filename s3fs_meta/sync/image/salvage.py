@@ -1,15 +1,15 @@
 """Writing the intact pieces of an image that cannot be restored to a database file.
 
-Owns: the search for intact pieces, including those of other images, and for pieces without a manifest.
-Does not know: rows.
+Owns: the search for intact pieces, including those of other images, and for pieces without a
+manifest. Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
-error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version counts
-as lost if it is not authentic; an authentic object of a newer program ends the salvage.
+error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version but is
+not authentic is treated as lost. An authentic object of a newer program ends the salvage.
 
-The name of a piece has the txg of its image and its number, which gives its offset. An image stores
-only the pieces that differ from the previous image. So the newest pieces of all numbers,
-up to a txg, are the database of that txg, unless the upload of an image was interrupted. The caller
-checks that the database is consistent.
+The name of a piece contains the txg of its image and the piece's number, which determines its
+offset. An image stores only the pieces that differ from the previous image. So the newest pieces of
+all numbers, up to a txg, are the database of that txg, if no upload of an image was interrupted.
+The caller checks that the database is consistent.
 """
 
 import logging
@@ -90,12 +90,14 @@ class Salvager:
         self.newer: NewerFormatError | None = None  # first claim of a newer version, not verified
 
     async def lay_out(self, path: Path) -> AsyncGenerator[SalvagedImage, None]:
-        """Write each image that has its first piece to a file, the best image first, and yield it.
+        """Write each image that has its first piece to a file and yield it, the best image first.
 
-        The first images have at least nine tenths of their pieces, the newest first. Other images
-        follow if pieces of every number exist, in them or in earlier images; their manifests are
-        ignored. The next images have fewer pieces, and are ordered by the share of missing pieces.
-        The last images are those that the caller named.
+        The images have this order:
+
+        1. images with at least nine tenths of their pieces, the newest first
+        2. other images that are complete with pieces of earlier images; manifests are ignored
+        3. images with fewer pieces, ordered by the share of missing pieces
+        4. the images that the caller named
 
         Args:
             path: the path of the file; each image replaces the image before it.
@@ -172,7 +174,7 @@ class Salvager:
                 return None
             if len(content) != wanted_bytes:
                 _log.warning(
-                    "the image piece %s has %d bytes, not %d",
+                    "the image piece %s has %d bytes, expected %d",
                     keys[number],
                     len(content),
                     wanted_bytes,
@@ -259,7 +261,7 @@ class Salvager:
         """Log an unusable object; record the first unverified claim of a newer version."""
         if isinstance(exc, NewerFormatError):
             _log.warning(
-                "the object %s claims %s, which cannot be verified, so it counts as lost",
+                "the object %s claims %s, which cannot be verified, so the object counts as lost",
                 exc.key,
                 exc.what,
             )

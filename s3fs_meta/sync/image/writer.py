@@ -84,10 +84,10 @@ class Imager:
         _log.warning("cannot make an image of the metadata now, will try again: %s", exc)
 
     async def is_due(self, *, changelog_bytes_min: int = IMAGE_SHARE_BYTES_MIN) -> bool:
-        """Return whether the changelogs since the last image are large in relation to the image.
+        """Return whether the changelogs since the last image are large compared to that image.
 
         Args:
-            changelog_bytes_min: the size of changelogs that are small in relation to any image.
+            changelog_bytes_min: up to this size, changelogs are small compared to any image.
 
         Raises:
             StoreError: the bucket cannot be listed.
@@ -98,7 +98,7 @@ class Imager:
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """Measure the last image, and the later changelogs of earlier mounts, from listings."""
+        """List the bucket to measure the last image and the changelogs of earlier mounts since."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -132,7 +132,7 @@ class Imager:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
             ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
-            NoSpaceLeftError: the disk has no space for a copy of the database besides the reserve.
+            NoSpaceLeftError: the disk has no space for a copy of the database beyond the reserve.
         """
         if abandoned_txgs.wanted(self._db) is not None:
             await self._shipper.publish_anew(progress)
@@ -162,7 +162,7 @@ class Imager:
         return head
 
     async def make_anew(self, progress: Progress = no_progress) -> Head:
-        """Publish an image of the local state as the next txg. Raises as ``make``.
+        """Publish an image of the local state as the next txg. Same errors as ``make``.
 
         The image also ships rows that are in no recorded change, such as repairs by fsck.
         """
@@ -172,7 +172,7 @@ class Imager:
             await trio.to_thread.run_sync(snapshot.copy_to, copy)
             self._hook("image copied")
             state = Link(txg, before.hash, before.created_ns)
-            # Exempt from the upload limit: the txg cannot be shipped before its image.
+            # No upload limit applies, because the txg cannot be shipped before its image.
             head, data = await self._put(state, copy, cut, (), progress, take=image_pieces.at_once)
             await self._store.create(head.manifest_key, data)
             self._hook("image manifest put")
@@ -198,7 +198,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # free disk space: uploaded blocks may be evicted
+            await self._shipper.ship(progress)  # uploaded blocks free disk space by eviction
             await self._durability.sync_all()
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):
@@ -213,7 +213,7 @@ class Imager:
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
-        """Read from the lease whether the last attempt is the head, before its row is replaced.
+        """Read the lease, and record the last attempted image as the head if the lease names it.
 
         Raises:
             FencedError, StoreError: as ``make``.
@@ -234,7 +234,7 @@ class Imager:
         *,
         take: image_pieces.Take,
     ) -> tuple[Head, bytes]:
-        """Upload the pieces of an image that *old* lacks; return the head and the manifest's bytes.
+        """Upload the pieces that are not in *old*; return the head and the manifest's bytes.
 
         Args:
             link: the txg of the image, and the hash of a changelog for the manifest.
@@ -290,7 +290,7 @@ class Imager:
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Record on this host that an attempt is the head; a crash before this step loses nothing."""
+        """Record on this host that an attempt is the head; a crash before this loses nothing."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

@@ -6,7 +6,8 @@ fence    a changelog without changes that prevents appends by the former writer
 epoch    the number of a lease acquisition; a host with a lower epoch must not write
 
 Start at ``keeper``, then ``fence``. ``lease_proof`` stores the hold and compares it with a lease;
-``lease_back`` stores a lost lease again under its writer, ``lease_repair`` derives a new one in fsck.
+``lease_back`` stores the lost lease of a running writer again, ``lease_repair`` derives a new lease
+in fsck.
 Below: chain, codec.lease (bytes).
 Above: changelog, opening, follower, session.
 """

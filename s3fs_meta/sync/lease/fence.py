@@ -2,9 +2,9 @@
 
 Owns: the order of these two steps, for a mount for writing and for a promoted follower.
 Does not know: how the txgs of the chain are applied to a database.
-Keeps: this host's holder name and nonce are on its disk before the lease has them. The fence record
-is on this disk before it is sent. The former writer's next append then fails, because its key
-exists. Txgs that the former writer appended late are applied before the fence record.
+Keeps: this host's holder name and nonce are on its disk before they are in the lease. The fence
+record is on this disk before it is sent. It makes the former writer's next append fail, because the
+key exists already. Txgs that the former writer appended late are applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -75,7 +75,7 @@ class Fencer:
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
             catch_up: returns a database with the last txg of the chain, perhaps another database.
-            behind: returns the link before the fence record if unreadable txgs are abandoned.
+            behind: returns the link before the fence record, if unreadable txgs are abandoned.
 
         Raises:
             HeldError: another host holds the lease, or repeatedly appends to the chain.
@@ -102,7 +102,7 @@ class Fencer:
         raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch among the chain's last changelog and this host's acquisitions.
+        """Return the latest epoch of the chain's last changelog and of this host's acquisitions.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.
@@ -118,10 +118,10 @@ class Fencer:
                 raise
             except (FormatError, ObjectMissingError) as exc:
                 _log.info(
-                    "cannot read the epoch of the chain's last changelog, which is skipped: %s", exc
+                    "skipping the chain's last changelog, whose epoch cannot be read: %s", exc
                 )
         if lease.epoch - last > EPOCH_LEAP_MAX:
-            why = f"the epoch of the lease is {lease.epoch}, but the chain's last is {last}"
+            why = f"the lease has epoch {lease.epoch}, but the chain ends with epoch {last}"
             raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes a new lease")
         return last
 

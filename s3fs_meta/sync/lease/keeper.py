@@ -45,7 +45,7 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 _log = logging.getLogger(__name__)
 
 _NO_EPOCH: Final = Epoch(0)
-# maximum number of own writes that the store may apply after their timeout
+# maximum number of writes by this host that the store may apply after their timeout
 _LATE_WRITES_MAX: Final = 3
 
 
@@ -96,7 +96,7 @@ class LeaseKeeper:
 
         Args:
             store: the bucket with the lease.
-            clock: gives the time of an acquisition, which is only shown to users.
+            clock: the clock for the time of an acquisition, which is only shown to users.
             conditional: whether the store honours conditional writes.
             check_s: minimum time between two checks that this host still holds the lease.
         """
@@ -108,7 +108,7 @@ class LeaseKeeper:
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
-        # the lease that this process replaced when it acquired its own
+        # the lease that this process replaced when it acquired its own lease
         self._replaced: Lease | None = None
         self._looked_s = 0.0
         # why this host no longer holds the lease; None: it holds the lease
@@ -116,8 +116,8 @@ class LeaseKeeper:
 
     @property
     def lease(self) -> Lease:
-        """Return the lease as this process last wrote or read it."""
-        assert self._lease is not None, "the lease was not read yet"
+        """Return the lease that this process last wrote or read."""
+        assert self._lease is not None, "the lease must have been read"
         return self._lease
 
     @property
@@ -127,7 +127,7 @@ class LeaseKeeper:
 
     @property
     def epoch(self) -> Epoch:
-        """Return the epoch of the lease as this process last wrote or read it."""
+        """Return the epoch of the lease that this process last wrote or read."""
         return self.lease.epoch
 
     async def require_conditions(self, *, unsafe_allowed: bool) -> None:
@@ -185,8 +185,8 @@ class LeaseKeeper:
     async def confirm(self) -> None:
         """Check that this host still holds the lease, at most once per *check_s*.
 
-        The check only limits how long a fenced mount uploads useless packs. So
-        if the lease is unavailable, the check is postponed.
+        The check only limits how long a fenced mount uploads useless packs. So an unavailable
+        lease only postpones the check.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -206,8 +206,8 @@ class LeaseKeeper:
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
-            OlderBucketError: the lease is older than this host's, so the bucket was reset to an older
-                copy. This host's lease was stored again.
+            OlderBucketError: the lease is older than this host's lease, so the bucket was reset to
+                an older copy. This host's lease was stored again.
             LostLeaseError: the lease is missing or damaged.
             StoreError: the lease cannot be read.
         """
@@ -241,11 +241,11 @@ class LeaseKeeper:
             raise LostLeaseError(url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
-        """Store this host's lost lease again; the caller has verified that it wrote the last txg.
+        """Store this host's lost lease again; this host must have written the last txg.
 
-        The nonce stays the same. Another host may have replaced this lease and then lost its own
-        lease before it appended a fence record. That host recognises this lease as the lease that it
-        replaced, and replaces it again.
+        The nonce stays the same. Another host may have replaced this lease, and the bucket may have
+        lost the lease of that host before that host appended a fence record. That host then
+        recognises this lease as the lease that it replaced, and replaces it again.
 
         Raises:
             PreconditionError: the lease changed since it was found lost.
@@ -259,7 +259,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether this host held or replaced a lease earlier than its current lease."""
+        """Return whether a lease is older than this host's, and this host held or replaced it."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -283,7 +283,7 @@ class LeaseKeeper:
         return self.fenced
 
     async def create(self, holder: str, head: Head | None) -> None:
-        """Write the first lease, released, for a new filesystem.
+        """Create the lease of a new filesystem, in the state "released".
 
         Raises:
             PreconditionError: a lease exists already.
@@ -297,10 +297,10 @@ class LeaseKeeper:
         """Increment the epoch and take the lease; return the lease that was replaced.
 
         Args:
-            hold: the proof of the state directory; the lease gets its latest nonce.
+            hold: the proof of the state directory; its latest nonce is written to the lease.
             force: take the lease from any host that holds it.
-            above: the latest epoch of the chain. The lease may have an earlier epoch if the bucket
-                is an older copy. No epoch is used twice.
+            above: the latest epoch of the chain, so that no epoch is used twice. The lease may have
+                an earlier epoch if the bucket is an older copy.
 
         Raises:
             HeldError: another host holds the lease; the message names the host and what to do.
@@ -380,9 +380,10 @@ def _lease_of_this_process(
 
 
 def _same_hold(one: Lease, other: Lease) -> bool:
-    """Return whether the same holder wrote two leases in one acquisition.
+    """Return whether one holder wrote both leases during one acquisition.
 
-    A server may apply a write after its timeout, and the holder's next write then conflicts.
+    If a server applies a write late, after its timeout, the holder's next write finds the holder's
+    own earlier lease.
     """
     return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 
@@ -396,8 +397,8 @@ def describe_copy(lease: Lease, why: str) -> str:
     """Return the error message for a state directory that is a copy."""
     return (
         f"{_held_by(lease)}, and the local state directory is only a copy or a backup of the"
-        f" directory that holds the lease ({why}); unmount the filesystem where it is in use, or if"
-        " it is in use nowhere use --takeover"
+        f" directory that holds the lease ({why}); unmount the filesystem where it is in use, or"
+        " use --takeover if no host uses it"
     )
 
 

@@ -2,10 +2,10 @@
 
 Owns: the proof that no other host has written. Does not know: how the loss is detected
 (``lease.keeper``).
-Keeps: the chain decides which host writes. The lease is stored again only while the last link of
-the chain is this host's: another writer first appends a fence record, and this host's next append
-then fails, because the name exists. A conditional write creates the lease or replaces its damaged
-bytes, so a lease of another host is never overwritten.
+Keeps: the chain decides which host writes. The lease is stored again only if this host wrote the
+last link of the chain. Another writer would first append a fence record, and this host's next
+append would then fail, because the name exists. A conditional write creates the lease or replaces
+its damaged bytes, so a lease of another host is never overwritten.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
 """

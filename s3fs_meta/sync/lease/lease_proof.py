@@ -2,8 +2,8 @@
 
 Owns: the location of the proof (rows of ``local_state``, and a file in case the database is lost),
 and the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
-Keeps: a nonce is synced on this host before the lease gets it, so a crash at any point leaves a
-lease that this host recognises as its own.
+Keeps: a nonce is synced on this host before it is written to the lease. So after a crash at any
+point this host recognises the lease as its own.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -29,7 +29,7 @@ def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtfu
     """Return this host's proof of a lease, with a new holder name if this host never held a lease.
 
     Args:
-        db: the local database, if it exists; its rows have precedence.
+        db: the local database, if it exists; its rows take precedence over the file.
         state_dir: the directory whose ``holder`` file is used if the rows are missing or doubtful.
         keyring: the keys of the filesystem, which hash the machine's identifiers.
         doubtful: true if the rows of *db* may be older than the last nonce.
@@ -67,13 +67,13 @@ def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
 
 
 def note(db: Database, hold: Hold) -> None:
-    """Record this host's proof of a lease in the database. Transaction: inside a group."""
+    """Record this host's proof of a lease in the database. Requires an open transaction."""
     local_state.put(db, "holder", hold.holder)
     local_state.put(db, "nonces", " ".join(hold.nonces))
 
 
 def note_replaced(db: Database, lease: Lease) -> None:
-    """Record the lease that this host replaced. Transaction: inside a group."""
+    """Record the lease that this host replaced. Requires an open transaction."""
     local_state.put(db, _REPLACED, _named(lease))
 
 
@@ -81,8 +81,8 @@ def took_last(db: Database, lease: Lease) -> bool:
     """Return whether no other host can have taken the lease since this host took it.
 
     The result is true if this state directory wrote the lease, in this or an earlier acquisition.
-    It is also true for the lease that this host replaced. Then the bucket is an older copy that no
-    host has used.
+    The result is also true for the lease that this host replaced, because then the bucket is an
+    older copy that no host has used.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):
         return False

@@ -1,7 +1,7 @@
 """Replacing a lost or damaged lease with a lease derived from images and epochs in the bucket.
 
-Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the new lease; a
-reader only uses the name of the image.
+Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the new lease; other
+commands only use the name of the image.
 Keeps: the new epoch is not below the epoch of any object in the bucket. A host that still holds the
 old lease is fenced.
 """
@@ -41,7 +41,8 @@ async def mend_lease(
     """Store a new, released lease if the lease is missing or unreadable.
 
     Args:
-        needs_image: false if local state is published next, so that the lease may name no image.
+        needs_image: false if the lease may name no image, because the local state is published
+            next.
 
     Returns:
         A line about the fault and the new lease; None if the present lease is valid.
@@ -70,7 +71,7 @@ async def mend_lease(
         anew = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
         if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
             return None
-        why = f"the lease's epoch {lease.epoch} is far above the latest in the bucket, {anew.epoch}"
+        why = f"the lease's epoch {lease.epoch} is far above {anew.epoch}, the latest in the bucket"
     lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
     data = lease_codec.encode(lease)
     if etag is None:
@@ -78,7 +79,7 @@ async def mend_lease(
     else:
         await store.replace(lease_codec.KEY, data, etag)
     named = "no image" if lease.head is None else lease.head.manifest_key
-    return f"{why}; a new lease was made, which names {named}"
+    return f"{why}; a new lease was made, with {named} as its head"
 
 
 async def read_or_derive(
@@ -203,7 +204,7 @@ async def _newest_complete(
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
     """Return an epoch that is at least the epoch of every changelog.
 
-    Epochs increase along the chain. An unreadable changelog counts as one new epoch.
+    Epochs increase along the chain. Each unreadable changelog may have begun a new epoch.
     """
     damaged = 0
     for txg in sorted(txgs, reverse=True):

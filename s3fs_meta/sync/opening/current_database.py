@@ -1,7 +1,7 @@
 """A database with the last txg of the chain: the local database, or a restored database.
 
 Owns: the rule that local state stays until another database has replaced it; the choice of the txg
-to continue from if the last changelogs of the chain cannot be read.
+from which to continue if the last changelogs of the chain cannot be read.
 Does not know: the rules of the lease, how txgs are abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
@@ -119,7 +119,7 @@ class CurrentDatabase:
         return db
 
     async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
-        """Record that the next txg is an image of the local state."""
+        """Record that the next txg is an image of the local state, and which txg it follows."""
         why = chooser.lost_end
         self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
         self.mended.append(f"{why}; an image of the local state replaces it")
@@ -140,7 +140,7 @@ class CurrentDatabase:
         kept = newest._replace(floor=max(newest.floor, ours.floor))
         self.behind = behind._replace(txg=max(behind.txg, ours.txg), link=kept)
         self.mended.append(
-            f"the other history in the bucket, up to txg {newest.txg}, stays available as the past"
+            f"the other history in the bucket, up to txg {newest.txg}, stays available as past txgs"
         )
 
     async def _restore_or_mend(self, chooser: Chooser, lease: Lease, holder: str) -> Database:
@@ -223,7 +223,9 @@ class CurrentDatabase:
         self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, kept)
         self._want_image(db, broken.message)
         self.mended.append(broken.message)
-        self.mended.append(f"the chain continues from txg {kept.txg} as txg {self.behind.txg + 1}")
+        self.mended.append(
+            f"the chain continues after txg {kept.txg} with txg {self.behind.txg + 1}"
+        )
         self.mended += await abandoned_txgs.describe(store, keyring, uuid, kept, self.behind.txg)
         return db
 

@@ -3,11 +3,11 @@
 Owns: writing files again. Does not know: why the disk failed, and how the failure is recorded
 (``sync_failures``).
 Why: after a failed fsync(2) the kernel keeps the pages in memory, marks them as clean, and reports
-success from then on. So a later fsync would report bytes as durable that are only in memory. The files
-are replaced by copies, whose syncs report errors again. Writing the same bytes into the same file is not
-enough: ext4 would lose them, because it still counts their blocks as unwritten.
-The kernel may have dropped such pages from memory meanwhile. Reading bytes that are known to be lost
-fails with EIO, as after a power loss (``cache.lost_pages``).
+success from then on. So a later fsync would report bytes as durable that are only in memory. The
+files are replaced by copies, whose syncs report errors again. Writing the same bytes into the same
+file is not enough: ext4 would lose these bytes, because it still marks their blocks as unwritten.
+The kernel may have dropped such pages from memory in the meantime. Reading bytes that are known to
+be lost fails with EIO, as after a power loss (``cache.lost_pages``).
 After a reboot nothing is written again: the state on the disk is used as after any power loss.
 Design: docs/design/durability.md, "From write to fsync".
 """
@@ -34,12 +34,12 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The logs come first: each must be durable before the database pages that it contains.
+# The logs come first, because a log must be durable before the database pages in the log.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 
 async def write_database_again(state_dir: StateDir) -> None:
-    """Write the database again if a sync has failed. No process may have the database open.
+    """Write the database again if a sync has failed; no process may have the database open.
 
     If no sync has failed, prepare the record of later failures.
 
@@ -60,10 +60,10 @@ async def write_database_again(state_dir: StateDir) -> None:
 
 
 async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:
-    """Write all dirty blocks again if a sync has failed; forget the failure; return notices.
+    """If a sync has failed, write all dirty blocks again and clear the record; return notices.
 
-    Deleted blocks from which a dirty block may be restored are written again, too.
-    Uploaded blocks are dropped from memory and become suspect: their files are compared with their
+    Deleted blocks from which a dirty block may be restored are also written again.
+    Uploaded blocks are dropped from memory and become suspect: their content is compared with their
     hashes, as after a power loss.
 
     Args:
@@ -86,7 +86,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
         origins = block_origins.origins_not_uploaded(db)
         for block, state, _size in cached_blocks.rows_with_size(db):
             is_origin = state is BlockState.DOOMED and block in origins
-            if is_origin:  # a power cut may need it for a copy that is not synced
+            if is_origin:  # a copy that is not synced may be restored from this block
                 tails[block] = cached_blocks.synced_bytes(db, block)
             is_mine = is_origin or state in {BlockState.DIRTY, BlockState.SEALED}
             (mine if is_mine else others).append(block)
@@ -110,7 +110,7 @@ def _replace(path: Path, copy: Path) -> None:
 
 
 def _drop_reports(state_dir: StateDir) -> None:
-    """Make the kernel report errors of the last mount now, so that no later syncfs(2) gets them."""
+    """Make the kernel report errors of the last mount now, so that no later syncfs(2) does."""
     with contextlib.suppress(OSError):
         BlockFiles(state_dir.blocks, state_dir.tmp).sync_everything()
 

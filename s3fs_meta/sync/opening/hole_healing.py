@@ -1,13 +1,14 @@
 """Refilling holes that fsck made, from the cached blocks of quarantined states.
 
 Owns: the choice of the holes to refill, and the records of lost parts. Does not know: why a state
-was quarantined. ``fsck -y`` on one host replaces content that the bucket lost with holes. Another
-host may have that content cached, and quarantines it at its next mount. The hole gets its content
-back under three conditions: an attribute of the file lists the lost part, the file has not changed
-since (same size, mtime and ctime), and the cached block has the hash in its row in the quarantined
-state.
-Keeps: quarantined state is only read. Content is durable before its rows are committed. An interrupted
-run is continued by the next mount.
+was quarantined.
+If the bucket lost content, ``fsck -y`` on one host replaces that content with holes. Another host
+may have the content in its cache, and quarantines that cache at its next mount. The hole is
+refilled under three conditions: an attribute of the file lists the lost part, the file has not
+changed since (same size, mtime and ctime), and the cached block has the hash in its row in the
+quarantined state.
+Keeps: quarantined state is only read. Content is durable before its rows are committed. The next
+mount continues an interrupted run.
 Tasks: one task, at a mount for writing, before the kernel can send requests.
 Design: docs/design/durability.md, "Damage in the bucket".
 """
@@ -51,7 +52,7 @@ _BLOCKS_AT_ONCE: Final = LOOP_SLICE_ROWS
 
 
 class _Hole(NamedTuple):
-    """A hole, and the block that a quarantined state has at its offset."""
+    """A hole, and the block that a quarantined state has at the offset of the hole."""
 
     block_index: BlockIndex
     block: BlockRow
@@ -196,7 +197,7 @@ class _Healer:
             raise full
 
     def _content(self, row: BlockRow) -> bytes | None:
-        """Return the content of a quarantined block, None if its hash differs. Blocking."""
+        """Return the content of a quarantined block, None if its hash does not match. Blocking."""
         try:
             fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
         except OSError:

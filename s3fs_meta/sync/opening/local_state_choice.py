@@ -61,7 +61,7 @@ ADVICE: Final = (
     "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"
     " what was quarantined"
 )
-_LONG_AGO: Final = "another host has written since, long ago"
+_LONG_AGO: Final = "another host has written since, and the history in between is not retained"
 
 
 class Local(NamedTuple):
@@ -87,7 +87,7 @@ def examine(
         db.close()
         raise SettingsError(
             f"{state_dir.path} holds the state of another filesystem that was at this URL; "
-            "move it away, or choose another with --cachedir"
+            "move it away, or choose another directory with --cachedir"
         )
     return Local(db, doubtful=_is_doubtful(db))
 
@@ -98,7 +98,7 @@ def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
 
 
 def with_advice(exc: FormatError) -> FormatError:
-    """Return an error about the local database with advice in its message."""
+    """Return the error about the local database, with advice added to its message."""
     what = exc.what if ADVICE in exc.what else f"{exc.what}; {ADVICE}"
     return FormatError(exc.key, what)
 
@@ -115,14 +115,14 @@ def advising(state_dir: StateDir) -> Iterator[None]:
 
 
 def volatility(pragmas: Pragmas) -> str:
-    """Return which event may lose committed rows: ``crash``, ``power`` (loss) or ``nothing``."""
+    """Return the event that may lose committed rows: ``crash``, ``power`` (loss) or ``nothing``."""
     if pragmas.journal_mode in {"off", "memory"}:
         return "crash"
     return "nothing" if pragmas.survives_power_loss else "power"
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the end of the last run may have lost committed rows, under its pragmas."""
+    """Return whether the last run, with its pragmas, may have lost committed rows at its end."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
@@ -140,7 +140,7 @@ class ReplacedState(NamedTuple):
     why: str
     link: Link | None  # position of the state in the chain; None: unknown, or not in the chain
     keep: bool  # True if the state may contain the only copy of data
-    shipped: bool  # True if the bucket has got all changes of the state
+    shipped: bool  # True if the bucket has all changes of the state
 
 
 class Rules(NamedTuple):
@@ -155,7 +155,7 @@ class Rules(NamedTuple):
 
 
 class Chooser:
-    """Decides for one opening whether the local state is used or removed, and prepares this."""
+    """Decides whether one opening uses or replaces the local state, and prepares for it."""
 
     def __init__(
         self,
@@ -179,15 +179,15 @@ class Chooser:
         self._publishes = rules.publishes
         self.left: ReplacedState | None = None
         self.lost_end = ""  # why this host's last changelog cannot be read from the bucket
-        # True if the bucket was reset to an older copy, which may also lack packs.
+        # True if the bucket was reset to an older copy, in which packs may also be missing.
         self.is_put_back = False
         self.replaces = False  # True if the local state will replace another history in the bucket
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def choose(self, local: Local) -> Database | None:
-        """Return the local database with the last txg of the chain, None if it cannot be continued.
+        """Return the local database with the last txg of the chain, None if it cannot be used.
 
-        State that cannot be continued stays in ``left`` until ``make_way``, because a restore may
+        State that cannot be used stays in ``left`` until ``make_way``, because a restore may
         fail.
 
         Raises:
@@ -203,12 +203,12 @@ class Chooser:
                 )
             return None
         if local.doubtful:
-            why = "a crash with this journal mode or synchronous=off may have damaged them"
+            why = "a crash with this journal mode or synchronous=off may have damaged the database"
             return self._leave(local.db, why, intact=False)
         link = chain.recorded(local.db)
         if link is None:
             return self._leave(
-                local.db, "it is unknown which txg of the bucket they follow", keep=True
+                local.db, "it is unknown which txg of the bucket the local state follows", keep=True
             )
         try:
             return await self._compare(local.db, link)
@@ -237,11 +237,12 @@ class Chooser:
                 left.db.close()
             self._state_dir.drop_contents()
             return
-        how = "--everything " if left.shipped else ""  # without the option, only changed files
+        # Without --everything, recover-state copies only files with unshipped changes.
+        how = "--everything " if left.shipped else ""
         left.db.close()
         kept = self._state_dir.quarantine_as(stamp)
         self.notices.append(
-            f"local changes were not continued because {left.why}; they are kept in {kept}, and"
+            f"local changes were not used because {left.why}; they are kept in {kept}, and"
             f" s3fs-meta recover-state {how}copies files out of it"
         )
 
@@ -253,12 +254,12 @@ class Chooser:
         link, newer = await self._adopt_attempt(db, link, newer)
         image = None if newer or self.lost_end else await self._later_image(link)
         if image is not None:
-            why = f"the bucket has a later image, {image}, and no changelogs that lead to it"
+            why = f"the bucket has a later image, {image}, but no changelogs that lead to it"
             if not self._publishes:
                 return self._leave(db, why, keep=True)
             newer = self._replace(db, OlderBucketError(self._store.url, link.txg, why))
         if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
-            why = "another host has written since, and the bucket has a history without them"
+            why = "another host has written since, and its history does not contain these changes"
             return self._leave(db, why, keep=True)
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
@@ -287,7 +288,7 @@ class Chooser:
                 and await self._is_passed(Txg(exc.last_txg + 1))
             ):
                 return self._leave(db, _LONG_AGO)
-            why = f"the later txgs in the bucket cannot be applied to them: {exc}"
+            why = f"later txgs in the bucket cannot be applied to the local state: {exc}"
             return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
@@ -330,14 +331,15 @@ class Chooser:
         if (head is not None and head.txg > link.txg) or (
             await names.last_name(self._store, self._keyring, link.txg) > link.txg
         ):
-            return None  # other hosts have written later txgs, whose changelogs are lost
+            return None  # other hosts have written later txgs whose changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
         return newer
 
     async def _later_image(self, link: Link) -> ObjectKey | None:
         """Return the key of the head if it is an image of a txg after the last changelog.
 
-        Another host has rebuilt the filesystem, or wrote txgs whose changelogs are lost.
+        Such an image exists if another host has rebuilt the filesystem, or if it has written txgs
+        whose changelogs are lost.
         """
         head = self._lease.head
         if head is None or head.txg <= link.txg:
@@ -363,20 +365,19 @@ class Chooser:
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
         """Prepare the local state to replace the other history in the bucket."""
         db.begin_local()
-        # The attempted txg may follow a lost txg, so its changes are in the next image instead.
+        # The attempted txg may follow a lost txg, so the next image contains its changes instead.
         pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
         return []
 
     def _older(self, link: Link, why: str) -> OlderBucketError:
-        """Return the error about a bucket that lacks the last link of this host."""
+        """Return the error for a bucket in which the last link of this host is missing."""
         if not self._mends:
             return OlderBucketError(self._store.url, link.txg, why)
         way_out = (
-            "move the state directory away. Otherwise, if the local state shall be the filesystem,"
-            " although another host may have written since, s3fs-meta fsck -y --publish-local"
-            " publishes it"
+            "move the state directory away. To publish the local state instead, although another"
+            " host may have written since, run s3fs-meta fsck -y --publish-local"
         )
         return OlderBucketError(self._store.url, link.txg, why, way_out)
 
@@ -407,9 +408,9 @@ class Chooser:
     async def _follows_there(self, txg: Txg) -> bool:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
-        If the result is false, only this object was exchanged, not the bucket. The result is also
-        true if one of the two changelogs cannot be read, and for a fence record, which may name an
-        earlier link.
+        If the result is false, this single object was exchanged, and the bucket was not reset. The
+        result is also true if one of the two changelogs cannot be read, and for a fence record,
+        which may name an earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -433,13 +434,13 @@ class Chooser:
         return True
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
-        """Decline to continue state whose changelog was deleted or lost."""
+        """Record that local state is not used, because its changelog was deleted or lost."""
         first = await chain.listed_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and (first[0] > link.txg or await self._is_passed(link.txg))
         return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
 
     async def _is_passed(self, txg: Txg) -> bool:
-        """Return whether a txg is older than the retention, so its changelog may be deleted."""
+        """Return whether a txg is older than the retention; if so, its changelog may be deleted."""
         uuid = self._superblock.uuid
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 
@@ -473,8 +474,8 @@ class Chooser:
     ) -> tuple[Link, list[Txg]]:
         """Adopt this host's last attempt as its link if the bucket has the attempted changelog.
 
-        A damaged object with the attempt's key counts as this host's if no other host can have
-        written it.
+        A damaged object with the attempt's key is treated as this host's object if no other host
+        can have written it.
         """
         attempt = pending.outbox(db)
         if attempt is None or not newer or newer[0] != attempt[0]:
@@ -499,7 +500,8 @@ class Chooser:
     def _drop_fence(self, db: Database) -> None:
         """Remove a fence record that is not in the bucket; a fence record has no changes. Blocking.
 
-        If the store applies the upload later, the record is replayed like a record of another host.
+        If the store applies the upload of the record later, the record is replayed like the record
+        of another host.
         """
         attempt = pending.outbox(db)
         if attempt is None:
@@ -519,9 +521,9 @@ class Chooser:
         keep: bool = False,
         intact: bool = True,
     ) -> Database | None:
-        """Record that the local database cannot be continued, and why; return None."""
+        """Record that the local database cannot be used, and why; return None."""
         shipped = intact and _is_settled(db)
-        # The user who wanted to publish the state must be able to copy files out of it.
+        # Keep a state that the user wanted to publish, so that files can be copied out of it.
         self.left = ReplacedState(db, why, link, keep or not shipped or self._publishes, shipped)
         return None
 
@@ -539,20 +541,20 @@ def _why_kept(left: ReplacedState, restored: Path) -> str:
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
         if last_copies.exist(left.db, newest):
-            return "it has cached copies of content that is lost or damaged in the bucket"
+            return "the cache has copies of content that is lost or damaged in the bucket"
         if left.link is None and _is_of_replaced_history(left.db, newest):
             return (
-                "a repair has replaced the history in the bucket since, perhaps without its files"
+                "a repair has since replaced the history in the bucket, perhaps without some files"
             )
     finally:
         newest.close()
     if left.link is None and histories.contradict(left.db, restored):
-        return "it has changes that the bucket lacks, because an older copy of it was restored"
+        return "the bucket was reset to an older copy, which does not have all local changes"
     return ""
 
 
 def _is_of_replaced_history(db: Database, newest: Database) -> bool:
-    """Return whether a repair may have continued without the txg of a local database.
+    """Return whether a repair may have replaced the history that contains a local database's txg.
 
     A rebuild may have lost names, and other repairs may have abandoned the txg.
     """
@@ -564,7 +566,8 @@ def _is_of_replaced_history(db: Database, newest: Database) -> bool:
 def is_exact(db: Database) -> bool:
     """Return whether the rows equal the state of their link, so that later changelogs fit them.
 
-    Another host may have used the IDs of packs that no changelog lists yet.
+    Packs that no changelog lists yet make the result false, because another host may have used
+    their IDs.
     """
     is_shipped = not pending.has_pack_news(db) and not packs.uploading(db)
     return _is_settled(db) and pending.is_empty(db) and is_shipped

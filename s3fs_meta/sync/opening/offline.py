@@ -52,7 +52,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 async def why_unreachable(store: ObjectStore) -> str:
-    """Return why a store does not answer, "" if it answers. Takes at most OFFLINE_AFTER_S."""
+    """Return why a store does not answer, "" if it answers; wait at most OFFLINE_AFTER_S."""
     with trio.move_on_after(OFFLINE_AFTER_S):
         try:
             await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -79,7 +79,7 @@ async def open_offline(
             later.
         state_dir: the state directory of the filesystem.
         secret: unlocks the superblock.
-        clock: gives the timestamps of files.
+        clock: the clock for the timestamps of files.
         options: only the pragmas, ``follow``, ``at_least`` and the timeout of the lock are used.
         why: the reason why the store cannot be reached.
 
@@ -99,7 +99,7 @@ async def open_offline(
         db = local.db
         again = [] if db is None else await failed_sync.write_blocks_again(state_dir, db)
         link = await _complete(local, keyring, why, follows=options.follow)
-        assert db is not None, "only a database is complete"
+        assert db is not None, "a complete local state must have a database"
         if options.at_least is not None:
             _require_mark(store.url, link, options.at_least)
         held = lease_proof.known(db, state_dir, keyring, doubtful=False)
@@ -146,12 +146,12 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
     if local.db is None or local.doubtful:
         raise OfflineError(why, "the local metadata is not complete")
     if local_state.get(local.db, "key_check") not in {None, keyring.check_value}:
-        raise OfflineError(why, "the local metadata belongs to other keys")
+        raise OfflineError(why, "the local metadata was written with other keys")
     link = chain.recorded(local.db)
     if link is None:
         raise OfflineError(why, "this host does not know the last txg of the bucket")
     if follows and not local_state_choice.is_exact(local.db):
-        lacking = "the local state has changes that the bucket lacks, so it cannot follow"
+        lacking = "the local state has changes that are not in the bucket, so it cannot follow"
         raise OfflineError(why, f"{lacking}; mount the filesystem with -o ro alone")
     if replica.is_unsettled(local.db):
         await trio.to_thread.run_sync(_settle, local.db)
@@ -159,7 +159,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that changelogs lack; this takes a second per ten million blocks."""
+    """Recount the totals that changelogs do not contain: 1 s per ten million blocks."""
     db.begin_local()
     replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))

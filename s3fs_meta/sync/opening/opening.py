@@ -64,7 +64,7 @@ async def open_filesystem(
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError, OlderBucketError:
             the filesystem must not be opened; nothing was changed.
         StoreError: the store is unavailable.
-        As ``open_keys``.
+        The same errors as ``open_keys``.
     """
     remembered = Remembered(state_dir.path)
     keys = await open_keys(store, remembered, secret)
@@ -124,7 +124,7 @@ class _Opening:
         self.notices = list(keys.notices)
 
     async def run(self) -> Volume:
-        """Choose or restore a database and take the lease. Raises as ``open_filesystem``."""
+        """Choose or restore a database and take the lease. Same errors as ``open_filesystem``."""
         options = self._options
         lease = await self._read_lease()
         local = await self._require_keys(await self._examine())
@@ -182,7 +182,7 @@ class _Opening:
         )
 
     async def _take_over(self, db: Database, held: Hold) -> Database:
-        """Take the lease and append the fence record. Raises as ``Fencer.take_over``."""
+        """Take the lease and append the fence record. Same errors as ``Fencer.take_over``."""
         fencer = Fencer(
             self._store,
             self._keyring,
@@ -241,7 +241,9 @@ class _Opening:
             self.notices.append(unsure)
 
     async def _require_keys(self, local: Local) -> Local:
-        """Refuse local state with other keys than the bucket's, under which it would be uploaded.
+        """Refuse local state that was written with keys other than the bucket's keys.
+
+        An upload of this state would use the bucket's keys.
 
         State from an earlier program has no record of its keys. It is accepted if the keys of the
         bucket's superblock decrypt an image.
@@ -325,8 +327,8 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     """Record that a process uses this state; return whether the last run crashed or lost power.
 
     Args:
-        own: the last txg that this host wrote, according to the database before opening. *db* may
-            be a restored database, or the same database with its last attempt adopted.
+        own: the last txg that this host wrote, according to the database before opening. Since
+            then, *db* may have been restored, or may have adopted the last attempted txg.
     """
     memory = machine.memory_of(db.path.parent)
     before = local_state.get(db, "boot_id")
@@ -351,10 +353,10 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
 
 
 def _volatile(db: Database, *, crashed: bool) -> str:
-    """Return the event that a state in use does not survive, for this and for earlier programs.
+    """Return the event that may lose rows of a state in use, for this and for earlier programs.
 
-    Earlier programs must quarantine the state after a power cut until the intent log of a crashed
-    process is settled.
+    Until the intent log of a crashed process is settled, earlier programs must quarantine the state
+    after a power cut.
     """
     volatile = local_state_choice.volatility(db.pragmas)
     return (

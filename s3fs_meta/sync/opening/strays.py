@@ -1,11 +1,11 @@
 """Stray block files: files without a row in the local database.
 
-Owns: removing stray files whose content is in the bucket, quarantining all others, the line for the
-user.
-Does not know: which database is used. A killed process leaves a few stray files, from its last,
-uncommitted group of operations; these files are removed. A database that was restored from a backup
-leaves many stray files. These may be the only copy of data written after the backup, so they are
-quarantined.
+Owns: removing stray files whose content is in the bucket, quarantining all others, and the notice
+to the user.
+Does not know: which database is used.
+A killed process leaves a few stray files, from its last, uncommitted group of operations; these
+files are removed. If a database was restored from a backup, many stray files are left. They may be
+the only copies of data that was written after the backup, so they are quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
 
@@ -41,8 +41,8 @@ async def settle(
         keyring: the keys of the filesystem.
         stamp: part of the name of the directory for quarantined files.
         first: files of blocks with smaller numbers are ignored. After a clean shutdown only files
-            from ``next_block`` on can be strays, left by another database; this check costs one
-            listing.
+            from ``next_block`` on can be strays, which another database left; finding these files
+            takes one listing.
         killed: the last process that used *db* was killed, but the machine did not crash. Files of
             its uncommitted operations are removed.
 
@@ -65,7 +65,7 @@ async def settle(
         return []
     return [
         f"quarantined in {kept}: {counted(count, 'block file')} that {state_dir.database} does not"
-        " know: a power cut undid the operations that made them, or the database is older than they"
-        " are (restored from a backup); nothing uses or removes them, so remove that directory when"
-        " you miss nothing"
+        " know: a power cut undid the operations that made them, or the database is older than the"
+        " files (restored from a backup); s3fs-meta neither uses nor removes them, so remove that"
+        " directory when you are sure that no data is missing"
     ]

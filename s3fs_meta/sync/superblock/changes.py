@@ -57,12 +57,13 @@ async def change(
         store: the bucket of the filesystem.
         remembered: this host's copy.
         secret: unlocks the present superblock.
-        mutate: returns the new superblock; may be slow, because it derives a key or asks the user.
+        mutate: returns the new superblock; the call may be slow, because it may derive a key or ask
+            the user.
         hook: called after each step.
 
     Raises:
-        PreconditionError: another process changed the superblock meanwhile; nothing was changed.
-        As ``open_keys``, ``require_proof``, and what *mutate* raises.
+        PreconditionError: another process changed the superblock concurrently; nothing was changed.
+        The same errors as ``open_keys``, ``require_proof`` and *mutate*.
     """
     keys = await open_keys(store, remembered, secret)
     await require_proof(store, keys)
@@ -76,7 +77,7 @@ async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secre
     The superblock gets a higher generation than every known copy, so other hosts accept it.
 
     Raises:
-        As ``open_first`` and ``require_proof``.
+        The same errors as ``open_first`` and ``require_proof``.
     """
     keys, newest = await open_first(store, remembered, secret)
     await require_proof(store, keys)
@@ -117,7 +118,7 @@ async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list
     The caller must hold the lease. Then the filesystem exists, and no other host can remove it.
 
     Returns:
-        One line for the user for each object that was created again.
+        One line for the user about each object that was created again.
     """
     first, second = keys.copies
     done = []
@@ -153,9 +154,9 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
         One line for the user for each fault and its repair.
 
     Raises:
-        PreconditionError: another process changed an object meanwhile.
+        PreconditionError: another process changed an object concurrently.
         OSError: the old bytes of an object cannot be saved on this host; the object is unchanged.
-        As ``require_proof``.
+        The same errors as ``require_proof``.
     """
     await require_proof(store, keys)
     done = []

@@ -2,9 +2,9 @@
 
 Owns: the choice and the number of objects on which the keys are tried. Does not know: the origin of
 the keys.
-Keeps: a command writes nothing under keys that decrypt or verify no object but the superblock. A
-superblock authenticates only its own fields, so any writer of the bucket can replace it with another
-filesystem's.
+Keeps: a command writes only under keys that decrypt or verify an object other than the superblock.
+A superblock authenticates only its own fields, so any writer of the bucket can replace it with the
+superblock of another filesystem.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> N
     if newer is not None:
         raise newer
     if refused:
-        what = "the superblock is another filesystem's: its keys decrypt no other object"
+        what = "the superblock has keys of another filesystem, which decrypt no other object"
         raise LostSuperblockError(store.url, f"{what} ({refused[0]})")
 
 
@@ -105,7 +105,7 @@ async def _opens_manifest(on: _Try) -> bool:
 
 async def _opens_changelog(on: _Try) -> bool:
     txg = changelog_codec.parse_key(on.info.key)
-    assert txg is not None, "only names of changelogs are tried"
+    assert txg is not None, "every tried object must have the key of a changelog"
     await chain.fetch(on.store, on.keyring, on.uuid, txg)
     return True
 

@@ -4,7 +4,7 @@ Owns: reading the copies, the choice of one copy, the proof that a filesystem ex
 how a copy is written again (``changes``), the use of the keys.
 Keeps: the decision is made once, and the bytes that were examined are used. The authentic copy of
 the highest generation is used. A plain copy is refused if a passphrase is given, or if any copy of
-the same uuid is encrypted. A copy that cannot be read now is never treated as damaged.
+the same uuid is encrypted. If a copy cannot be read now, it is never treated as damaged.
 
     the bucket has            this host has seen      decision
     a copy, as new as any     nothing, or the same    the bucket's copy is used
@@ -152,7 +152,7 @@ async def open_first(
 
     Raises:
         LostSuperblockError: the first object is missing or damaged.
-        As ``open_keys``.
+        The same errors as ``open_keys``.
     """
     copies = await _read_all(store, remembered)
     first, second, local = copies
@@ -177,7 +177,7 @@ async def require_proof(store: ObjectStore, keys: Keys) -> None:
     """Raise an error if the keys were not verified with another object in the bucket.
 
     Raises:
-        As ``require_own_keys``.
+        The same errors as ``require_own_keys``.
     """
     if not keys.proven:
         await require_own_keys(store, keys.keyring, keys.superblock.uuid)
@@ -187,7 +187,7 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
     """Return a superblock without verifying its authenticity, for display only.
 
     Raises:
-        As ``open_keys``, except for errors that only unlocking finds.
+        The same errors as ``open_keys``, except for errors that only unlocking finds.
     """
     primary, second, local = copies = await _read_all(store, remembered)
     first = next(one.found for one in copies if one.found is not None)
@@ -258,7 +258,7 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> SuperblockCopy:
     """Decode a copy of the superblock; a fault becomes a field of the result.
 
     A newer program changes the first object before the second object. So if the first object is of
-    this version and authentic, a second object of a newer version counts as damaged.
+    this version and authentic, a second object of a newer version is treated as damaged.
 
     Raises:
         NewerFormatError: a newer program wrote the first object or this host's copy.
@@ -348,7 +348,7 @@ def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[Super
 
 
 def _agrees(local: SuperblockCopy, best: SuperblockCopy) -> bool:
-    """Return whether this host's copy is missing, equal, or of an earlier generation."""
+    """Return whether this host's copy is missing, equal or of an earlier generation."""
     return local.found is None or local.data == best.data or _generation(local) < _generation(best)
 
 
@@ -359,8 +359,8 @@ async def _open_group(
 ) -> tuple[list[SuperblockCopy], Keyring, bool]:
     """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
-    If copies belong to several filesystems, or are plain with different keys, an object was
-    exchanged. The bucket's filesystem is then the one whose keys decrypt or verify an image.
+    If the copies are of several filesystems, or are plain with different keys, an object was
+    exchanged. The bucket's filesystem is then the filesystem whose keys decrypt or verify an image.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)
@@ -399,7 +399,7 @@ async def _open_group(
     if local.found is not None and local.found.uuid != uuid:
         raise SettingsError(
             f"the state directory of {store.url!r} on this host holds the state of another "
-            "filesystem; move it away, or choose another with --cachedir"
+            "filesystem; move it away, or choose another directory with --cachedir"
         )
     return group, keyring, True
 

@@ -33,7 +33,7 @@ class Secret(Protocol):
         ...
 
     async def open(self, superblock: Superblock) -> Keyring:
-        """Return the keys in a superblock; ask the user first if necessary.
+        """Return the keys in a superblock; ask the user first if the secret is not known yet.
 
         Raises:
             PassphraseError: the secret does not unlock the superblock.
@@ -46,12 +46,12 @@ class _Typed(Secret):
     """A secret that a user types or that a file contains."""
 
     def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
-        """Create a secret, for which the user is asked when it is needed.
+        """Create a secret; the user is asked for it when it is first needed.
 
         Args:
             source: returns the secret, or asks the user for it.
-            given: an option, a file or the environment has the secret, so the filesystem must be
-                encrypted.
+            given: an option, a file or the environment contains the secret, so the filesystem must
+                be encrypted.
         """
         self._source = source
         self._given = given
@@ -73,7 +73,7 @@ class _Typed(Secret):
 
 
 class Passphrase(_Typed):
-    """The passphrase of a filesystem, as a secret."""
+    """A secret that is the passphrase of a filesystem."""
 
     @override
     async def open(self, superblock: Superblock) -> Keyring:
@@ -84,7 +84,7 @@ class Passphrase(_Typed):
 
 
 class RecoveryKey(_Typed):
-    """The recovery key, as text in any case and with any separators."""
+    """A secret that is a recovery key, typed in any case and with any separators."""
 
     @override
     async def open(self, superblock: Superblock) -> Keyring:
@@ -96,7 +96,7 @@ class RecoveryKey(_Typed):
 
 
 class HeldKeys(Secret):
-    """The keys of a running mount, as a secret."""
+    """A secret that consists of the keys of a running mount."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring

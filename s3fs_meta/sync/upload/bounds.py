@@ -20,7 +20,7 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class UploadBounds:
-    """The age at which blocks are sealed, the maximum sizes of batches and changelog objects."""
+    """The age at which blocks are sealed, and the size limits of batches and changelog objects."""
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
@@ -30,7 +30,7 @@ class UploadBounds:
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
     # maximum number of block locations in one changelog object
     locations: int = CHANGELOG_LOCATIONS_MAX
-    # growth of the WAL while the blocks of an image are uploaded, before the image is abandoned
+    # maximum growth of the WAL during the upload of an image's blocks
     image_wal_bytes: int = IMAGE_WAL_BYTES_MAX
 
 

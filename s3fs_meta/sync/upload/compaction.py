@@ -114,7 +114,7 @@ class Compactor:
     async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
         """Log a pack that cannot be emptied; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
-        _log.error("compaction cannot move the blocks of %s and skips it: %s", pack.object_key, exc)
+        _log.error("compaction skips %s, whose blocks cannot be moved: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
             return
         is_gone = isinstance(exc, ObjectMissingError)
@@ -133,7 +133,7 @@ class Compactor:
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                # not begin_local(), because the next txg must ship the new locations
+                # Use begin(), not begin_local(), because the next txg must ship the new locations.
                 self._db.begin()
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
@@ -163,7 +163,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove files of fetched blocks without a row: their move failed or is obsolete."""
+        """Remove the files of fetched blocks without a row: the move failed or became obsolete."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)
@@ -199,6 +199,6 @@ class Compactor:
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether a new pack with its index would hardly be smaller than the old pack."""
+    """Return whether a new pack with its index would not be much smaller than the old pack."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

@@ -40,13 +40,13 @@ class Cut:
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of an equal block of the cut, for a block without a location.
 
-        The equal block replaces a block that only the cut needs: a zero block that became a hole
-        meanwhile, or a block of a file that was removed concurrently.
+        A block has no location if only the cut still needs the block: a zero block has become a
+        hole, or a file was removed after the cut.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])
 
     def give_up(self, lost: Collection[BlockId]) -> None:
-        """Record blocks of the cut as lost, so that no location is expected for them."""
+        """Record blocks of the cut as lost, so that the cut does not wait for their location."""
         self.lost |= self.pending.intersection(lost)
         self.pending.difference_update(lost)

@@ -1,15 +1,15 @@
 """Damage in the bucket: marking proven damage, and healing it by intact copies.
 
     mark     records that the store lost the content of a location; no new block shares the location
-    heal     gives a damaged block the location of equal content; its references do not change, so
-             the next txg repairs every file that shares the block, on every host
+    heal     records the location of equal content for a damaged block; references to the block do
+             not change, so the next txg repairs every file that shares the block, on every host
 
 Equal content that a program writes heals a damaged block when it is uploaded (``move_damaged``). A
 clean cached copy also heals the block: the uploader stores it like a block that compaction moves.
 An equal block in another pack heals it at once.
 
-Owns: the decisions when a mark is set, and which blocks are healed. Does not know: how damage is
-proven (``cache.fetcher``), which marks are obsolete (fsck --deep).
+Owns: the decision when a mark is set, and the choice of the blocks that are healed. Does not know:
+how damage is proven (``cache.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """
@@ -39,7 +39,7 @@ _FIRST = FilePart(Ino(0), BlockIndex(0))
 def move_damaged(db: Database, placed: Placed) -> BlockId | None:
     """Give damaged blocks the location of equal content; return the first healed block, or None.
 
-    Transaction: inside a group, which the next txg ships.
+    Requires an open transaction, which the next txg ships.
     """
     if not damage_marks.exist(db):
         return None
@@ -88,8 +88,8 @@ class DamageMarker:
         self._db.begin()
         if damage_marks.add(self._db, mark):
             _log.error(
-                "the pack %s %s: equal content that is written later is stored in another pack and"
-                " heals the files that had it; s3fs-meta fsck -n --deep lists all damage, and"
+                "the pack %s %s: if equal content is written later, another pack stores the content"
+                " and heals the damaged files; s3fs-meta fsck -n --deep lists all damage, and"
                 " s3fs-meta fsck -y repairs it after an unmount",
                 packs.object_key(self._db, mark.pack),
                 what,
@@ -172,7 +172,8 @@ class Healer:
         places = await self._places_of(rows, scan_rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # not begin_local(), because the next txg must ship the new locations
+            # Use begin(), not begin_local(), because the next txg must ship the new locations.
+            self._db.begin()
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):
@@ -187,7 +188,7 @@ class Healer:
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow], scan_rows: int) -> dict[BlockId, FilePart]:
-        """Return one file and block index for each block, for the index of its new pack."""
+        """Return one file and block index for each block; the index of its new pack needs them."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):

@@ -1,8 +1,8 @@
 """Reading the index of a pack in the bucket, and recognising packs of this filesystem by it.
 
 Owns: reading an index with at most two requests. Does not know: rows, the purpose of a read.
-Keeps: a pack belongs to this filesystem only if its index and trailer are authentic, under its own name,
-with the keys of this filesystem; the form of the name alone proves nothing.
+Keeps: an object is treated as a pack of this filesystem only if its index and trailer are authentic
+under its own name with the keys of this filesystem. The form of the name alone proves nothing.
 """
 
 from s3fs_meta.codec import pack as pack_codec

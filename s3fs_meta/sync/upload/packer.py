@@ -71,7 +71,7 @@ class Packer:
     def fill_next(self, hashed: Sequence[Hashed], begin: int) -> tuple[pack_codec.Pack, int]:
         """Put blocks into one pack, in order, until it is full.
 
-        Only one pack is made at a time, because a pack needs as much memory as it has bytes.
+        Only one pack is made at a time, because the complete pack is in memory.
 
         Args:
             hashed: the blocks of a batch.

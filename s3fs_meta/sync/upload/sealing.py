@@ -68,7 +68,7 @@ class Sealer:
         return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
 
     def release(self, batch: Iterable[Sealed]) -> None:
-        """Allow other batches to take the blocks of a batch. Schedule point: never."""
+        """Allow other batches to take the blocks of a batch. Never yields to other tasks."""
         self._in_flight.difference_update(row.block for row in batch)
 
     async def seal_ripe(self, age_s: float) -> None:
@@ -81,12 +81,12 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, [] while these do not fill a pack."""
+        """Return the dirty blocks of the next batch, [] until they fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, self._bounds.batch_bytes)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
     def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
-        """Return whether blocks that may be sealed can wait until they fill a pack."""
+        """Return whether blocks that are old enough can wait until they fill a pack."""
         index, bounds = self._cache.index, self._bounds
         if len(ripe) == bounds.batch_blocks or index.dirty_before(
             trio.current_time() - bounds.seal_linger_s, 1
@@ -142,13 +142,13 @@ class Sealer:
         return [one for one in self._cache.index.unnamed if one not in self._in_flight]
 
     def seal_all(self) -> set[BlockId]:
-        """Seal every dirty block; return all sealed blocks. Transaction: inside a group."""
+        """Seal every dirty block; return all sealed blocks. Requires an open transaction."""
         self._end_lost()
         self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
         return set(self._cache.index.sealed())
 
     def _end_lost(self) -> None:
-        """Remove lost blocks that no file uses. Transaction: inside a group."""
+        """Remove lost blocks that no file uses. Requires an open transaction."""
         for block in list(self._lost):
             row = blocks.find(self._db, block)
             if row is not None and row.refs > 0:

@@ -43,9 +43,9 @@ class Throughput:
         self.sent_bytes += sent_bytes
 
     def speed(self, now_s: float) -> Speed | None:
-        """Return the speed of the last uploads; None if none has ended for a while.
+        """Return the speed of the last uploads; None if no upload has finished for a while.
 
-        The time between uploads does not count, and time with several uploads counts once.
+        The time between uploads is left out; time in which several uploads run is included once.
         """
         recent = [one for one in self._uploads if now_s - one.ended_s <= UPLOADS_MEASURED_S]
         busy_s, until_s = 0.0, float("-inf")

@@ -4,11 +4,11 @@ Owns: the choice of the pack in which a block is stored, the order of writes to 
 not know: which blocks are sealed and when (``sealing``), names, images (it only records locations
 for an open cut).
 An upload does not make a txg due: the operation that wrote the block has already done so, and the
-cut gets the location directly.
+uploader records the location directly in the cut.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
-before the pack can exist, so that this host never has an unknown pack.
-Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are created and
-uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which bounds the
+before the pack can exist, so that this host knows every pack that it uploaded.
+Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are created
+and uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which bounds the
 memory of packs.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 class Uploader:
     """Uploads the blocks of one mount."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument for each part that it uses
         self,
         db: Database,
         cache: BlockCache,
@@ -100,7 +100,7 @@ class Uploader:
 
     @property
     def pending(self) -> int:
-        """Return the number of dirty and sealed blocks, which are not yet in the bucket."""
+        """Return the number of blocks that are not yet in the bucket: dirty and sealed blocks."""
         return self._cache.index.pending_count
 
     @property
@@ -168,17 +168,17 @@ class Uploader:
         return trio.current_time() < self._pause_until_s or not self._may_ship()
 
     def begin_cut(self, cut: Cut) -> None:
-        """Begin to record the locations of a cut's blocks in the cut. Schedule point: never."""
+        """Start recording locations of a cut's blocks in the cut. Never yields to other tasks."""
         self._cut = cut
 
     def end_cut(self) -> None:
-        """Stop recording locations in the cut. Schedule point: never."""
+        """Stop recording locations in the cut. Never yields to other tasks."""
         self._cut = None
 
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
         """Upload sealed blocks until every block of a cut has a location, without a time limit.
 
-        A block whose only copy is lost does not prevent this: the cut records the block as lost.
+        If the only copy of a block is lost, the cut records the block as lost.
 
         Raises:
             S3fsError, OSError: a batch failed; its blocks stay sealed.
@@ -247,7 +247,7 @@ class Uploader:
         return stored
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
-        """Record blocks whose only copy is lost; this mount reports them, without a retry."""
+        """Record blocks whose only copy is lost; this mount reports them and does not retry."""
         for exc in lost:
             block = BlockId(exc.block)
             row = blocks.find(self._db, block)
@@ -264,7 +264,7 @@ class Uploader:
             _log.error("cannot upload a block: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
-        """Set the locations of zero blocks and of already stored content; return all other blocks.
+        """Record blocks that are zeros or whose content is already stored; return all other blocks.
 
         Returns:
             The blocks to upload, and the blocks that are equal to one of them.
@@ -322,7 +322,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Give blocks the location of an equal block in their batch, even of a removed block."""
+        """Give blocks the location of an equal block in their batch, even if it was removed."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -342,7 +342,7 @@ class Uploader:
         return self._record_duplicate(one) or self._record_equal(one)
 
     def _record_unnamed(self, one: Hashed) -> bool:
-        """Remove a block that neither a file nor the open cut uses; return whether it was removed."""
+        """Remove a block that no file and no open cut uses; return whether it was removed."""
         block = one.sealed.block
         row = blocks.find(self._db, block)
         if row is None or row.refs > 0 or (self._cut is not None and block in self._cut.pending):
@@ -418,7 +418,7 @@ class Uploader:
         self._cache.doom(place.block)
 
     async def _upload(self, pack: Pack) -> PackRecord:
-        """Upload one pack: record the intention, store the object, record the locations."""
+        """Upload one pack: record its row, store the object, record the locations."""
         self._db.begin_local()
         number = packs.create(self._db, pack.key, len(pack.data))
         self._db.commit()
@@ -439,7 +439,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        # Each slice records the pack again, because a crash may preserve a single slice's group.
+        # Each slice records the pack again, because only one slice may survive a crash.
         packs.stored(self._db, record.pack)
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
@@ -468,13 +468,13 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack in the bucket; retry until an outage ends, because no other copy is there.
+        """Store a pack in the bucket, retrying through outages: only this host has the content.
 
         Raises:
             FencedError: another host has taken over the filesystem; the pack was not stored.
         """
         delay_s = 1.0
-        while True:  # bounded: unmounting cancels it, and the store bounds each attempt
+        while True:  # bounded: an unmount cancels the loop; the store bounds each attempt
             await self._cache.throttles.upload.take(len(pack.data))
             await self._confirm_hold()
             begun_s = trio.current_time()

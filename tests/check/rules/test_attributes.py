@@ -33,7 +33,7 @@ def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> N
     healthy.assert_mended("I19", concerns={healthy.symlink})
 
 
-def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
+def test_impossible_extended_attributes_are_removed(healthy: Healthy) -> None:
     """fsck removes extended attributes without a name or with too large a value, and no others.
 
     Invariant I20.
@@ -46,7 +46,7 @@ def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_text_in_an_attribute_becomes_bytes(healthy: Healthy) -> None:
+def test_text_in_an_extended_attribute_is_converted_to_bytes(healthy: Healthy) -> None:
     """fsck converts text in the BLOB column ``value``, and keeps the extended attribute."""
     healthy.sql("UPDATE xattrs SET value = 'blue' WHERE value = x'626c7565'")
 

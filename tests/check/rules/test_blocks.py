@@ -32,7 +32,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
         "hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL",
     ],
 )
-async def test_wrong_location_is_corrected_from_the_pack_index(
+async def test_wrong_block_location_is_corrected_from_the_pack_index(
     healthy: Healthy, change: str
 ) -> None:
     """fsck takes the location of a block from the index of its pack.
@@ -57,7 +57,7 @@ async def test_wrong_location_is_corrected_from_the_pack_index(
 
 
 @pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
-def test_wrong_location_is_repaired_only_after_a_check_of_the_bucket(
+def test_wrong_block_location_is_repaired_only_after_a_check_of_the_bucket(
     healthy: Healthy, change: str
 ) -> None:
     """fsck declares no block lost while a pack may contain it (I31, I32, I33)."""
@@ -95,7 +95,7 @@ async def test_pack_in_the_bucket_without_a_row_gets_a_new_row(healthy: Healthy)
     new = healthy.pack_of(healthy.uploaded, 1)
     assert packs.object_key(healthy.db, new) == key
     assert healthy.changed_inodes() == set()
-    # Kept points must not deduce the age of a pack from its new number.
+    # Without this record, kept points would deduce the age of a pack from its new number.
     assert properties.renumbered_packs(healthy.db) == (healthy.db.counters.txg, new + 1)
 
 
@@ -132,7 +132,7 @@ def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> No
 
 
 @pytest.mark.parametrize("state", [1, 3])
-def test_pack_with_live_blocks_becomes_stored(healthy: Healthy, state: int) -> None:
+def test_pack_with_live_blocks_is_marked_as_stored(healthy: Healthy, state: int) -> None:
     """A pack with live blocks is neither being uploaded nor condemned.
 
     Invariant I36.
@@ -216,7 +216,7 @@ def test_reference_counts_are_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
+def test_block_that_no_file_uses_is_freed(healthy: Healthy) -> None:
     """fsck deletes an unreferenced block and subtracts its bytes from its pack.
 
     Invariant I62.
@@ -241,7 +241,7 @@ def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
     assert packs.get(healthy.db, pack).live_bytes < healthy.db.counters.stored_bytes
 
 
-def test_sealed_block_without_a_file_is_kept(healthy: Healthy) -> None:
+def test_sealed_block_that_no_file_uses_is_kept(healthy: Healthy) -> None:
     """fsck keeps an unreferenced block whose upload has begun (I62)."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()

@@ -26,7 +26,7 @@ def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
 
 
 async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """Cached blocks of the missing pack become dirty."""
+    """If a pack is missing, its cached blocks become dirty."""
     healthy.write_uploaded(healthy.attributed, b"still in the cache")
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -84,7 +84,8 @@ async def test_equal_block_number_does_not_prove_equal_content(
         " WHERE m.ino = ? AND m.block_index = 0",
         (healthy.attributed,),
     )
-    assert row == ((None, None) if cached else None)  # a hole, or dirty, so that a mount uploads it
+    # A cached block becomes dirty, so that a mount uploads it. An uncached block becomes a hole.
+    assert row == ((None, None) if cached else None)
 
 
 async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None:
@@ -98,7 +99,7 @@ async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy) -> None:
+async def test_only_blocks_beyond_the_end_of_a_truncated_pack_are_lost(healthy: Healthy) -> None:
     """fsck reads the blocks before the end of the pack, and stores them in another pack.
 
     Invariant I47.
@@ -133,7 +134,7 @@ async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy)
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """Neither pack matches its row. All their blocks are cached and become dirty."""
+    """Neither of the exchanged packs matches its row. Their cached blocks become dirty."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -175,8 +176,8 @@ async def test_wrong_pack_size_in_a_row_is_corrected(healthy: Healthy) -> None:
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_wrong_pack_size_in_a_listing_is_compared_with_the_object(healthy: Healthy) -> None:
-    """fsck requests a pack with a wrong listed size, whose real size is right (I47)."""
+async def test_wrong_pack_size_in_a_listing_is_checked_against_the_object(healthy: Healthy) -> None:
+    """fsck requests a pack whose listed size is wrong, and finds the right size (I47)."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
 
@@ -203,7 +204,7 @@ class _WrongListing(FaultyStore):
 
 
 async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
-    """fsck requests a new image if the last one is missing: the local state is complete.
+    """fsck requests a new image of the local state, which is complete.
 
     Invariant I48.
     """

@@ -47,7 +47,7 @@ def test_state_of_an_uploaded_block_in_the_cache_is_corrected(
 
 
 def test_sealed_block_with_a_location_is_valid(healthy: Healthy, clean: BlockId) -> None:
-    """A block that compaction moves is SEALED and keeps its old location until the end (I40)."""
+    """A SEALED block keeps its old location until compaction has moved it (I40)."""
     healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
     assert healthy.check().lines() == ["clean"]
 
@@ -60,7 +60,7 @@ def test_cached_block_without_a_location_becomes_dirty(healthy: Healthy, clean: 
     assert healthy.dump() == healthy.before
 
 
-def test_cached_copy_without_a_block_row_is_doomed(healthy: Healthy) -> None:
+def test_cached_copy_without_a_block_row_is_marked_for_deletion(healthy: Healthy) -> None:
     """The next mount deletes a cached copy whose block has no row."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
@@ -74,7 +74,7 @@ def test_cached_copy_without_a_block_row_is_doomed(healthy: Healthy) -> None:
     assert row.state is BlockState.DOOMED
 
 
-def test_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
+def test_file_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
     """The uploader reads the position of a pending block from the row in ``cached_blocks``.
 
     Invariant I41.
@@ -85,8 +85,10 @@ def test_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_pending_block_at_two_positions_is_split(healthy: Healthy) -> None:
-    """Each position gets its own block, because a write must change only one of them.
+async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
+    healthy: Healthy,
+) -> None:
+    """Each position gets its own block, because a write must change only one position.
 
     Invariant I42.
     """
@@ -97,7 +99,7 @@ async def test_pending_block_at_two_positions_is_split(healthy: Healthy) -> None
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    assert healthy.check(Mode.ALL).exit_status == 4  # The cache directory was not checked.
+    assert healthy.check(Mode.ALL).exit_status == 4  # fsck has not checked the cache directory.
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
     other = healthy.block_of(healthy.dirty, 4)

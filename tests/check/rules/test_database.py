@@ -39,7 +39,7 @@ def _edit_schema(db: Database, sql: str) -> None:
 
 
 def _leave_index_behind(healthy: Healthy, change: str) -> None:
-    """Change a hash but not its index entry: hide the index from the schema meanwhile."""
+    """Change a hash but not its index entry, by hiding the index from the schema temporarily."""
     db = healthy.db
     [(block, digest)] = db.all("SELECT block, hash FROM blocks WHERE hash IS NOT NULL LIMIT 1")
     healthy.sql(f"UPDATE blocks SET hash = {change} WHERE block = ?", block)
@@ -75,7 +75,7 @@ async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
     assert healthy.dump()["block_map"] == healthy.before["block_map"]
 
 
-def test_damage_without_a_repair_stops_all_repairs(healthy: Healthy) -> None:
+def test_irreparable_damage_stops_all_repairs(healthy: Healthy) -> None:
     """Damage that only SQLite detects is left to the administrator."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
@@ -177,8 +177,10 @@ async def test_names_get_new_cookies_if_the_cookie_key_is_missing(healthy: Healt
 
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
-def test_next_number_is_raised_above_all_numbers_in_use(healthy: Healthy, counter: str) -> None:
-    """Each next number must be above all numbers in use, so that none is assigned twice.
+def test_next_unused_number_is_raised_above_all_numbers_in_use(
+    healthy: Healthy, counter: str
+) -> None:
+    """Each next number must be above all numbers in use, so that no number is assigned twice.
 
     Invariant I6.
     """
@@ -229,7 +231,7 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "column", "value"),
-    [  # Fast tests use one value for each column, and slow tests use all values.
+    [  # Fast tests use one wrong value for each column; slow tests use all wrong values.
         pytest.param(*one, value, marks=() if (at + row) % 3 == 0 else pytest.mark.slow)
         for row, one in enumerate(TYPED)
         for at, value in enumerate(VALUES)
@@ -247,13 +249,14 @@ async def test_value_of_the_wrong_type_is_found_and_repaired(
 
     assert "I70" in (await healthy.check_all()).broken
     await healthy.check_all(Mode.ALL)
-    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # Also reads lost+found.
+    # The second run also checks lost+found.
+    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}
 
     assert set((await healthy.check_all()).broken) <= {"I48"}
 
 
 @pytest.mark.thorough
-async def test_block_whose_position_has_no_inode_number_is_kept(healthy: Healthy) -> None:
+async def test_block_is_kept_if_its_position_has_no_valid_inode_number(healthy: Healthy) -> None:
     """No block is freed if the column ``ino`` of its position contains text (I70)."""
     healthy.add_lease()
     before = healthy.db.one("SELECT count(*) FROM blocks")
@@ -266,7 +269,7 @@ async def test_block_whose_position_has_no_inode_number_is_kept(healthy: Healthy
 
 @pytest.mark.thorough
 def test_database_with_invalid_counters_can_be_opened_for_repair(healthy: Healthy) -> None:
-    """A mount refuses invalid counters and names them; fsck opens the database."""
+    """A mount refuses a database with invalid counters; fsck opens the same database."""
     spoil(healthy, "counters", "next_ino", "x'ff'")
     path = healthy.db.path
     healthy.db.close()

@@ -104,7 +104,7 @@ def test_size_of_a_file_is_extended_to_the_end_of_its_last_block(healthy: Health
     assert inodes.get(healthy.db, healthy.uploaded).size_bytes == 3 * BLOCK_BYTES + 3003
 
 
-def test_number_of_mapped_blocks_is_corrected(healthy: Healthy) -> None:
+def test_number_of_mapped_blocks_of_a_file_is_corrected(healthy: Healthy) -> None:
     """``mapped_blocks`` counts the blocks of a file without its holes.
 
     Invariant I60.

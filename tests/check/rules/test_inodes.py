@@ -55,7 +55,7 @@ def test_impossible_owner_is_replaced_by_the_owner_of_the_root_directory(
     healthy.assert_mended("I8", concerns={healthy.fifo})
 
 
-def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
+def test_impossible_file_size_is_recomputed_from_the_blocks(healthy: Healthy) -> None:
     """A negative size of a file becomes the end of its last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes
     healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
@@ -90,7 +90,7 @@ def test_impossible_inode_number_is_replaced_by_a_new_one(
 
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
 def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known: str) -> None:
-    """Entries make the inode a directory, a target makes it a symlink; else it becomes a file.
+    """Entries make the inode a directory, a target makes it a symlink; otherwise it is a file.
 
     Invariant I9.
     """
@@ -107,13 +107,13 @@ def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known:
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
-LAST = (1 << 63) - 1  # The largest integer that SQLite stores.
+LAST = (1 << 63) - 1  # This is the largest integer that SQLite can store.
 
 
 @pytest.mark.parametrize(
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
-def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
+def test_times_that_overflow_are_replaced_by_ctime(healthy: Healthy, change: str) -> None:
     """A time out of range becomes the time of the last change.
 
     Invariant I10.
@@ -152,7 +152,7 @@ def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Heal
 
 
 def test_fifo_with_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
-    """A FIFO cannot have blocks."""
+    """A FIFO cannot have blocks, so fsck makes it a regular file."""
     mode = inodes.get(healthy.db, healthy.dirty).mode
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", stat.S_IFIFO | 0o644, healthy.dirty)
 
@@ -195,7 +195,7 @@ def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy
     assert stat.S_ISLNK(moved.mode)
 
 
-def test_entries_of_a_missing_inode_make_it_a_directory_again(healthy: Healthy) -> None:
+def test_missing_inode_with_entries_is_recreated_as_a_directory(healthy: Healthy) -> None:
     """A directory without an inode is recreated with its old name and entries.
 
     Invariant I14.
@@ -211,7 +211,7 @@ def test_entries_of_a_missing_inode_make_it_a_directory_again(healthy: Healthy) 
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
 
-def test_blocks_of_a_missing_inode_make_it_a_file_again(healthy: Healthy) -> None:
+def test_missing_inode_with_blocks_is_recreated_as_a_file(healthy: Healthy) -> None:
     """A file is recreated from its blocks, with the inode number to which its name refers.
 
     Invariant I15.
@@ -228,7 +228,7 @@ def test_blocks_of_a_missing_inode_make_it_a_file_again(healthy: Healthy) -> Non
     assert (after.size_bytes, after.mapped_blocks) == (before.size_bytes, before.mapped_blocks)
 
 
-def test_target_of_a_missing_inode_makes_it_a_symlink_again(healthy: Healthy) -> None:
+def test_missing_inode_with_a_symlink_target_is_recreated_as_a_symlink(healthy: Healthy) -> None:
     """A symlink is recreated from its target, with the old inode number.
 
     Invariant I16.
@@ -242,7 +242,7 @@ def test_target_of_a_missing_inode_makes_it_a_symlink_again(healthy: Healthy) ->
     assert healthy.changed_inodes() == {healthy.symlink}
 
 
-def test_attributes_of_a_missing_inode_are_removed(healthy: Healthy) -> None:
+def test_extended_attributes_of_a_missing_inode_are_removed(healthy: Healthy) -> None:
     """fsck removes attributes of a missing inode to which no other row refers.
 
     Invariant I17.
@@ -252,7 +252,7 @@ def test_attributes_of_a_missing_inode_are_removed(healthy: Healthy) -> None:
     healthy.assert_mended("I17")
 
 
-def test_attributes_of_a_missing_inode_with_a_name_are_kept(healthy: Healthy) -> None:
+def test_extended_attributes_of_a_missing_inode_with_a_name_are_kept(healthy: Healthy) -> None:
     """fsck recreates a missing inode with a name as an empty file with the same attributes."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
@@ -265,7 +265,7 @@ def test_attributes_of_a_missing_inode_with_a_name_are_kept(healthy: Healthy) ->
     assert healthy.dump()["xattrs"] == healthy.before["xattrs"]
 
 
-def test_orphan_left_by_a_crash_is_purged_only_if_not_mounted(healthy: Healthy) -> None:
+def test_orphan_left_by_a_crash_is_purged_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
     """On a mounted filesystem, a process may have a file without a name open.
 
     Invariant I28.
@@ -302,7 +302,7 @@ def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
     db.commit()
 
 
-def test_removed_tree_is_purged_only_if_not_mounted(healthy: Healthy) -> None:
+def test_removed_tree_is_purged_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
     """fsck keeps inodes that have a name outside the removed tree, and purges all others.
 
     Invariant I69.
@@ -338,7 +338,7 @@ def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
 
 
 def test_removed_flag_of_a_named_directory_is_cleared(healthy: Healthy) -> None:
-    """A directory that has a name was not removed."""
+    """fsck clears the removed flag of a directory that has a name."""
     healthy.sql(
         f"UPDATE inodes SET flags = flags | {InodeFlag.REMOVED:d} WHERE ino = ?", healthy.directory
     )

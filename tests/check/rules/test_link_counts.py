@@ -8,7 +8,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("known", ["inner", "fifo", "linked"])
 def test_parent_of_an_inode_is_corrected_from_its_names(healthy: Healthy, known: str) -> None:
-    """The parent of an inode is a directory that contains a name of it.
+    """The parent of an inode is a directory that contains one of its names.
 
     Invariant I52.
     """

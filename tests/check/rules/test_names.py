@@ -73,7 +73,7 @@ def test_invalid_name_does_not_replace_an_existing_name(healthy: Healthy) -> Non
     assert dentries.find(healthy.db, healthy.inner, b"a_b~1") == healthy.fifo
 
 
-def test_name_at_a_wrong_position_is_found_after_the_repair(healthy: Healthy) -> None:
+def test_name_at_a_wrong_directory_position_can_be_looked_up_after_repair(healthy: Healthy) -> None:
     """fsck moves a name to the position of its hash, where lookups search for it.
 
     Invariant I23.
@@ -87,7 +87,9 @@ def test_name_at_a_wrong_position_is_found_after_the_repair(healthy: Healthy) ->
 
 
 @pytest.mark.parametrize("same_inode", [False, True])
-def test_second_of_two_equal_names_is_renamed(healthy: Healthy, same_inode: bool) -> None:
+def test_second_of_two_equal_names_in_a_directory_is_renamed(
+    healthy: Healthy, same_inode: bool
+) -> None:
     """fsck renames the second name, or removes it if both names refer to one inode.
 
     Invariant I24.
@@ -136,7 +138,7 @@ def test_directory_with_two_names_keeps_the_name_in_its_parent(healthy: Healthy)
 
 
 def test_name_of_the_root_directory_is_removed(healthy: Healthy) -> None:
-    """The root directory has no name."""
+    """fsck removes a name that refers to the root directory."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"root", ROOT_INO)
     inodes.change_directory(healthy.db, healthy.inner, NOW_NS, entries=1, subdirectories=1)
@@ -229,7 +231,7 @@ def test_cycle_of_directories_is_moved_to_lost_and_found(healthy: Healthy) -> No
 
 
 def test_directory_that_contains_itself_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A directory that contains itself is the shortest possible cycle."""
+    """A directory that contains itself is the shortest possible cycle of directories."""
     healthy.sql("UPDATE dentries SET parent = ?1 WHERE ino = ?1", healthy.inner)
 
     assert "I27" in healthy.check().broken

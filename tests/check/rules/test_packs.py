@@ -83,8 +83,8 @@ def test_live_bytes_of_a_pack_are_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_txg_of_death_of_a_live_pack_is_removed(healthy: Healthy) -> None:
-    """Garbage collection would delete a live pack that has a txg of death.
+def test_died_txg_of_a_live_pack_is_cleared(healthy: Healthy) -> None:
+    """Garbage collection would delete a live pack that has a value in ``died_txg``.
 
     Invariant I64.
     """
@@ -93,7 +93,7 @@ def test_txg_of_death_of_a_live_pack_is_removed(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_txg_of_death_above_the_counter_is_valid(healthy: Healthy) -> None:
+def test_died_txg_of_a_pack_may_exceed_the_txg_counter(healthy: Healthy) -> None:
     """A fence raises the number of the next txg, but not ``txg`` in the table ``counters``."""
     healthy.sql(
         "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
@@ -108,8 +108,8 @@ def test_txg_of_death_above_the_counter_is_valid(healthy: Healthy) -> None:
     assert "I64" in healthy.check().broken
 
 
-def test_dead_pack_without_a_txg_of_death_gets_one(healthy: Healthy) -> None:
-    """A dead pack without a txg of death would never be deleted."""
+def test_missing_died_txg_of_a_dead_pack_is_set(healthy: Healthy) -> None:
+    """A dead pack without a value in ``died_txg`` would never be deleted."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
     dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)

@@ -28,7 +28,7 @@ from tests.sync.conftest import Power, power, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # a fixture
+__all__ = ["power"]  # The tests in this module use the imported fixture.
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_survey_of_an_unreachable_store_reports_no_missing_object(
 async def test_object_missing_from_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey requests a pack that the listing lacks, and counts the pack as present."""
+    """The survey requests a pack that the listing does not contain, and finds it."""
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
 
     class Forgetful(FaultyStore):
@@ -104,7 +104,7 @@ async def test_survey_searches_packs_for_blocks_with_a_wrong_row(
     assert healthy.db.all("SELECT block FROM temp.seen_intact_copies") == [(block,)]
 
 
-async def test_unreadable_older_image_is_reported_but_is_not_damage(
+async def test_unreadable_older_image_is_reported_but_does_not_count_as_damage(
     healthy: Healthy, exam: Examination
 ) -> None:
     """An unreadable image that is not retained is reported, but does not count as damage."""
@@ -146,7 +146,7 @@ async def test_unreferenced_packs_are_checked_up_to_a_maximum(
     assert exam.report.foreign_count == 2
 
 
-async def test_survey_fails_if_an_unreferenced_pack_is_unreadable(
+async def test_survey_fails_if_a_request_for_an_unreferenced_pack_fails(
     healthy: Healthy, exam: Examination
 ) -> None:
     """A failed request for an unreferenced pack ends the survey with the store's error."""
@@ -160,7 +160,7 @@ async def test_survey_fails_if_an_unreferenced_pack_is_unreadable(
 
 
 async def test_unreferenced_packs_of_a_mounted_filesystem_are_not_checked(healthy: Healthy) -> None:
-    """The mount may have uploaded the packs without having committed their rows."""
+    """A mount may have uploaded packs whose rows are not committed yet."""
     key, data = stray_pack(healthy.keyring, 1)
     healthy.store.objects[key] = data
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
@@ -219,10 +219,10 @@ async def _before_and_after(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_image_that_another_host_replaces_during_the_survey_is_not_damage(
+async def test_image_that_another_host_replaces_during_the_survey_is_not_reported(
     power: Power, method: str, deep: bool
 ) -> None:
-    """Another host has replaced the image, and deleted the objects of the old one."""
+    """Objects of an image that another host replaced during the survey count as deleted."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -238,7 +238,7 @@ async def test_image_that_another_host_replaces_during_the_survey_is_not_damage(
 async def test_missing_piece_of_the_current_image_is_recorded_as_damage(
     power: Power, deep: bool
 ) -> None:
-    """Without the piece, no host could restore the current image."""
+    """Without all of its pieces, no host could restore the current image."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -256,7 +256,7 @@ async def test_missing_piece_of_the_current_image_is_recorded_as_damage(
 async def test_survey_of_a_hostile_manifest_makes_a_bounded_number_of_requests(
     power: Power, deep: bool
 ) -> None:
-    """The manifest lists 1,000 missing pieces; the survey stops after a few of them."""
+    """If a manifest lists 1,000 missing pieces, the survey stops after a few requests."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         head = await session.imager.make()

@@ -23,8 +23,8 @@ def test_survey_records_the_size_of_each_block_file(healthy: Healthy) -> None:
     assert exam.files is healthy.files
 
 
-def test_unexpected_files_in_the_cache_are_strays(healthy: Healthy) -> None:
-    """Strays are unfinished files, files with other names and files in wrong directories."""
+def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Healthy) -> None:
+    """Stray files are unfinished, have unexpected names or are in wrong directories."""
     root = healthy.files.root
     strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"

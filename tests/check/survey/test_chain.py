@@ -17,7 +17,7 @@ from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # a fixture
+__all__ = ["power"]  # The tests in this module use the imported fixture.
 
 
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
@@ -55,14 +55,18 @@ def _damage(power: Power, txg: Txg) -> None:
     power.store.objects[key] = flipped(power.store.objects[key], -1)
 
 
-async def test_intact_chain_is_clean_with_and_without_deep_check(power: Power) -> None:
+async def test_intact_chain_of_changelogs_is_clean_with_and_without_deep_check(
+    power: Power,
+) -> None:
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
         assert (await check(session)).lines() == ["clean"]
         assert (await check(session, deep=True)).lines() == ["clean"]
 
 
-async def test_gap_in_the_chain_after_the_last_image_requests_a_new_image(power: Power) -> None:
+async def test_gap_in_the_changelogs_after_the_last_image_leads_to_a_new_image(
+    power: Power,
+) -> None:
     """fsck requests a new image of the local state, which is complete.
 
     Without intact changelogs no other host could restore the current state.
@@ -95,7 +99,7 @@ async def test_gap_in_the_chain_after_the_last_image_requests_a_new_image(power:
             await session.make_image()
 
 
-async def test_gap_in_the_chain_before_the_last_image_is_only_reported(power: Power) -> None:
+async def test_gap_in_the_changelogs_before_the_last_image_is_only_reported(power: Power) -> None:
     """fsck reports lost points in time, but its exit status stays 0.
 
     Invariant I68.
@@ -134,7 +138,7 @@ async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
 
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
-async def test_repaired_chain_is_clean(power: Power, lost: str, deep: bool) -> None:
+async def test_repaired_chain_of_changelogs_is_clean(power: Power, lost: str, deep: bool) -> None:
     """Txgs that a repair abandoned are not reported as lost."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)

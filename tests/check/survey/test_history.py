@@ -18,7 +18,7 @@ from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, power, write_file
 from tests.sync.history.index_matches import index_all
 
-__all__ = ["power"]  # a fixture
+__all__ = ["power"]  # The tests in this module use the imported fixture.
 
 RUN = HISTORY_FAN_OUT
 FIRST, SECOND = (RUNS.key_of(1, Txg(number * RUN)) for number in (1, 2))
@@ -44,7 +44,7 @@ async def make_index(session: Session) -> None:
 
 
 def hide(power: Power, session: Session, key: ObjectKey) -> None:
-    """Replace an index object with an authentic one that lacks all changed inodes."""
+    """Replace an index object with an authentic object that lists no changed inode."""
     keyring = session.volume.keyring
     index = history_index.decode(key, power.store.objects[key], keyring)
     assert len(index.inodes)
@@ -53,8 +53,8 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
-async def test_wrong_index_objects_are_deleted_and_rebuilt(power: Power, harm: str) -> None:
-    """fsck deletes a wrong and a damaged index object, and the next mount rebuilds them.
+async def test_wrong_history_index_objects_are_deleted_and_rebuilt(power: Power, harm: str) -> None:
+    """fsck deletes wrong and damaged index objects, and the next mount rebuilds them.
 
     Invariant I71.
     """
@@ -83,7 +83,7 @@ async def test_wrong_index_objects_are_deleted_and_rebuilt(power: Power, harm: s
 
 
 @pytest.mark.thorough
-async def test_foreign_object_under_the_name_of_an_index_object_is_kept(power: Power) -> None:
+async def test_foreign_object_named_like_a_history_index_object_is_kept(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[FIRST] = b"something else"
@@ -95,7 +95,7 @@ async def test_foreign_object_under_the_name_of_an_index_object_is_kept(power: P
 
 
 @pytest.mark.thorough
-async def test_index_object_with_unreadable_changelogs_is_not_checked(power: Power) -> None:
+async def test_history_index_is_not_checked_if_its_changelogs_are_unreadable(power: Power) -> None:
     """An index object can only be compared with readable changelogs."""
     async with power.session("a", tasks=False) as session:
         await make_index(session)

@@ -42,7 +42,7 @@ def _other_pack(healthy: Healthy, *, same: bool, content: bytes = CONTENT) -> Ob
 async def test_block_of_a_damaged_pack_is_found_in_another_pack(
     healthy: Healthy, damage: str, deep: bool, named: bool, same: bool
 ) -> None:
-    """A compaction, or a second upload of equal content, left the block in two packs.
+    """After a compaction or a second upload, a block may be in two packs.
 
     Without --deep, fsck does not detect a flipped bit in the first pack.
     """
@@ -91,7 +91,7 @@ async def test_block_of_a_condemned_pack_is_uploaded_again(
 
 @SAME
 async def test_damaged_record_in_another_pack_is_not_used(healthy: Healthy, same: bool) -> None:
-    """The index of the other pack is intact, but its record is damaged."""
+    """A block is not restored from a pack whose index is intact but whose record is damaged."""
     await _lose(healthy, "unreadable")
     key = _other_pack(healthy, same=same)
     entry = pack_codec.read_index(

@@ -19,7 +19,9 @@ from tests.packs import stray_pack
 from tests.sync.conftest import Power, power
 from tests.sync.kept import Files, empty, fill, forget
 
-__all__ = ["power"]  # a fixture
+pytestmark = pytest.mark.thorough
+
+__all__ = ["power"]  # The tests in this module use the imported fixture.
 
 FAR = Txg(300_000)
 
@@ -40,7 +42,7 @@ def found_by(report: Report) -> list[str]:
 
 
 async def kept_below_the_floor(power: Power, session: Session) -> KeptPoint:
-    """Keep a point, remove its files, and let the retention floor pass the point."""
+    """Make a kept point, remove its files, and raise the retention floor above the point."""
     await power.retain(0)
     files: Files = {}
     for number in range(3):
@@ -66,7 +68,7 @@ def needed(session: Session, point: KeptPoint, kind: str) -> ObjectKey:
     }[kind]
 
 
-async def test_objects_of_kept_points_are_neither_foreign_nor_faults(power: Power) -> None:
+async def test_objects_of_kept_points_are_not_reported_as_foreign_or_damaged(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         foreign = ObjectKey("kept/readme.txt")
@@ -139,7 +141,7 @@ async def test_packs_that_a_kept_point_may_need_are_not_deleted_as_unknown(power
 
 
 async def test_deep_check_finds_a_changelog_of_another_history(power: Power) -> None:
-    """The bucket was restored to an older copy, and other txgs with the same numbers followed."""
+    """After a restore of an older bucket, the numbers of a kept point's txgs are used again."""
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         volume, key = session.volume, changelog.key_of(point.txg)
@@ -149,8 +151,10 @@ async def test_deep_check_finds_a_changelog_of_another_history(power: Power) -> 
     assert "I72" in report.broken
 
 
-async def test_object_that_names_a_txg_far_in_the_future_does_not_occupy_fsck(power: Power) -> None:
-    """Only a few of the changelogs that it seems to need are named."""
+async def test_kept_point_in_the_far_future_causes_a_bounded_number_of_findings(
+    power: Power,
+) -> None:
+    """fsck lists only a few of the changelogs that the kept point seems to need."""
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         keyring = session.volume.keyring
@@ -163,7 +167,9 @@ async def test_object_that_names_a_txg_far_in_the_future_does_not_occupy_fsck(po
         assert found_by(await checked(session)) == []
 
 
-async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_it(power: Power) -> None:
+async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_that_point(
+    power: Power,
+) -> None:
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         files: Files = {}

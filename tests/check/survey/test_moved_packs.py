@@ -40,10 +40,10 @@ def _exchange(healthy: Healthy, one: ObjectKey, other: ObjectKey) -> None:
 
 @pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
-async def test_exchanged_packs_of_different_sizes_lose_no_block(
+async def test_exchange_of_two_packs_of_different_sizes_loses_no_block(
     tmp_path: Path, key: bytes | None, deep: bool
 ) -> None:
-    """The sizes in the listing show the exchange of two packs, of which no block is cached."""
+    """Listed sizes reveal an exchange of two packs, even if none of their blocks is cached."""
     healthy = _made(tmp_path, key)
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
 
@@ -56,10 +56,10 @@ async def test_exchanged_packs_of_different_sizes_lose_no_block(
 
 
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
-async def test_exchanged_packs_of_equal_size_lose_no_block(
+async def test_exchange_of_two_packs_of_equal_size_loses_no_block(
     tmp_path: Path, key: bytes | None
 ) -> None:
-    """The listed sizes are right, so only --deep detects the exchange of two packs."""
+    """If the listed sizes are right, only --deep detects the exchange of two packs."""
     healthy = _made(tmp_path, key)
     one, other = _write(healthy, b"a first content", b"another content")
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
@@ -74,7 +74,7 @@ async def test_exchanged_packs_of_equal_size_lose_no_block(
 
 
 async def test_blocks_of_a_pack_under_another_key_are_found(healthy: Healthy) -> None:
-    """A pack has overwritten another pack, whose blocks are lost."""
+    """A pack that has overwritten another pack is recognised; the other pack's blocks are lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
 

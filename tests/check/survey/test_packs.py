@@ -57,7 +57,7 @@ async def test_failing_store_is_not_reported_as_damage(healthy: Healthy, exam: E
 
 
 async def test_every_flipped_byte_of_a_pack_is_detected(healthy: Healthy) -> None:
-    """Whichever byte is flipped, a block is unreadable or the index has a fault."""
+    """A flipped byte anywhere in a pack makes a block unreadable or the index invalid."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None
@@ -84,7 +84,7 @@ async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> Non
     assert healthy.db.all("SELECT block FROM temp.seen_unreadable") == []
 
 
-async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
+async def test_wrong_block_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
     """The verdict about a pack contains the locations in its index."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)

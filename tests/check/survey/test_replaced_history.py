@@ -12,7 +12,7 @@ from tests.sync.histories import PUBLISH, fork, put_back
 from tests.sync.history.readers import at
 from tests.sync.kept import Files, files_of, fill, forget
 
-__all__ = ["power"]  # a fixture
+__all__ = ["power"]  # The tests in this module use the imported fixture.
 pytestmark = pytest.mark.thorough
 
 
@@ -39,10 +39,10 @@ async def their_history(power: Power, files: Files) -> Txg:
 
 
 @pytest.mark.parametrize("published", [False, True])
-async def test_packs_of_a_retained_replaced_history_are_not_deleted_as_unknown(
+async def test_packs_of_a_replaced_history_are_kept_while_it_is_retained(
     power: Power, published: bool
 ) -> None:
-    """One command may also choose the local state and delete, before its image is in the bucket."""
+    """A command that replaces the history may delete packs before its image is in the bucket."""
     files: Files = {}
     last = await their_history(power, files)
     async with power.session("a", options=PUBLISH, tasks=False) as session:

@@ -36,7 +36,7 @@ def sized(size_bytes: int) -> Attributes:
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))
-def test_spans_cover_a_byte_range_once_in_order(offset: int, length: int) -> None:
+def test_block_spans_cover_every_byte_of_a_range_exactly_once(offset: int, length: int) -> None:
     """Every byte of a range is in exactly one span, and each span lies within one block."""
     parts = spans(offset, offset + length, B)
     covered = [
@@ -92,7 +92,7 @@ def test_write_plan_chooses_how_each_part_is_written(
 def test_write_plan_reports_added_bytes_overwrites_and_row_changes(
     parts: list[Part], added_bytes: int, overwrites: bool, changes_no_row: bool
 ) -> None:
-    """A write plan has the number of added bytes, and whether committed bytes or rows change."""
+    """A write plan shows the number of added bytes, and whether committed bytes or rows change."""
     plan = plan_write(sized(500), parts, lambda _block: True)
     assert (plan.added_bytes, plan.overwrites) == (added_bytes, overwrites)
     assert lie_in_dirty_blocks(parts) == changes_no_row
@@ -118,7 +118,7 @@ def test_write_plan_copies_only_content_that_is_not_overwritten(
     ("size", "remove_from", "keep_index", "keep_bytes"),
     [(0, 0, 0, 0), (1, 1, 0, 1), (99, 1, 0, 99), (100, 1, 1, 0), (250, 3, 2, 50)],
 )
-def test_truncation_cuts_the_block_that_contains_the_new_size(
+def test_truncation_shortens_the_block_that_contains_the_new_end(
     size: int, remove_from: int, keep_index: int, keep_bytes: int
 ) -> None:
     """Truncation to a block boundary removes complete blocks and cuts no block."""

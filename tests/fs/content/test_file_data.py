@@ -28,7 +28,7 @@ SIXTEEN_TIB = 16 << 40
 
 
 def blocks(fs: Filesystem, ino: Ino) -> int:
-    """Return the number of mapped blocks of a file, which its attributes must also have."""
+    """Return the number of mapped blocks of a file; its attributes must have the same number."""
     row = fs.db.one("SELECT count(*) FROM block_map WHERE ino = ?", (ino,))
     assert row is not None
     assert fs.getattr(ino).mapped_blocks == row[0]
@@ -89,7 +89,7 @@ async def test_sparse_file_of_16_tib_can_be_written_at_both_ends(fs: Filesystem)
     assert await whole(fs, ino) == b"a"
 
 
-async def test_file_does_not_grow_past_the_size_limit(fs: Filesystem) -> None:
+async def test_file_cannot_grow_beyond_the_size_limit(fs: Filesystem) -> None:
     """A write or truncation beyond the size limit raises TooBigError and changes nothing."""
     ino = make_file(fs, b"f")
     with pytest.raises(TooBigError):
@@ -149,7 +149,7 @@ async def test_overwriting_a_complete_block_fetches_nothing(fs: Filesystem, volu
     assert await whole(fs, ino) == b"b" * BLOCK_BYTES
 
 
-async def test_unreachable_store_causes_an_error_instead_of_zeros(
+async def test_access_to_an_evicted_block_fails_if_the_store_is_unreachable(
     fs: Filesystem, volume: Volume
 ) -> None:
     """If the store is unreachable, operations on an evicted block fail and change nothing."""
@@ -236,7 +236,7 @@ async def test_truncation_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -
 
 
 @sliced(purged_blocks=2)
-async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
+async def test_large_file_is_truncated_in_several_steps(fs: Filesystem) -> None:
     """Truncation removes blocks from the end in pieces; each piece leaves a valid shorter file."""
     ino = make_file(fs, b"f")
     for index in range(9):
@@ -249,7 +249,7 @@ async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_truncation_of_a_large_file_has_schedule_points(fs: Filesystem) -> None:
+async def test_other_tasks_can_run_while_a_large_file_is_truncated(fs: Filesystem) -> None:
     """Other tasks can run between the pieces of a long truncation."""
     ino = make_file(fs, b"f")
     for index in range(9):
@@ -263,7 +263,7 @@ async def test_truncation_of_a_large_file_has_schedule_points(fs: Filesystem) ->
 
 
 async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
-    """New blocks count against the capacity; overwrites and holes need no further space."""
+    """New blocks count against the capacity; overwrites and holes need no additional space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(BLOCK_BYTES)
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
@@ -298,7 +298,7 @@ async def test_failed_write_keeps_the_bytes_before_the_error(
     def second_fails(block: int, offset: int, data: bytes) -> None:
         if offset == 0 and len(data) == 7:
             raise NoSpaceLeftError("a test")
-        create(block, offset, data)  # type: ignore[arg-type]  # a block
+        create(block, offset, data)  # type: ignore[arg-type]  # The block is only a number.
 
     monkeypatch.setattr(volume.session.files, "create", second_fails)
     with pytest.raises(NoSpaceLeftError):
@@ -332,7 +332,7 @@ async def test_failed_write_into_a_copied_block_leaves_no_row_of_the_copy(
     assert fs.db.one("SELECT count(*), sum(refs) FROM blocks") == (1, 1)
 
 
-async def test_waiting_reads_leave_workers_for_metadata_requests(
+async def test_waiting_reads_leave_workers_free_for_metadata_requests(
     fs: Filesystem, volume: Volume
 ) -> None:
     """At most WAITING_HANDLERS_MAX reads wait for the store; the next read fails with EAGAIN."""
@@ -412,7 +412,7 @@ async def test_write_is_refused_if_the_mount_becomes_read_only_during_a_wait(
     assert await whole(fs, ino) == b"a" * 100
 
 
-async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> None:
+async def test_overwriting_two_dirty_blocks_changes_no_database_row(volume: Volume) -> None:
     """An overwrite of committed content commits the open group first."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -430,7 +430,7 @@ async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> No
 
 
 @pytest.mark.parametrize("sets_times", [True, False])
-async def test_overwrite_is_durable_only_after_older_operations(
+async def test_overwrite_becomes_durable_only_after_all_earlier_operations(
     volume: Volume, *, sets_times: bool
 ) -> None:
     """Committed content changes only after all earlier operations are committed."""
@@ -448,7 +448,7 @@ async def test_overwrite_is_durable_only_after_older_operations(
         assert fs.lookup(ROOT_INO, b"after") is None
 
 
-async def test_kill_undoes_a_truncation_completely(volume: Volume) -> None:
+async def test_kill_completely_undoes_an_uncommitted_truncation(volume: Volume) -> None:
     """After a kill the file has its old content, even if a write followed the truncation."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -475,7 +475,7 @@ async def test_bytes_of_a_lost_append_do_not_appear_in_a_later_hole(volume: Volu
         assert await whole(fs, ino) == b"abc" + bytes(7) + b"z"
 
 
-async def test_overwriting_one_dirty_block_changes_no_row(volume: Volume) -> None:
+async def test_overwriting_one_dirty_block_changes_no_database_row(volume: Volume) -> None:
     """If the kernel keeps the times, overwriting a dirty block opens no group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -491,7 +491,7 @@ async def test_overwriting_one_dirty_block_changes_no_row(volume: Volume) -> Non
 @pytest.mark.parametrize(
     ("seed", "steps"), [(0, 20), (1, 20), *(pytest.param(n, 200, marks=SLOW) for n in range(2, 8))]
 )
-async def test_random_operations_give_the_content_of_a_bytearray(
+async def test_file_content_after_random_operations_equals_a_bytearray(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
     """Random writes, truncations, uploads and evictions give the content of a bytearray."""

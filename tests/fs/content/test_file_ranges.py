@@ -101,7 +101,7 @@ async def test_seek_at_or_past_the_end_fails_with_enxio(
 
 
 async def test_seek_refuses_unknown_values_of_whence(fs: Filesystem) -> None:
-    """Seek refuses all other values of *whence*, because the kernel handles them itself."""
+    """Only SEEK_DATA and SEEK_HOLE are accepted; the kernel handles all other values itself."""
     ino, _content = await filled(fs, b"f", 10)
 
     with pytest.raises(InvalidRequestError):
@@ -167,12 +167,14 @@ async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_lock_during_a_hole_punch_keeps_the_remaining_blocks(fs: Filesystem) -> None:
+async def test_locking_a_file_during_a_hole_punch_keeps_its_remaining_blocks(
+    fs: Filesystem,
+) -> None:
     """If the file is locked between two slices of a punch, the remaining blocks stay."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
-        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - there is no event
+        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - there is no event to wait for
             await trio.lowlevel.checkpoint()
         fs.db.begin()
         inodes.set_flag(fs.db, ino, InodeFlag.LOCKED, on=True)
@@ -205,7 +207,7 @@ async def test_allocation_extends_a_file_unless_keep_size_is_set(
     assert await whole(fs, ino) == content[:kept] + bytes(size_bytes - kept)
 
 
-async def test_allocation_beyond_the_capacity_is_refused(fs: Filesystem) -> None:
+async def test_allocation_above_the_capacity_is_refused(fs: Filesystem) -> None:
     """An allocation above the capacity is refused; punching a hole needs no space."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
@@ -232,7 +234,7 @@ async def test_allocation_above_the_free_space_is_refused(
     assert fs.getattr(ino).size_bytes == 0
 
 
-async def test_pinned_content_leaves_no_room_for_an_allocation(
+async def test_allocation_cannot_use_the_disk_space_of_pinned_blocks(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pinned clean blocks do not count as free space of the local disk."""
@@ -249,7 +251,7 @@ async def test_pinned_content_leaves_no_room_for_an_allocation(
     await fs.ranges.allocate(new, KEEP_SIZE, 0, 3 * BLOCK_BYTES)
 
 
-async def test_allocation_beyond_the_local_disk_is_refused(
+async def test_allocation_that_does_not_fit_on_the_local_disk_is_refused(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An allocation must fit into the free disk space plus the clean blocks that can be evicted."""
@@ -288,7 +290,7 @@ async def test_invalid_fallocate_is_refused(
     assert await whole(fs, ino) == content
 
 
-async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
+async def test_locked_file_cannot_be_cleared_or_overwritten(fs: Filesystem) -> None:
     """A locked file cannot be punched or overwritten, but can be copied."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
@@ -320,7 +322,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # The first read downloads content, which fails.
+        await whole(fs, other)  # The first read fails, because it must download content.
     assert await whole(fs, other) == content
 
 
@@ -342,7 +344,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
     assert mapped(fs, other) == mapped(fs, ino)
     assert fs.getattr(other).size_bytes == len(content)
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # The first read downloads content, which fails.
+        await whole(fs, other)  # The first read fails, because it must download content.
     await fs.write(other, len(content), b"more")
     assert await whole(fs, other) == content + b"more"
     assert await whole(fs, ino) == content
@@ -491,10 +493,10 @@ async def test_copy_of_any_range_equals_its_source(
 
 
 @sliced(purged_blocks=3)
-async def test_copy_over_many_blocks_releases_them_in_slices(
+async def test_copy_over_many_blocks_releases_old_blocks_in_slices(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy keeps blocks of the target that equal the source, and releases others in slices."""
+    """A copy keeps target blocks that equal the source, and releases other blocks in slices."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
     other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)
@@ -512,7 +514,9 @@ async def test_copy_over_many_blocks_releases_them_in_slices(
     assert all(named == counted for named, counted in refs)
 
 
-async def test_failed_copy_returns_the_copied_length(fs: Filesystem, volume: Volume) -> None:
+async def test_failed_copy_returns_the_number_of_copied_bytes(
+    fs: Filesystem, volume: Volume
+) -> None:
     """A copy that fails after two blocks returns their length; the next call raises the error.
 
     Otherwise the kernel would keep outdated pages of the target.
@@ -529,7 +533,7 @@ async def test_failed_copy_returns_the_copied_length(fs: Filesystem, volume: Vol
 
 
 @sliced(shared_blocks=1 << 20)
-async def test_one_copy_call_is_limited_by_its_32_bit_result(fs: Filesystem) -> None:
+async def test_length_of_one_copy_is_limited_by_the_32_bits_of_its_result(fs: Filesystem) -> None:
     """A copy of 8 GiB returns after 1 GiB, because the result of copy_file_range has 32 bits."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.data.truncate(ino, 8 << 30)
@@ -555,7 +559,7 @@ async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
 
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
-async def test_one_call_copies_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
+async def test_one_copy_call_copies_only_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
     """A call copies a limited range of dirty blocks; cp(1) repeats it until it returns 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")

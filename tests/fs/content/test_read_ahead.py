@@ -63,7 +63,7 @@ def requests(volume: Volume) -> int:
     return sum(call.method == "get_range" for call in volume.store.calls)
 
 
-async def test_second_sequential_read_fetches_a_run_ahead(
+async def test_second_sequential_read_prefetches_a_run_of_blocks(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
     """The second sequential read fetches all blocks of a run in advance."""
@@ -75,7 +75,7 @@ async def test_second_sequential_read_fetches_a_run_ahead(
     assert RUN_BLOCKS <= fetched(volume) <= 2 * RUN_BLOCKS
 
 
-async def test_read_ahead_window_grows_to_its_bound(
+async def test_read_ahead_window_grows_to_its_limit(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
     """Read-ahead fetches each block once, and its window stays within the bound."""
@@ -86,7 +86,7 @@ async def test_read_ahead_window_grows_to_its_bound(
         assert record.ahead_blocks <= WINDOW_BLOCKS
     await until_fetched(volume, BLOCKS)
     assert fetched(volume) == BLOCKS
-    # One more request is made for the first block and at each pack border.
+    # The first block and each border between two packs need an additional request.
     assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3
 
 
@@ -99,7 +99,7 @@ async def test_read_ahead_window_is_a_fraction_of_the_cache(volume: Volume) -> N
         assert fs.data.read_ahead.run_blocks * BLOCK_BYTES == READAHEAD_RUN_BYTES
 
 
-async def test_reordered_kernel_requests_count_as_sequential(
+async def test_sequential_reads_are_detected_if_the_kernel_reorders_requests(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
     """Two requests of one reader that arrive in swapped order still count as sequential."""

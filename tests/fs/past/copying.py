@@ -41,7 +41,7 @@ _numbers = itertools.count()
 
 
 def points_of(session: Session, place: Path | None = None) -> OpenPoints:
-    """Return the points in time of a session, with their own state directory.
+    """Return the open points in time of a session.
 
     Args:
         place: the state directory; None: next to that of the session.
@@ -78,7 +78,7 @@ class Copier:
         """Prepare to copy.
 
         Args:
-            place: the state directory of the points in time; None: beside that of the session.
+            place: the state directory of the points in time; None: next to that of the session.
             bounds: limits of ``PastClone``.
         """
         self.points = points_of(session, place)

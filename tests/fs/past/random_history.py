@@ -1,4 +1,4 @@
-"""A tree that changes at random, and copies of its past, compared with recorded trees."""
+"""A randomly changing tree, whose past states are copied and compared with recorded trees."""
 
 import random
 

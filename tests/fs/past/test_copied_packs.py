@@ -58,7 +58,7 @@ async def removed_with_open_point(
             yield fs, copier, txg
 
 
-async def test_copy_that_needs_a_deleted_pack_is_refused(volume: Volume) -> None:
+async def test_copy_from_the_past_is_refused_if_a_needed_pack_was_deleted(volume: Volume) -> None:
     """The error names the deleted pack; a copy succeeds once another pack has equal content."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         keys = {row.object_key for row in packs.iterate(fs.db)}
@@ -82,7 +82,7 @@ async def test_copy_that_needs_a_deleted_pack_is_refused(volume: Volume) -> None
         assert_sound(fs)
 
 
-async def test_copy_that_needs_a_condemned_pack_is_refused(volume: Volume) -> None:
+async def test_copy_from_the_past_is_refused_if_a_needed_pack_is_condemned(volume: Volume) -> None:
     """A copy is refused if a pack that it needs is condemned, even if the pack still exists."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         fs.db.begin_local()
@@ -93,7 +93,7 @@ async def test_copy_that_needs_a_condemned_pack_is_refused(volume: Volume) -> No
         assert fs.db.counters.inodes == inodes_before
 
 
-async def test_copy_of_damaged_content_requires_an_equal_intact_block(volume: Volume) -> None:
+async def test_copy_of_damaged_past_content_requires_an_equal_intact_block(volume: Volume) -> None:
     async with removed_with_open_point(volume) as (fs, copier, txg):
         pack = next(iter(packs_of(fs)))
         fs.db.begin()
@@ -128,7 +128,7 @@ async def test_damage_found_during_a_copy_aborts_the_copy(volume: Volume) -> Non
         assert_sound(fs)
 
 
-async def test_garbage_collection_during_a_copy_deletes_no_needed_pack(volume: Volume) -> None:
+async def test_garbage_collection_keeps_packs_that_a_running_copy_needs(volume: Volume) -> None:
     """Garbage collection between slices keeps dead packs that the copy still needs."""
     found: list[int] = []
     async with removed_with_open_point(volume, SMALL, revived_packs_max=1) as (fs, copier, txg):
@@ -153,8 +153,8 @@ async def test_garbage_collection_during_a_copy_deletes_no_needed_pack(volume: V
         assert_sound(fs)
 
 
-async def test_dead_pack_that_a_copy_revives_is_not_condemned(volume: Volume) -> None:
-    """A copy of dead packs during garbage collection prevents their deletion."""
+async def test_dead_pack_that_a_copy_uses_again_is_not_condemned(volume: Volume) -> None:
+    """Garbage collection does not delete a dead pack that a copy has begun to use."""
     async with removed_with_open_point(volume, SMALL, revived_packs_max=1) as (fs, copier, txg):
         for number in range(3):
             make_directory(fs, b"image %d" % number)
@@ -209,7 +209,7 @@ async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
 
 
 @pytest.mark.parametrize("lacks", [1, 5])
-async def test_copy_checks_every_needed_block_of_a_marked_pack_first(
+async def test_copy_first_verifies_every_block_it_needs_from_a_damaged_pack(
     volume: Volume, lacks: int
 ) -> None:
     """If one needed record of a marked pack is damaged, the copy changes nothing."""
@@ -227,7 +227,7 @@ async def test_copy_checks_every_needed_block_of_a_marked_pack_first(
         assert fs.db.counters.next_ino == before
 
 
-async def test_copy_of_content_that_was_lost_in_the_past_is_refused(volume: Volume) -> None:
+async def test_copy_of_past_content_that_was_already_lost_is_refused(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await fs.write(make_file(fs, b"tree"), 0, b"content")
         txg = await shipped(volume)
@@ -243,7 +243,7 @@ async def test_copy_of_content_that_was_lost_in_the_past_is_refused(volume: Volu
         assert not fs.db.held_packs
 
 
-async def test_packs_of_a_refused_copy_can_be_deleted(volume: Volume) -> None:
+async def test_garbage_collection_can_delete_packs_after_a_refused_copy(volume: Volume) -> None:
     async with removed_with_open_point(volume) as (fs, copier, txg):
         held = packs_of(fs)
         fs.db.begin()

@@ -1,4 +1,4 @@
-"""Copies out of kept points below the retention floor, while garbage is collected."""
+"""Copies of kept points that are older than the retention, made while garbage is collected."""
 
 import random
 
@@ -29,18 +29,20 @@ from tests.fs.past.copying import (
 from tests.fs.past.random_history import Facts, History
 from tests.fs.trees.samples import COPY, assert_sound, facts, settled
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 50
 
 
 class KeptHistory(History):
-    """A filesystem without retention, of which some points in time are kept."""
+    """A filesystem without retention that has some kept points."""
 
     def __init__(self, fs: Filesystem, volume: Volume, chance: random.Random) -> None:
         super().__init__(fs, volume, chance)
         self.kept: dict[str, tuple[Txg, Facts]] = {}
 
     async def keep(self) -> None:
-        """Keep the present."""
+        """Make a kept point of the current state."""
         name = self._name(b"kept").decode().replace(" ", "-")
         point = await PointKeeper(self.volume.session).keep(name)
         self.kept[name] = point.txg, await facts(self.fs, self.top)
@@ -61,13 +63,13 @@ class KeptHistory(History):
             self.copies[name] = wanted
 
     async def collect(self) -> None:
-        """Let the retention pass everything, and delete what nothing needs."""
+        """End the retention of all points in time, and delete packs that no kept point needs."""
         await pass_images(self.fs, self.volume, 2)
         await self.volume.session.reclaimer.reclaim_all()
 
 
 async def _work(history: KeptHistory) -> None:
-    """Do random things; at the end only the last of the kept points is left."""
+    """Run random operations; at the end only the last kept point is left."""
     acts = {
         history.create: 4,
         history.change: 6,
@@ -90,10 +92,10 @@ async def _work(history: KeptHistory) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_copies_out_of_kept_points_stay_while_garbage_is_deleted(
+async def test_copies_from_kept_points_survive_garbage_collection(
     volume: Volume, seed: int
 ) -> None:
-    """Points are dropped, copies removed and packs compacted meanwhile; other hosts read the same."""
+    """Copies stay intact, on other hosts too, while points are dropped and packs are compacted."""
     await retain_nothing(volume)
     slices = Slices(cloned_names=3, directories=2, shared_blocks=3)
     async with volume.mounted(slices=slices) as fs:
@@ -151,10 +153,10 @@ async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreEr
     ids=["timeout", "full", "denied"],
 )
 @pytest.mark.parametrize("after", ["same mount", "kill", "takeover"])
-async def test_bucket_failure_during_the_copy_loses_nothing(
+async def test_bucket_failure_during_a_copy_of_a_kept_point_loses_nothing(
     volume: Volume, error: StoreError, after: str
 ) -> None:
-    """The kept point is complete; the packs that lived again die, and a later copy succeeds."""
+    """After a failed copy the kept point is complete, and a later copy succeeds."""
     await retain_nothing(volume)
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")

@@ -103,10 +103,10 @@ async def test_only_the_most_recently_used_points_in_time_stay_open(plain: Power
     assert points.count == 0
 
 
-async def test_idle_point_in_time_is_closed_and_its_state_removed(
+async def test_idle_point_in_time_is_closed_and_its_state_is_removed(
     plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """An idle point in time is closed and its state removed, but not a point in use."""
+    """An idle point in time is closed and its state removed; a point in use stays open."""
     async with shipped(plain, 2) as (session, (first, second)):
         points = points_of(session)
         async with trio.open_nursery() as nursery:
@@ -140,8 +140,8 @@ async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) 
         assert found.txg == txg
 
 
-async def test_error_of_a_point_in_time_does_not_degrade_the_mount(plain: Power) -> None:
-    """Errors of a point in time, such as a missing changelog, leave the mount writable."""
+async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power) -> None:
+    """If a point in time cannot be read, the mount stays writable."""
     async with shipped(plain, 2) as (session, (first, second)):
 
         def state_of(_txg: Txg) -> StateDir:
@@ -182,7 +182,7 @@ async def test_closing_a_point_in_time_writes_nothing(plain: Power) -> None:
         assert points.txgs == txgs[1:]
 
 
-async def test_opening_a_point_in_time_leaves_the_disk_space_of_the_mount(
+async def test_opening_a_point_in_time_fails_if_the_disk_has_too_little_space(
     plain: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
@@ -196,7 +196,7 @@ async def test_opening_a_point_in_time_leaves_the_disk_space_of_the_mount(
         assert await inodes_at(points, txg)
 
 
-async def test_requests_for_the_past_leave_workers_for_other_requests(plain: Power) -> None:
+async def test_requests_for_the_past_leave_workers_free_for_other_requests(plain: Power) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         async with AsyncExitStack() as waiting:
@@ -265,7 +265,10 @@ async def test_point_in_time_that_is_in_use_at_unmount_is_closed_later(plain: Po
 async def test_large_point_in_time_is_restored_in_a_separate_process(
     plain: Power, monkeypatch: pytest.MonkeyPatch, may_spawn: bool
 ) -> None:
-    """A process restores the point in time, unless its interpreter is below the mountpoint."""
+    """A separate process restores a large point in time.
+
+    It is not started if its interpreter is below the mountpoint.
+    """
     started: list[str] = []
     spawn = os.posix_spawn
 

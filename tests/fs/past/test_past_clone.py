@@ -38,6 +38,8 @@ from tests.fs.past.copying import (
 )
 from tests.fs.trees.samples import COPY, assert_sound, facts, fill, make_tree, settled
 
+pytestmark = pytest.mark.thorough
+
 
 class Killed(BaseException):
     """Raised to simulate that the daemon is killed."""
@@ -67,7 +69,7 @@ async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: V
         assert_sound(fs)
 
 
-async def test_copy_of_the_past_shares_live_blocks(volume: Volume) -> None:
+async def test_copies_from_the_past_share_blocks_that_are_still_in_use(volume: Volume) -> None:
     """A second copy of the past adds no blocks, and each copy can be changed separately."""
     async with volume.mounted() as fs:
         await make_rich_tree(fs)
@@ -91,7 +93,7 @@ async def test_copy_of_the_past_shares_live_blocks(volume: Volume) -> None:
 
 
 async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volume: Volume) -> None:
-    """A past file copied next to its present version shares all unchanged blocks."""
+    """A past version that is copied next to the present file shares all unchanged blocks."""
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         content = await fill(fs, file, 4 * BLOCK_BYTES)
@@ -108,7 +110,9 @@ async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volu
 
 
 @sliced(cloned_names=2, directories=2, shared_blocks=2)
-async def test_copy_in_small_slices_equals_the_past_tree(fs: Filesystem, volume: Volume) -> None:
+async def test_past_tree_copied_in_small_slices_equals_its_source(
+    fs: Filesystem, volume: Volume
+) -> None:
     """The copy is complete and fsck is clean after each slice, even if a file exceeds a slice."""
     top = await make_rich_tree(fs)
     wanted = await facts(fs, top)
@@ -122,7 +126,7 @@ async def test_copy_in_small_slices_equals_the_past_tree(fs: Filesystem, volume:
     assert_sound(fs)
 
 
-async def test_copy_of_the_past_excludes_changes_that_were_not_uploaded(volume: Volume) -> None:
+async def test_copy_from_the_past_excludes_changes_that_were_not_uploaded(volume: Volume) -> None:
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         await fs.write(file, 0, b"shipped")
@@ -149,7 +153,7 @@ async def test_root_directory_and_single_entries_of_the_past_can_be_copied(volum
         assert_sound(fs)
 
 
-async def test_copy_of_the_past_to_an_existing_name_is_refused(volume: Volume) -> None:
+async def test_copy_from_the_past_to_an_existing_name_is_refused(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await make_tree(fs)
         txg = await shipped(volume)
@@ -159,7 +163,7 @@ async def test_copy_of_the_past_to_an_existing_name_is_refused(volume: Volume) -
         assert fs.db.counters.inodes == inodes_before
 
 
-async def test_copied_names_with_equal_hashes_are_found(volume: Volume) -> None:
+async def test_copied_names_with_equal_hashes_can_be_looked_up(volume: Volume) -> None:
     """After a copy of names with equal hashes, lookups search all names with that hash."""
     async with volume.mounted() as fs:
         fs.db.name_hash = lambda _name: 1 << 40
@@ -179,18 +183,18 @@ async def test_copied_names_with_equal_hashes_are_found(volume: Volume) -> None:
         assert look(fs, b"one", copy).ino != look(fs, b"three", copy).ino
 
 
-async def test_copy_of_the_past_with_another_cookie_key_is_refused(volume: Volume) -> None:
+async def test_copy_from_a_past_state_with_another_cookie_key_is_refused(volume: Volume) -> None:
     """A copy is refused after fsck --rebuild, which gives names new positions in directories."""
     async with volume.mounted() as fs:
         await make_tree(fs)
         txg = await shipped(volume)
         fs.db.take_cookie_key(bytes(16))
-        with pytest.raises(PastUnavailableError, match="names have other positions"):
+        with pytest.raises(PastUnavailableError, match="positions of names in directories"):
             await Copier(fs, volume.session).copy(txg)
 
 
 @pytest.mark.parametrize("sizes", [[BLOCK_BYTES] * 6, [6 * BLOCK_BYTES]])
-async def test_copy_above_the_capacity_stops_early(volume: Volume, sizes: list[int]) -> None:
+async def test_copy_that_exceeds_the_capacity_stops_early(volume: Volume, sizes: list[int]) -> None:
     """Each slice of a copy checks the capacity, between files and within one file."""
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
@@ -210,7 +214,7 @@ async def test_copy_above_the_capacity_stops_early(volume: Volume, sizes: list[i
 async def test_database_error_during_a_copy_undoes_the_copy(
     volume: Volume, attributes_of: str
 ) -> None:
-    """A copy that fails at a damaged row of the past is removed, and later changes are clean."""
+    """A copy that fails at a damaged row is removed, and later changes are not affected."""
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
         for number in range(4):
@@ -239,7 +243,7 @@ async def test_database_error_during_a_copy_undoes_the_copy(
         assert_sound(fs)
 
 
-async def test_concurrent_copies_of_the_past_run_one_at_a_time(volume: Volume) -> None:
+async def test_concurrent_copies_from_the_past_run_one_at_a_time(volume: Volume) -> None:
     """A copy releases its packs at its end, so a second copy waits for the first."""
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_rich_tree(fs))
@@ -255,7 +259,9 @@ async def test_concurrent_copies_of_the_past_run_one_at_a_time(volume: Volume) -
         assert_sound(fs)
 
 
-async def test_name_created_during_a_copy_is_kept(volume: Volume) -> None:
+async def test_target_name_that_another_process_creates_during_a_copy_is_kept(
+    volume: Volume,
+) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_rich_tree(fs)
         txg = await shipped(volume)
@@ -309,7 +315,9 @@ async def test_capacity_limits_copies_of_removed_content(volume: Volume) -> None
 
 
 @pytest.mark.parametrize("slice_number", range(1, 8))
-async def test_kill_after_any_slice_leaves_no_copy(volume: Volume, slice_number: int) -> None:
+async def test_kill_after_any_slice_of_a_copy_leaves_no_partial_copy(
+    volume: Volume, slice_number: int
+) -> None:
     """The next mount removes an unfinished copy, whose packs are then dead again."""
     count = 0
 
@@ -358,7 +366,7 @@ async def test_kill_after_a_copy_leaves_the_copy_complete(volume: Volume, is_shi
         assert_sound(fs)
 
 
-async def test_copy_of_the_past_can_be_restored_from_the_bucket(volume: Volume) -> None:
+async def test_copy_from_the_past_can_be_restored_from_the_bucket(volume: Volume) -> None:
     """Another host restores the copy and its content, and fsck of the rows is clean."""
     async with volume.mounted() as fs:
         wanted = await facts(fs, await make_rich_tree(fs))

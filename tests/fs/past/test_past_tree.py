@@ -63,7 +63,7 @@ async def found(tree: PastTree, parent: Ino, name: bytes) -> Attributes:
     return attributes
 
 
-async def test_inode_number_of_the_past_names_the_same_file_until_unmount(
+async def test_past_inode_number_refers_to_the_same_file_until_unmount(
     plain: Power, tmp_path: Path
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -89,7 +89,9 @@ async def test_inode_number_of_the_past_names_the_same_file_until_unmount(
             await tree.getattr(Ino(roots[0].ino + 500))
 
 
-async def test_inode_number_too_large_for_the_past_is_refused(plain: Power, tmp_path: Path) -> None:
+async def test_inode_number_too_large_for_a_past_tree_is_refused(
+    plain: Power, tmp_path: Path
+) -> None:
     async with plain.session(tasks=False) as session:
         session.db.begin()
         session.db.counters.next_ino = Ino(1 << PAST_INO_BITS)
@@ -100,10 +102,10 @@ async def test_inode_number_too_large_for_the_past_is_refused(plain: Power, tmp_
             await tree.lookup(root.ino, b"f")
 
 
-async def test_relative_age_refers_to_the_same_txg_while_it_is_used(
+async def test_name_of_a_relative_time_keeps_its_txg_while_it_is_used(
     plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """A name such as 0s-ago keeps its txg during use, so that a copy has one point in time."""
+    """A name such as 0s-ago keeps its txg while it is in use, so that a copy is consistent."""
     async with plain.session(tasks=False) as session:
         first = await named(session, b"f", b"first")
         tree = tree_of(session, tmp_path, names_max=1)
@@ -149,7 +151,7 @@ async def test_parallel_reads_of_a_past_block_download_it_once(
     assert sum(b.requests for (_, kind), b in sent if kind == RequestClass.GET.value) == 1
 
 
-async def test_content_of_the_past_in_memory_is_bounded(plain: Power, tmp_path: Path) -> None:
+async def test_memory_used_for_past_content_is_bounded(plain: Power, tmp_path: Path) -> None:
     async with plain.session(tasks=False) as session:
         txgs = [await named(session, b"%d" % number, b"%d" % number * 900) for number in range(5)]
         tree = tree_of(session, tmp_path, cached_bytes_max=2000)
@@ -161,7 +163,7 @@ async def test_content_of_the_past_in_memory_is_bounded(plain: Power, tmp_path: 
                 assert tree.cached_bytes <= 2000
 
 
-async def test_top_directory_of_the_past_lists_the_open_points(
+async def test_snapshots_directory_lists_the_open_points_in_time(
     plain: Power, tmp_path: Path
 ) -> None:
     async with plain.session(tasks=False) as session:

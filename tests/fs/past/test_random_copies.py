@@ -10,6 +10,8 @@ from tests.fs.conftest import ROOT, Volume, look
 from tests.fs.past.random_history import History
 from tests.fs.trees.samples import assert_sound, facts
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 60
 
 

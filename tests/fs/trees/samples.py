@@ -69,7 +69,7 @@ def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
 
 
 async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
-    """Return all properties that a copy must keep, by the first path of each inode."""
+    """Return all properties that a copy must keep, keyed by the first path of each inode."""
     found: dict[bytes, tuple[object, ...]] = {}
     first: dict[Ino, bytes] = {}
     waiting = [(b"", top)]

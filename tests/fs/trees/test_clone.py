@@ -49,7 +49,9 @@ async def _make_rich_tree(fs: Filesystem) -> Ino:
     return top
 
 
-async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volume) -> None:
+async def test_copy_of_a_tree_has_all_properties_of_its_source(
+    fs: Filesystem, volume: Volume
+) -> None:
     """Rows, content, extended attributes and hard links of a copy equal those of the source."""
     top = await _make_rich_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
@@ -92,7 +94,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     assert_sound(fs)
 
 
-async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
+async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) -> None:
     """Dirty and sealed blocks are copied; a later write changes only one of the files."""
     top = await _make_rich_tree(fs)
     full = look(fs, b"full 0", top).ino
@@ -116,7 +118,9 @@ async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
     ],
     ids=["one block", "three blocks"],
 )
-async def test_copy_in_small_slices_equals_its_source(fs: Filesystem, volume: Volume) -> None:
+async def test_tree_copied_in_small_slices_equals_its_source(
+    fs: Filesystem, volume: Volume
+) -> None:
     """A copy in small slices equals its source, and fsck is clean after each slice."""
     top = await _make_rich_tree(fs)
     await volume.upload()
@@ -157,8 +161,8 @@ async def test_file_unlinked_during_a_copy_keeps_its_content(
 
 
 @sliced(cloned_indexes=2)
-async def test_file_truncated_during_a_copy_is_copied_as_a_prefix(fs: Filesystem) -> None:
-    """The copy of a file that is truncated meanwhile has a prefix of the old content."""
+async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesystem) -> None:
+    """The copy contains a prefix of the content that the file had before its truncation."""
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -209,7 +213,7 @@ async def test_tree_can_be_copied_into_itself(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesystem) -> None:
+async def test_tree_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesystem) -> None:
     """A copy to an existing name fails, even if the name is created during the copy."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
@@ -230,7 +234,7 @@ async def test_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesys
 
 
 async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
-    """A kill at any slice leaves inodes without a name, which the next mount removes."""
+    """A kill after any slice leaves inodes without a name, which the next mount removes."""
 
     class Killed(BaseException):
         """Raised to simulate that the daemon is killed."""
@@ -260,7 +264,9 @@ async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
 
 
 @sliced(cloned_names=2)
-async def test_copy_waits_for_checkpoints(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tree_copy_waits_for_database_checkpoints(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A copy waits for a checkpoint after each slice, so that the WAL stays bounded."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
@@ -273,8 +279,9 @@ async def test_copy_waits_for_checkpoints(fs: Filesystem, monkeypatch: pytest.Mo
             while fs.lookup(*COPY) is None:
                 count = len(_copied_counts(slices))
                 await trio.sleep(0.01)
-                # At most one slice precedes each checkpoint, plus one if the restarted WAL has
-                # as many frames as the copied WAL: it counts as copied until the next commit.
+                # At most one slice of the copy runs before each checkpoint.
+                # A second slice can run, because a restarted WAL counts as checkpointed at first.
+                # A restarted WAL of the same length counts as checkpointed until the next commit.
                 assert len(_copied_counts(slices)) <= count + 2
                 fs.db.checkpoint()
     assert len(_copied_counts(slices)) > 2
@@ -282,12 +289,12 @@ async def test_copy_waits_for_checkpoints(fs: Filesystem, monkeypatch: pytest.Mo
 
 
 def _copied_counts(slices: list[TreeProgress]) -> set[int]:
-    """Return the number of copied names of each slice that copied any."""
+    """Return the number of names that each slice copied, without slices that copied none."""
     return {each.done for each in slices}
 
 
-async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
-    """A cancelled copy leaves neither its name nor an inode."""
+async def test_cancelled_tree_copy_is_removed_at_once(fs: Filesystem) -> None:
+    """A cancelled copy leaves no name and no inode."""
     top = await _make_rich_tree(fs)
     before = fs.db.counters.inodes
     with trio.CancelScope() as scope:
@@ -303,7 +310,7 @@ async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
+async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
     """If the source is removed during a copy, the copy fails and is removed."""
     top = await make_tree(fs)
 
@@ -329,7 +336,7 @@ async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volu
     assert exists(fs, top)
 
 
-async def test_read_only_mount_copies_no_tree(fs: Filesystem) -> None:
+async def test_tree_copy_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:
     await make_tree(fs)
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):

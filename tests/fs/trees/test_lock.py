@@ -67,7 +67,7 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
     ]
 
 
-async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
+async def test_locked_tree_cannot_be_changed(fs: Filesystem) -> None:
     """Every change of a locked tree is refused, even for root; reads succeed."""
     top = await make_tree(fs)
     make_file(fs, b"other")
@@ -88,7 +88,7 @@ async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
 
 
 @sliced(names=3, directories=2)
-async def test_lock_in_small_slices_covers_all_entries(fs: Filesystem) -> None:
+async def test_locking_a_tree_in_small_slices_locks_every_entry(fs: Filesystem) -> None:
     """A lock in small slices covers every entry; locking the tree again changes nothing."""
     top = await make_tree(fs, files=9)
     for number in range(3):
@@ -111,7 +111,9 @@ async def test_reading_a_locked_file_keeps_its_atime(volume: Volume) -> None:
         assert fs.getattr(file.ino) == file
 
 
-async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: Filesystem) -> None:
+async def test_directory_above_a_locked_tree_is_removed_only_with_locked_option(
+    fs: Filesystem,
+) -> None:
     """A directory above a locked tree is removed only with *locked*, even after a move."""
     above = make_directory(fs, b"above")
     home = make_directory(fs, b"home")
@@ -127,8 +129,8 @@ async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: File
 
 
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
-async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) -> None:
-    """After its removal no row of a locked tree, file or directory remains."""
+async def test_removal_of_a_locked_entry_deletes_all_its_rows(fs: Filesystem, what: str) -> None:
+    """No row of a locked tree, file or directory remains after its removal with *locked*."""
     if what == "tree":
         await make_tree(fs)
     elif what == "file":
@@ -165,7 +167,7 @@ async def test_copy_of_a_locked_tree_can_be_changed(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_lock_of_a_name_with_another_inode_is_refused(fs: Filesystem) -> None:
+async def test_lock_is_refused_if_the_name_refers_to_another_inode(fs: Filesystem) -> None:
     """A lock fails if the name no longer refers to the inode that the caller checked."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):

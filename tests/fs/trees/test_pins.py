@@ -81,7 +81,7 @@ async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins
     assert await pins.listing() == []
 
 
-async def test_pins_survive_a_kill(volume: Volume) -> None:
+async def test_pins_remain_after_the_daemon_was_killed(volume: Volume) -> None:
     """The mount after a kill reads the pins before it evicts a block."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"top")
@@ -118,7 +118,7 @@ async def test_new_content_of_a_pinned_tree_stays_cached(
 async def test_deduplicated_content_of_a_pinned_tree_is_not_downloaded(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """A new block of a pin that duplicates an uncached block stays in the cache."""
+    """A new block of a pinned tree stays cached, even if an uncached block has equal content."""
     other = make_file(fs, b"other")
     content = await fill(fs, other, 2 * BLOCK_BYTES)
     await volume.evict()
@@ -160,7 +160,7 @@ async def test_check_of_pins_downloads_missing_blocks(
 async def test_download_for_pins_continues_after_an_outage(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """During an outage the error is shown, and afterwards the download continues."""
+    """An outage is shown as an error, and the download continues after the outage."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -193,13 +193,13 @@ async def test_damaged_block_of_a_pinned_tree_is_not_requested_forever(
             await trio.sleep(1)
         assert pins.last_error
         calls = len(volume.store.calls)
-        await fs.write(other, 0, b"new")  # another check
+        await fs.write(other, 0, b"new")  # The write causes another check of the pins.
         volume.commit()
         await trio.sleep(600)
         assert len(volume.store.calls) == calls
 
 
-async def test_pin_request_and_background_check_do_not_download_in_parallel(
+async def test_pin_command_and_background_check_never_download_in_parallel(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
     ino = make_file(fs, b"f")
@@ -214,10 +214,10 @@ async def test_pin_request_and_background_check_do_not_download_in_parallel(
         await _until_cached(volume, fs, ino)
 
 
-async def test_pin_follows_its_path_and_then_its_inode(
+async def test_pin_follows_a_replaced_path_and_a_renamed_file(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """A pin follows a replaced path and a renamed file, and ends with a removed file."""
+    """A pin follows a replaced path and a renamed file, and ends when the file is removed."""
     top = make_directory(fs, b"top")
     first = make_file(fs, b"f", top)
     await pins.add([first])
@@ -245,7 +245,7 @@ def look_ino(fs: Filesystem, name: bytes) -> Ino:
     return found.ino
 
 
-async def test_pin_inside_a_removed_tree_ends_at_once(
+async def test_pin_inside_a_removed_tree_is_dropped_at_once(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
     """A pin ends when its tree is removed, even before the rows of the tree are deleted."""
@@ -283,7 +283,7 @@ async def test_pin_of_a_too_large_tree_is_refused_before_any_download(volume: Vo
         await fill(fs, small, MIB)
         await volume.evict()
         volume.store.calls.clear()
-        with pytest.raises(NoSpaceLeftError, match=r"2\.0 MiB, and pins use at most 2\.0 MiB"):
+        with pytest.raises(NoSpaceLeftError, match=r"2\.0 MiB, but pins use at most 2\.0 MiB"):
             await pins.add([ino])
         await pins.add([small])
         with pytest.raises(NoSpaceLeftError, match="with this tree, the pinned trees would have 3"):
@@ -299,7 +299,7 @@ async def test_pin_of_a_too_large_tree_is_refused_before_any_download(volume: Vo
 async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
     volume: Volume, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If a pinned tree outgrows the limit, only its further content can be evicted."""
+    """If a pinned tree outgrows the limit, only its additional content can be evicted."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         top = make_directory(fs, b"top")
@@ -325,10 +325,10 @@ async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
             assert remounted.over_bytes == MIB
 
 
-async def test_pins_count_shared_blocks_once_and_accept_the_root(
+async def test_size_of_a_pinned_root_counts_a_shared_block_once(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """Pins count a shared block once, and accept a file without content and the root."""
+    """The root can be pinned, even if its tree has files without content."""
     await fill(fs, make_file(fs, b"a"), BLOCK_BYTES)
     make_file(fs, b"empty")
     fs.namespace.make_symlink(ROOT_INO, b"link", b"a", USER)
@@ -349,22 +349,22 @@ async def test_unpinning_an_unpinned_path_is_refused(fs: Filesystem, pins: Pins)
     assert [one.path for one in await pins.listing()] == ["/top"]
 
 
-async def test_number_and_length_of_pins_are_bounded(fs: Filesystem, pins: Pins) -> None:
+async def test_number_and_path_length_of_pins_are_limited(fs: Filesystem, pins: Pins) -> None:
     some = [make_file(fs, b"%d" % number) for number in range(PINS_MAX + 1)]
     with pytest.raises(NoSpaceLeftError, match="pin a directory that contains"):
         await pins.add(some)
     at = ROOT_INO
     for _ in range(PIN_PATH_BYTES_MAX // 201 + 1):
         at = make_directory(fs, b"x" * 200, at)
-    with pytest.raises(UsageError, match="a pinned path has at most"):
+    with pytest.raises(UsageError, match="a pinned path can have at most"):
         await pins.add([at])
     with pytest.raises(UsageError, match="cannot be pinned"):
         await pins.add([Ino(1 << 40)])
     await pins.add(some[:-1])
-    await pins.add(some[:-1])  # again
+    await pins.add(some[:-1])  # Pinning the same trees twice succeeds.
 
 
-async def test_unreadable_list_of_pins_is_kept_and_pins_nothing(
+async def test_unreadable_list_of_pins_is_kept_but_nothing_is_pinned(
     volume: Volume, fs: Filesystem, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With an unreadable list of pins the mount works, but refuses new pins."""
@@ -385,7 +385,7 @@ async def test_unreadable_list_of_pins_is_kept_and_pins_nothing(
 async def test_interrupted_pin_is_downloaded_in_the_background(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A recorded pin stays, even if its request was interrupted before the download."""
+    """A pin that is recorded stays, even if the pin command is interrupted before the download."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -394,7 +394,7 @@ async def test_interrupted_pin_is_downloaded_in_the_background(
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pins.add, [ino])
-            while not path.exists():  # noqa: ASYNC110 - a thread makes it
+            while not path.exists():  # noqa: ASYNC110 - a thread creates the file
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         await _until_cached(volume, fs, ino)

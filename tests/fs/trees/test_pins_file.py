@@ -25,7 +25,7 @@ def test_pins_are_read_back_as_written(tmp_path: Path) -> None:
     pins_file.write(tmp_path, [])
 
 
-def test_interrupted_write_leaves_the_previous_pins(tmp_path: Path) -> None:
+def test_interrupted_write_of_the_pins_file_keeps_the_previous_pins(tmp_path: Path) -> None:
     pins_file.write(tmp_path, PINS)
     (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # a temporary file left by a crash
 

@@ -1,4 +1,4 @@
-"""Removal of trees: names at once, space in the background."""
+"""Removal of trees: the name disappears at once, and the space is freed in the background."""
 
 import pytest
 import trio
@@ -55,7 +55,7 @@ async def _removed(fs: Filesystem) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_name_of_a_removed_tree_disappears_before_its_rows(fs: Filesystem) -> None:
+async def test_removed_tree_loses_its_name_before_its_rows_are_deleted(fs: Filesystem) -> None:
     """The name of a removed tree disappears at once; rows and counters follow in the background."""
     before = _rows(fs)
     top = await make_tree(fs)
@@ -78,7 +78,7 @@ async def test_single_file_and_empty_directory_are_removed_at_once(fs: Filesyste
     assert not exists(fs, directory)
 
 
-async def test_removal_of_a_name_with_another_inode_is_refused(fs: Filesystem) -> None:
+async def test_tree_removal_is_refused_if_the_name_refers_to_another_inode(fs: Filesystem) -> None:
     """A removal fails if the name no longer refers to the inode that the caller checked."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
@@ -88,7 +88,7 @@ async def test_removal_of_a_name_with_another_inode_is_refused(fs: Filesystem) -
     assert look(fs, b"tree").ino == top
 
 
-async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
+async def test_removed_tree_cannot_be_changed(fs: Filesystem) -> None:
     """Directories at any depth of a removed tree refuse changes before their rows are deleted."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
@@ -113,8 +113,8 @@ async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
     make_file(fs, b"elsewhere")
 
 
-async def test_removal_updates_hard_links_outside_the_tree(fs: Filesystem) -> None:
-    """Files with further names outside a removed tree keep a correct link count."""
+async def test_tree_removal_updates_link_counts_of_files_with_names_outside(fs: Filesystem) -> None:
+    """Files with additional names outside a removed tree keep a correct link count."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     outside = make_directory(fs, b"outside")
@@ -137,7 +137,7 @@ async def test_removal_updates_hard_links_outside_the_tree(fs: Filesystem) -> No
 
 
 @sliced(names=3, directories=2, purged_blocks=2)
-async def test_removal_in_small_slices_keeps_counters_correct(fs: Filesystem) -> None:
+async def test_tree_removal_in_small_slices_keeps_counters_correct(fs: Filesystem) -> None:
     """Counters and directory sizes are correct after every slice of a removal."""
     before = _rows(fs)
     top = await make_tree(fs, files=20)
@@ -187,7 +187,7 @@ async def test_open_inodes_of_a_removed_tree_stay_until_released(fs: Filesystem)
 
 
 async def test_kernel_drops_cached_names_of_a_removed_tree(volume: Volume) -> None:
-    """The kernel's cache drops a removed tree, its names and its hard links outside."""
+    """The kernel drops a removed tree from its caches: all names in it, and changed link counts."""
     reported: list[Invalidations] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
@@ -215,7 +215,7 @@ async def test_kernel_drops_cached_names_of_a_removed_tree(volume: Volume) -> No
     assert done.is_set()
 
 
-async def test_next_mount_resumes_a_killed_removal(volume: Volume) -> None:
+async def test_next_mount_resumes_an_interrupted_tree_removal(volume: Volume) -> None:
     async with volume.mounted(slices=Slices(names=2)) as fs:
         before = _rows(fs)
         top = await make_tree(fs, files=9)
@@ -232,8 +232,10 @@ async def test_next_mount_resumes_a_killed_removal(volume: Volume) -> None:
         _assert_counted(fs)
 
 
-async def test_removal_lost_with_its_group_keeps_the_tree(fs: Filesystem, volume: Volume) -> None:
-    """If the group of a removal is lost, the mount turns read-only and the tree stays."""
+async def test_tree_is_kept_if_the_group_that_removes_it_is_rolled_back(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """After the rollback of a removal, the mount is read-only and the tree is complete."""
     top = await make_tree(fs)
     volume.commit()
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
@@ -246,7 +248,7 @@ async def test_removal_lost_with_its_group_keeps_the_tree(fs: Filesystem, volume
 
 
 @sliced(purged_blocks=2)
-async def test_large_file_of_a_removed_tree_is_purged_in_pieces(fs: Filesystem) -> None:
+async def test_large_file_of_a_removed_tree_is_purged_in_several_steps(fs: Filesystem) -> None:
     """A large file of a removed tree is purged in pieces, like any orphan."""
     top = make_directory(fs, b"tree")
     large = make_file(fs, b"large", top)
@@ -264,7 +266,7 @@ async def test_large_file_of_a_removed_tree_is_purged_in_pieces(fs: Filesystem) 
     assert _rows(fs)["blocks"] == 0
 
 
-async def test_read_only_mount_removes_no_tree(fs: Filesystem) -> None:
+async def test_tree_removal_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:
     """A degraded mount refuses to remove a tree, and does not continue an earlier removal."""
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)

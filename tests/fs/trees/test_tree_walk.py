@@ -30,7 +30,7 @@ async def _found(fs: Filesystem, *roots: Ino) -> dict[Ino, int]:
     return {ino: len(indexes) for ino, indexes in found.items()}
 
 
-async def test_walk_finds_every_block_of_a_tree(fs: Filesystem) -> None:
+async def test_tree_walk_finds_every_block(fs: Filesystem) -> None:
     """The walk finds exactly the blocks of the tree, even with very small slices."""
     wanted = {}
     parents = [make_directory(fs, b"top")]
@@ -52,8 +52,8 @@ async def test_walk_finds_every_block_of_a_tree(fs: Filesystem) -> None:
     assert await _found(fs, parents[0], other) == {**wanted, other: 1}
 
 
-async def test_walk_of_nested_roots_reads_both_to_their_end(fs: Filesystem) -> None:
-    """A walk with nested roots continues a directory in which a slice ended."""
+async def test_tree_walk_of_two_nested_trees_reads_both_completely(fs: Filesystem) -> None:
+    """A walk of nested trees continues in the directory in which the last slice ended."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     files = [make_file(fs, b"f%d" % number, below) for number in range(3)]
@@ -64,8 +64,8 @@ async def test_walk_of_nested_roots_reads_both_to_their_end(fs: Filesystem) -> N
     assert await _found(fs, top, below) == dict.fromkeys(files, 1)
 
 
-async def test_walk_counts_a_file_with_two_names_once_and_completely(fs: Filesystem) -> None:
-    """A slice of the walk may end at any of the two names of a file."""
+async def test_tree_walk_counts_all_blocks_of_a_hard_linked_file_once(fs: Filesystem) -> None:
+    """A slice of the walk may end at either of the two names of a file."""
     top = make_directory(fs, b"top")
     long, short = make_file(fs, b"long", top), make_file(fs, b"short", top)
     fs.namespace.link(long, top, b"again")
@@ -76,11 +76,11 @@ async def test_walk_counts_a_file_with_two_names_once_and_completely(fs: Filesys
     assert await _found(fs, top) == {long: 4, short: 1}
 
 
-async def test_walk_of_a_removed_inode_finds_no_blocks(fs: Filesystem) -> None:
+async def test_tree_walk_of_a_removed_inode_finds_no_blocks(fs: Filesystem) -> None:
     assert await _found(fs, make_directory(fs, b"empty"), Ino(99)) == {}
 
 
-async def test_cycle_of_directories_ends_the_walk(fs: Filesystem) -> None:
+async def test_cycle_of_directories_ends_the_tree_walk_with_an_error(fs: Filesystem) -> None:
     """A cycle of directories in damaged rows raises an error instead of an endless walk."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)

@@ -22,6 +22,8 @@ from s3fs_meta.rate_limit import rate_limit
 from tests.fs.conftest import BLOCK_BYTES, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
 
+pytestmark = pytest.mark.thorough
+
 AWAY = StoreUnavailableError("pack/x", 3, 8.0, "connection refused")
 
 
@@ -30,7 +32,7 @@ async def _warm(volume: Volume, fs: Filesystem, *roots: Ino) -> tuple[TreeConten
     return content, await warm.download(fs.db, volume.session.cache, content)
 
 
-async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
+async def test_warmed_tree_can_be_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
     """Warming downloads large and small files, and skips cached blocks."""
     top = make_directory(fs, b"top")
     contents = {}
@@ -57,7 +59,7 @@ async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesys
 
 
 async def test_small_files_are_warmed_with_few_requests(volume: Volume, fs: Filesystem) -> None:
-    """Blocks are requested in the order of their packs, not of their names."""
+    """Blocks are requested in their order in packs, not in the order of file names."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
     for number in range(200):  # Every fourth file is not part of the tree.
         await fill(fs, make_file(fs, b"%d" % number, other if number % 4 == 3 else top), 1000)
@@ -69,7 +71,9 @@ async def test_small_files_are_warmed_with_few_requests(volume: Volume, fs: File
     assert len([one for one in volume.store.calls if one.method == "get_range"]) <= 2
 
 
-async def test_progress_of_warming_reaches_all_bytes(volume: Volume, fs: Filesystem) -> None:
+async def test_warming_progress_reaches_the_total_number_of_bytes(
+    volume: Volume, fs: Filesystem
+) -> None:
     ino = make_file(fs, b"f")
     await fill(fs, ino, 5 * MIB)
     await volume.evict()
@@ -99,7 +103,7 @@ async def test_dirty_content_counts_as_cached(volume: Volume, fs: Filesystem) ->
     assert done == Warmed(5, 5, 0, None)
 
 
-async def test_unavailable_store_ends_warming_at_once(
+async def test_warming_stops_at_once_if_the_store_is_unavailable(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Warming reports an outage without waiting for read_timeout, and keeps downloaded blocks."""
@@ -168,10 +172,10 @@ async def test_warming_a_tree_larger_than_the_cache_is_refused(volume: Volume) -
         await fill(fs, small, 64 * KIB)
         await volume.upload()
         content = await warm.content_of(fs.db, cache, [big, small])
-        warm.require_room(content, cache)  # The complete tree is cached.
+        warm.require_room(content, cache)  # Now the complete tree is cached.
 
         cache.evictor.evict_bytes(1 << 60)
-        await fill(fs, small, 128 * KIB)  # dirty
+        await fill(fs, small, 128 * KIB)  # The new content is still dirty.
         content = await warm.content_of(fs.db, cache, [big])
         with pytest.raises(NoSpaceLeftError, match=r"0\.9 MiB must be downloaded .* room for 0\.9"):
             warm.require_room(content, cache)
@@ -198,7 +202,9 @@ async def test_warming_over_a_slow_network_sends_small_requests(
     assert 12 <= requests[1] <= 14
 
 
-async def test_cached_part_of_a_large_tree_makes_no_room_for_the_rest(volume: Volume) -> None:
+async def test_warming_a_too_large_tree_is_refused_even_if_part_of_it_is_cached(
+    volume: Volume,
+) -> None:
     """Warming a tree larger than the cache is refused, even if much of the tree is cached."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         for name, count in ((b"a", 10), (b"b", 12)):
@@ -242,7 +248,7 @@ async def test_warmed_blocks_are_evicted_last(volume: Volume, fs: Filesystem) ->
     assert len(await warm.cached_of(fs.db, volume.session.cache, [ROOT_INO])) == 1
 
 
-async def test_tree_with_too_many_blocks_is_refused_or_partly_pinned(
+async def test_tree_with_too_many_blocks_is_not_warmed_and_only_partly_pinned(
     volume: Volume, fs: Filesystem
 ) -> None:
     """A tree with too many blocks cannot be warmed, and is pinned only in part."""

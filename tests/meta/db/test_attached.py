@@ -22,8 +22,10 @@ def _has(db: Database, schema: str, name: str) -> bool:
     return db.one(f"SELECT 1 FROM {schema}.properties WHERE name = ?", (name,)) is not None
 
 
-def test_tables_of_both_databases_are_read(make_database: MakeDatabase, journal_mode: str) -> None:
-    """Another process may hold the other database; unqualified names refer to the main one."""
+def test_tables_of_the_open_and_the_attached_database_can_be_read(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """Unqualified table names refer to the main database; the attached one may be locked."""
     db = make_database("present.db", journal_mode=journal_mode)
     past = make_database("past.db", journal_mode="off")
     _put(past, "then")
@@ -38,7 +40,7 @@ def test_tables_of_both_databases_are_read(make_database: MakeDatabase, journal_
     assert _has(db, "main", "then too")
     with pytest.raises(DatabaseError):
         db.one(_COUNT)
-    with attached(db, past.path):  # again
+    with attached(db, past.path):  # The same database is attached a second time.
         assert db.one(_COUNT) == (1,)
 
 
@@ -51,12 +53,12 @@ def test_attached_database_cannot_be_changed(make_database: MakeDatabase) -> Non
         assert db.in_group
 
 
-def test_error_while_a_database_is_attached_leaves_the_open_database_usable(
+def test_open_database_stays_usable_after_an_error_while_another_is_attached(
     make_database: MakeDatabase,
 ) -> None:
     """Changes made before the error stay in the open group, which is committed."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
-    with pytest.raises(RuntimeError), attached(db, past.path):  # noqa: PT012 - the block fails
+    with pytest.raises(RuntimeError), attached(db, past.path):  # noqa: PT012 - the error must follow the changes
         db.begin()
         db.run("INSERT INTO properties VALUES ('now', x'01')")
         raise RuntimeError
@@ -65,7 +67,7 @@ def test_error_while_a_database_is_attached_leaves_the_open_database_usable(
         assert db.one(_COUNT) == (1,)
 
 
-def test_database_closed_while_another_is_attached_causes_no_error(
+def test_closing_a_database_while_another_is_attached_succeeds(
     make_database: MakeDatabase,
 ) -> None:
     """A mount may end while a copy from an attached database runs."""

@@ -58,7 +58,7 @@ def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> Non
         connection.close()
 
 
-def test_value_above_the_length_limit_is_damage(tmp_path: Path) -> None:
+def test_value_above_the_length_limit_is_reported_as_damage(tmp_path: Path) -> None:
     """SQLite alone would allocate up to 1 GB of memory for a long value."""
     path = tmp_path / "long.db"
     made = apsw.Connection(str(path))
@@ -73,8 +73,8 @@ def test_value_above_the_length_limit_is_damage(tmp_path: Path) -> None:
         assert isinstance(translated(caught.value, "meta.db"), FormatError)
 
 
-def test_limit_of_value_lengths_is_restored_afterwards(hostile: Path) -> None:
-    """The end of the context restores the previous limit of value lengths."""
+def test_limit_of_value_lengths_is_restored_when_the_context_ends(hostile: Path) -> None:
+    """Leaving the context restores the previous limit of value lengths."""
     connection = connections.connect(hostile, read_only=False)
     with pytest.raises(apsw.TooBigError), connections.short_values(connection, 10_000):
         connection.execute("SELECT zeroblob(10001)").fetchall()
@@ -99,7 +99,7 @@ def test_defensive_connection_cannot_write_the_schema(
 
 
 def test_only_one_module_opens_sqlite_connections() -> None:
-    """A connection opened in another module would lack the protective settings."""
+    """A connection opened in another module would not have the protective settings."""
     makers = [
         path.name
         for path in sorted((ROOT / "s3fs_meta").rglob("*.py"))

@@ -16,8 +16,8 @@ def test_name_hash_fits_a_cookie_and_is_never_zero(key: bytes, name: bytes) -> N
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
-def test_name_hash_with_a_prepared_key_equals_the_plain_hash(key: bytes, name: bytes) -> None:
-    """Hashing with a prepared key gives the same result as with the plain key."""
+def test_prepared_hash_key_produces_the_same_name_hash(key: bytes, name: bytes) -> None:
+    """Hashing with a prepared key gives the same result as with the raw key."""
     assert name_hash(key)(name) == cookie_hash(key, name)
 
 

@@ -19,7 +19,7 @@ def test_counters_are_read_and_written_in_column_order() -> None:
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 
-def test_every_counter_is_written() -> None:
+def test_every_counter_is_written_to_the_database() -> None:
     """A counter that values() omitted would never reach the database."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):

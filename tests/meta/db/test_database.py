@@ -160,7 +160,7 @@ def test_database_with_a_newer_schema_is_refused(make_database: MakeDatabase) ->
 
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
-def test_database_without_a_property_can_only_be_opened_for_repair(
+def test_database_with_a_missing_property_can_only_be_opened_for_repair(
     make_database: MakeDatabase, name: str
 ) -> None:
     """Without the hash key or the block size, a mount could not read the filesystem."""
@@ -174,7 +174,7 @@ def test_database_without_a_property_can_only_be_opened_for_repair(
     Database.open(db.path, db.pragmas, repairing=True).close()
 
 
-def test_reader_beside_a_writer_sees_only_committed_groups(make_database: MakeDatabase) -> None:
+def test_concurrent_reader_sees_only_committed_groups(make_database: MakeDatabase) -> None:
     """In WAL mode, another connection reads the last commit while a group is open."""
     db = make_database()
     create_file(db, b"committed")
@@ -214,7 +214,7 @@ def test_group_contains_all_operations_until_its_commit(make_database: MakeDatab
 
 
 def test_change_of_local_rows_does_not_count_as_an_operation(make_database: MakeDatabase) -> None:
-    """A change of rows that only this host uses opens a group, but makes no image due."""
+    """A change of rows that only this host uses opens a group, but triggers no image."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
@@ -222,7 +222,7 @@ def test_change_of_local_rows_does_not_count_as_an_operation(make_database: Make
     assert (db.group_operations, db.changed) == (1, True)
 
 
-def test_rows_can_be_changed_only_inside_a_group(make_database: MakeDatabase) -> None:
+def test_changing_a_row_without_an_open_group_is_refused(make_database: MakeDatabase) -> None:
     """A change of a row without an open group raises AssertionError."""
     db = make_database()
     with pytest.raises(AssertionError):
@@ -252,7 +252,7 @@ def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_
     db.commit()
 
 
-def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> None:
+def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) -> None:
     """A group that changes only local rows does not write the replicated counters."""
     db = make_database()
     db.begin_local()
@@ -267,7 +267,7 @@ def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> 
     assert db.connection.total_changes() == before + 2
 
 
-def test_change_recorder_is_called_at_the_begin_and_end_of_a_group(
+def test_change_recorder_is_called_at_the_start_and_end_of_a_group(
     make_database: MakeDatabase,
 ) -> None:
     """The recorder of changes is called when a group opens, and after its counters are written."""
@@ -295,8 +295,8 @@ def test_change_recorder_is_called_at_the_begin_and_end_of_a_group(
     assert local_state.get(db, "recorded") == "in the same transaction"
 
 
-def test_failing_listener_does_not_prevent_calls_of_the_others(db: Database) -> None:
-    """If the disk fails when a group is lost, the mount turns read-only but does not end."""
+def test_failing_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
+    """If the disk fails when a group is lost, the mount becomes read-only and continues."""
     called: list[LossStep] = []
 
     def fail() -> None:
@@ -313,7 +313,7 @@ def test_failing_listener_does_not_prevent_calls_of_the_others(db: Database) -> 
         db.begin()
 
 
-def test_listeners_for_a_lost_group_are_called_in_step_order(
+def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
     make_database: MakeDatabase,
 ) -> None:
     """Listeners for lost groups are called in the order of their steps."""
@@ -328,7 +328,7 @@ def test_listeners_for_a_lost_group_are_called_in_step_order(
     assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
 
 
-def test_undo_stops_later_changes_only_if_it_fails(
+def test_undoing_a_group_blocks_later_changes_only_if_the_undo_fails(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)
@@ -390,7 +390,7 @@ def test_full_disk_without_a_journal_refuses_all_further_changes(
 
 
 def test_failed_statement_does_not_undo_its_group(make_database: MakeDatabase) -> None:
-    """Only the failed statement is undone; the caller decides about its group."""
+    """Only the failed statement is undone; the caller decides whether to roll back its group."""
     db = make_database()
     create_file(db, b"a")
     with pytest.raises(DatabaseError):
@@ -408,7 +408,7 @@ def test_failed_query_raises_a_database_error(make_database: MakeDatabase, metho
         list(getattr(db, method)("SELECT * FROM no_such"))
 
 
-def test_damaged_database_page_is_reported_as_format_error(make_database: MakeDatabase) -> None:
+def test_damaged_database_page_raises_format_error(make_database: MakeDatabase) -> None:
     """Damage to a page raises FormatError, which is never retried."""
     db = make_database(journal_mode="delete")
     for number in range(300):

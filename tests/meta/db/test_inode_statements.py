@@ -1,8 +1,8 @@
-"""Every SQL statement on the table of inodes uses the owner of its rows, ``db.inodes``.
+"""Every SQL statement on the table of inodes goes through ``db.inodes``.
 
-Rows that the open group changed are in memory until the owner writes them, so a statement that
-bypasses the owner reads old rows. These tests read the text of every statement in the package, even
-of those that no test runs; ``tests.statements`` checks the statements that tests run.
+Rows that the open group changed are in memory until ``db.inodes`` writes them. A statement that
+bypasses ``db.inodes`` reads old rows. These tests read the text of every statement in the package,
+even of statements that no test runs. ``tests.statements`` checks the statements that tests run.
 """
 
 import ast
@@ -27,7 +27,7 @@ RAW = frozenset({"execute", "executemany"})
 USES_TABLE = re.compile(r"\binodes\b", re.IGNORECASE)
 
 # fsck and offline tools may use the table of inodes, because they write inode rows at once.
-# Examples are ``check.context``, ``finish`` of ``rebuild`` and ``adopt`` of ``image_rows``.
+# Inode rows are written at once by ``check.context``, ``rebuild.finish`` and ``image_rows.adopt``.
 WRITES_THROUGH = ("check/", "meta/offline/")
 
 # These modules use other connections, or tables whose rows are never kept in memory.
@@ -46,7 +46,7 @@ COMPOSED = frozenset(
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
-        ("meta/trees/bulk_records.py", "header"),  # The statement is a pragma.
+        ("meta/trees/bulk_records.py", "header"),  # The statement is a PRAGMA.
         (
             "meta/trees/tree_copies.py",
             "_copy_rows",
@@ -95,7 +95,7 @@ def sources() -> dict[str, Source]:
 
 
 class Text:
-    """The text of an SQL expression, as far as it consists of constants."""
+    """The part of the text of an SQL expression that consists of constants."""
 
     def __init__(self, source: Source, function: ast.AST | None, expression: ast.expr) -> None:
         self.parts: list[str] = []
@@ -146,7 +146,7 @@ class Text:
         other = sources().get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
-        elif not owner[:1].isupper():  # A member of an enumeration in SQL is a number.
+        elif not owner[:1].isupper():  # In SQL, an enumeration member is a number.
             self.is_complete = False
 
 
@@ -206,8 +206,8 @@ def shown(found: list[Statement]) -> list[str]:
     return [f"{one.file} {one.function}: {one.of}.{one.runs}({one.text[:60]!r}…)" for one in found]
 
 
-def test_statements_on_inodes_use_the_owner_of_the_rows() -> None:
-    """Except in listed modules, every statement on the table of inodes is run by ``db.inodes``."""
+def test_only_db_inodes_runs_sql_statements_on_the_table_of_inodes() -> None:
+    """Outside the listed modules, only ``db.inodes`` runs statements on the table of inodes."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [
         one
@@ -218,7 +218,7 @@ def test_statements_on_inodes_use_the_owner_of_the_rows() -> None:
     assert sum(one.of.endswith(".inodes") for one in ran) > 20, "no statements found"
 
 
-def test_sql_statements_consist_of_constants() -> None:
+def test_sql_statements_are_built_from_constants_only() -> None:
     """Every statement that does not consist of constants is listed in COMPOSED."""
     of_database = re.compile(r"(?:\b|_)(?:db|database|base)$|^self$")
     hidden = {
@@ -232,7 +232,7 @@ def test_sql_statements_consist_of_constants() -> None:
     assert hidden == COMPOSED, "add statements without inodes to COMPOSED"
 
 
-def test_modules_that_read_inodes_with_another_connection_are_listed() -> None:
+def test_every_module_that_reads_inodes_with_another_connection_is_listed() -> None:
     """With another connection, a module sees only committed rows."""
     past = {
         one.file
@@ -242,7 +242,7 @@ def test_modules_that_read_inodes_with_another_connection_are_listed() -> None:
     assert past == OTHER_CONNECTIONS
 
 
-def test_guard_of_the_tests_detects_a_statement_that_bypasses_the_owner(db: Database) -> None:
+def test_guard_detects_an_sql_statement_that_bypasses_db_inodes(db: Database) -> None:
     """SQLite reports the tables of each statement to a guard that is active in all tests."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     namespace = {"db": db, "sql": "SELECT ino FROM INODES"}

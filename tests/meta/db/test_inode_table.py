@@ -23,7 +23,7 @@ def make_file(db: Database, name: bytes) -> Attributes:
 
 
 def nlink_in_table(db: Database, ino: Ino) -> int | None:
-    """Return the link count of an inode, as a query on the table returns it."""
+    """Return the link count of an inode according to a query on the table."""
     row = db.inodes.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
     return None if row is None else int(row[0])
 
@@ -39,7 +39,7 @@ def test_lookup_and_listing_return_unwritten_inodes(db: Database) -> None:
     assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
 
 
-def test_statement_on_the_table_sees_unwritten_inode_rows(db: Database) -> None:
+def test_sql_statement_on_the_table_of_inodes_sees_unwritten_rows(db: Database) -> None:
     """A statement on the table of inodes first writes the changed rows."""
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1
@@ -55,7 +55,7 @@ def test_statement_on_the_table_sees_unwritten_inode_rows(db: Database) -> None:
     assert inodes.get(db, made.ino).nlink == 410
 
 
-def test_inode_rows_of_a_rolled_back_group_are_forgotten(db: Database) -> None:
+def test_rollback_discards_the_inode_rows_of_its_group(db: Database) -> None:
     """A rollback forgets the inode rows that the group added or changed."""
     kept = make_file(db, b"kept")
     db.commit()
@@ -100,7 +100,7 @@ def test_inode_created_and_deleted_within_a_group_is_never_written(
     assert db.counters.inodes == 1
 
 
-def test_unchanged_inode_rows_in_memory_are_bounded(db: Database) -> None:
+def test_number_of_unchanged_inode_rows_in_memory_is_bounded(db: Database) -> None:
     """Reading many inodes removes unchanged rows from memory, but no changed rows."""
     db.inodes.run_many(
         "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
@@ -114,7 +114,7 @@ def test_unchanged_inode_rows_in_memory_are_bounded(db: Database) -> None:
     assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
 
 
-def test_written_inode_rows_in_memory_are_bounded(db: Database) -> None:
+def test_number_of_written_inode_rows_in_memory_is_bounded(db: Database) -> None:
     """Making many files in several groups keeps a bounded number of rows in memory."""
     for number in range(INODE_ROWS_MAX + 1000):
         db.begin()
@@ -149,7 +149,7 @@ def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
 
 
 def test_inode_value_out_of_range_rolls_the_group_back(db: Database) -> None:
-    """A group that lacked the row would contain names without inodes."""
+    """Without the row, the group would contain a name whose inode is missing."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)

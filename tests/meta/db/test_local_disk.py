@@ -12,12 +12,12 @@ from s3fs_meta.meta.db.local_disk import filesystem_type, refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
 
 
-def test_filesystem_type_of_proc_is_known() -> None:
+def test_filesystem_type_of_the_proc_directory_is_detected() -> None:
     """The type of /proc is the same magic number on every machine."""
     assert filesystem_type(Path("/proc")) == 0x9FA0
 
 
-def test_filesystem_type_of_a_missing_path_is_that_of_its_nearest_parent(tmp_path: Path) -> None:
+def test_missing_path_has_the_filesystem_type_of_its_nearest_parent(tmp_path: Path) -> None:
     assert filesystem_type(tmp_path / "not" / "there" / "meta.db") == filesystem_type(tmp_path)
 
 
@@ -49,7 +49,7 @@ def test_new_database_file_is_empty_and_private(tmp_path: Path) -> None:
         local_disk.create_empty(path)
 
 
-def test_missing_support_for_nocow_is_not_an_error(tmp_path: Path) -> None:
+def test_disk_without_the_nocow_flag_is_accepted(tmp_path: Path) -> None:
     """Only Btrfs has the flag that disables copy-on-write."""
     fd = os.open(tmp_path, os.O_RDONLY)
     try:

@@ -12,7 +12,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def make_file(db: Database, name: bytes) -> Ino:
-    """Create an empty file in a group of its own."""
+    """Create an empty file in a separate group."""
     db.begin()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, name, ino)
@@ -21,7 +21,7 @@ def make_file(db: Database, name: bytes) -> Ino:
 
 
 def note_copy(db: Database, block: int) -> None:
-    """Add the row of a cached block in a group of its own."""
+    """Add the row of a cached block in a separate group."""
     db.begin_local()
     cached_blocks.put(db, BlockId(block), BlockState.CLEAN, Ino(0), BlockIndex(0))
     db.commit()
@@ -71,7 +71,7 @@ def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other
     assert cached_blocks.get(follower, BlockId(8)) is not None
 
 
-def test_follower_that_becomes_the_writer_keeps_its_cached_blocks(
+def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
     follower: Database, other: Database
 ) -> None:
     """A promoted follower writes its rows of cached blocks from temporary tables to the file."""

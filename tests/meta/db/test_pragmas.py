@@ -49,7 +49,7 @@ def test_default_page_cache_size_is_within_its_bounds() -> None:
 
 @pytest.mark.parametrize("mode", JOURNAL_MODES)
 @pytest.mark.parametrize("level", SYNCHRONOUS)
-def test_journal_deletion_is_synced_with_full_or_in_delete_and_persist_mode(
+def test_commit_syncs_the_journal_end_if_the_level_or_journal_mode_requires_it(
     mode: str, level: str
 ) -> None:
     pragmas = Pragmas(journal_mode=mode, synchronous=level)

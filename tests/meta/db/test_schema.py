@@ -163,7 +163,7 @@ def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
     assert raw(path) == before
 
 
-def test_reader_sees_schema_version_1_in_its_present_form(
+def test_reader_of_a_version_1_database_sees_the_present_columns(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     """A reader of version 1 gets the present columns, and the file does not change."""
@@ -282,7 +282,7 @@ def test_changesets_of_schema_version_1_can_be_applied_merged_and_inverted(
 
 
 def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.Connection) -> None:
-    """The row has other values in the database than the changeset expects."""
+    """The row in the database has other values than the changeset expects."""
     copy = present_copy(former)
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")

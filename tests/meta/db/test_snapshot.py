@@ -35,7 +35,7 @@ def names_in(path: Path) -> set[bytes]:
 def test_copy_of_a_snapshot_contains_no_later_group(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path
 ) -> None:
-    """A copy of a snapshot lacks all groups committed later, in any journal mode."""
+    """A copy of a snapshot contains no group committed later, in any journal mode."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"before")
     db.commit()

@@ -26,8 +26,8 @@ def test_statements_change_rows_only_inside_a_group(db: Database) -> None:
         db.run_many("DELETE FROM dentries WHERE ino = ?", [(1,)])
 
 
-def test_schema_consists_of_tables_and_indexes(db: Database) -> None:
-    """A trigger or a view could use a table that the statement does not name."""
+def test_schema_contains_only_tables_and_indexes(db: Database) -> None:
+    """A trigger or a view could use a table that the statement does not mention."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 

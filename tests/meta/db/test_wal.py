@@ -39,7 +39,7 @@ def wal_file(db: Database) -> Path:
 def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     make_database: MakeDatabase,
 ) -> None:
-    """A checkpoint copies the complete log, so the next commit restarts it."""
+    """A checkpoint copies the complete WAL, so the next commit restarts the WAL."""
     db = make_database()
     commit_some(db, range(100))
     length = db.wal_bytes
@@ -49,7 +49,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     assert done.copied_frames == done.frames > 0
     assert (db.wal_bytes, db.wal_uncopied_bytes) == (length, 0)
     commit_some(db, range(100, 101))
-    assert 0 < db.wal_bytes < length, "a completely copied log is restarted"
+    assert 0 < db.wal_bytes < length, "the log must restart after it was copied completely"
 
 
 def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> None:
@@ -80,9 +80,7 @@ def test_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None
     assert longest < 4 * WAL_CHECKPOINT_BYTES
 
 
-def test_checkpoint_does_not_pass_an_open_snapshot(
-    make_database: MakeDatabase, tmp_path: Path
-) -> None:
+def test_checkpoint_stops_at_an_open_snapshot(make_database: MakeDatabase, tmp_path: Path) -> None:
     """While a snapshot is open, a checkpoint copies no frames newer than the snapshot."""
     db = make_database()
     commit_some(db, range(10))
@@ -99,7 +97,7 @@ def test_checkpoint_does_not_pass_an_open_snapshot(
 
 
 def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
-    """With wal_autocheckpoint=10, a commit that finds ten pages in the log runs a checkpoint."""
+    """With wal_autocheckpoint=10, a commit that finds ten pages in the WAL runs a checkpoint."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
         commit_some(db, range(10 * number, 10 * number + 10))
@@ -116,7 +114,7 @@ def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: 
 
 
 def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeDatabase) -> None:
-    """The sync opens and closes the log, not the database file, so SQLite keeps its locks.
+    """The sync opens and closes the WAL, not the database file, so SQLite keeps its locks.
 
     A process that closes a descriptor of a file loses all its POSIX locks on this file.
     """
@@ -140,7 +138,7 @@ def locks_of(path: Path) -> list[str]:
 
 
 def test_journal_size_limit_shortens_the_wal(make_database: MakeDatabase) -> None:
-    """When the log restarts, SQLite truncates it to journal_size_limit."""
+    """When the WAL restarts, SQLite truncates it to journal_size_limit."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     long = wal_file(db).stat().st_size
@@ -150,7 +148,7 @@ def test_journal_size_limit_shortens_the_wal(make_database: MakeDatabase) -> Non
 
 
 def test_closing_the_database_removes_the_wal(make_database: MakeDatabase) -> None:
-    """The last connection copies the log to the database and removes it."""
+    """The last connection copies the WAL into the database and removes the WAL."""
     db = make_database()
     commit_some(db, range(100))
     db.close()
@@ -169,27 +167,27 @@ def test_wal_size_is_computed_from_its_number_of_frames(tmp_path: Path, frames: 
 
 
 def lacks_room(db: Database) -> bool:
-    """Return whether the log has little allocated room left."""
+    """Return whether the WAL has little preallocated space left."""
     assert db.wal is not None
     return db.wal.lacks_room
 
 
 def used_and_file_bytes(db: Database) -> tuple[int, int]:
-    """Return the used length of the log and the length of its file."""
+    """Return the used length of the WAL and the length of its file."""
     return db.wal_bytes, wal_file(db).stat().st_size
 
 
 def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
-    """Extend the log by allocated room, and sync it."""
+    """Preallocate space at the end of the WAL, and sync the WAL."""
     assert db.wal is not None
     db.wal.append_room(room_bytes)
     db.sync_wal()
 
 
-def test_commits_into_allocated_room_do_not_lengthen_the_log_file(
+def test_commits_into_preallocated_space_do_not_extend_the_wal_file(
     make_database: MakeDatabase,
 ) -> None:
-    """Commits into room change neither size nor blocks, so their sync needs no journal commit."""
+    """The file keeps its size and blocks, so a sync needs no commit of the disk's journal."""
     db = make_database()
     commit_some(db, range(10))
     assert lacks_room(db)
@@ -207,10 +205,10 @@ def test_commits_into_allocated_room_do_not_lengthen_the_log_file(
     assert wal_file(db).stat().st_size == db.wal_bytes + WAL_ROOM_BYTES
 
 
-def test_extension_of_the_log_overwrites_no_frame_written_meanwhile(
+def test_extending_the_wal_overwrites_no_concurrently_written_frame(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room is appended after any frames that SQLite writes during the extension of the log."""
+    """Space is added after any frames that SQLite writes while the WAL is being extended."""
     db = make_database()
     commit_some(db, range(10))
     write = os.write
@@ -227,7 +225,7 @@ def test_extension_of_the_log_overwrites_no_frame_written_meanwhile(
 
 
 def read_after_a_kill(db: Database) -> int:
-    """Copy the database and its log; return the number of dentries in the copy."""
+    """Copy the database and its WAL; return the number of dentries in the copy."""
     copy = db.path.with_name("copy.db")
     shutil.copy(db.path, copy)
     shutil.copy(wal_file(db), f"{copy}-wal")
@@ -238,8 +236,10 @@ def read_after_a_kill(db: Database) -> int:
         killed.close()
 
 
-def test_old_frames_of_a_restarted_log_serve_as_allocated_room(make_database: MakeDatabase) -> None:
-    """A restarted log overwrites its old frames before the file grows."""
+def test_old_frames_of_a_restarted_wal_count_as_preallocated_space(
+    make_database: MakeDatabase,
+) -> None:
+    """A restarted WAL overwrites its old frames before the file grows."""
     db = make_database()
     commit_some(db, range(1000))
     make_room(db)
@@ -253,18 +253,19 @@ def test_old_frames_of_a_restarted_log_serve_as_allocated_room(make_database: Ma
     assert read_after_a_kill(db) == 1010
 
 
-def test_log_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
-    """Room for later frames only makes syncs faster, so it must not fill the disk."""
+def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
+    """Preallocated space only makes syncs faster, so it must not fill the disk."""
     (tmp_path / "meta.db-wal").symlink_to("/dev/full")
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
 
     wal.append_room()
 
-    assert not wal.lacks_room  # The next attempt follows when half of the missing room is used.
+    # The WAL is not extended again until half of the missing space is used.
+    assert not wal.lacks_room
 
 
-def test_first_sync_of_the_log_makes_its_name_durable(
+def test_first_sync_of_the_wal_makes_its_name_durable(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
@@ -277,10 +278,10 @@ def test_first_sync_of_the_log_makes_its_name_durable(
     assert synced == [db.path.parent]
 
 
-def test_disk_error_during_an_extension_of_the_log_is_raised(
+def test_disk_error_while_extending_the_wal_is_raised(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error while the log is extended is raised unless the disk is full."""
+    """An error while the WAL is extended is raised unless the disk is full."""
     db = make_database()
     commit_some(db, range(10))
 
@@ -292,8 +293,8 @@ def test_disk_error_during_an_extension_of_the_log_is_raised(
         make_room(db)
 
 
-def test_truncated_log_has_no_allocated_room(make_database: MakeDatabase) -> None:
-    """SQLite truncates a restarted log to journal_size_limit, which removes its room."""
+def test_truncated_wal_has_no_preallocated_space(make_database: MakeDatabase) -> None:
+    """When SQLite truncates a restarted WAL, the preallocated space is removed."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     make_room(db)
@@ -310,10 +311,10 @@ def test_truncated_log_has_no_allocated_room(make_database: MakeDatabase) -> Non
     [bytes(50_000), os.urandom(50_000), bytes(4120) + os.urandom(50_000)],
     ids=["zeros", "garbage", "garbage after zeros"],
 )
-def test_bytes_after_the_end_of_the_log_are_not_read_as_frames(
+def test_bytes_after_the_end_of_the_wal_are_not_read_as_frames(
     make_database: MakeDatabase, rest: bytes
 ) -> None:
-    """After a power cut, the end of the log may contain zeros or older content of the disk."""
+    """After a power cut, the end of the WAL may contain zeros or older content of the disk."""
     db = make_database()
     commit_some(db, range(10))
     with wal_file(db).open("ab") as file:
@@ -324,8 +325,8 @@ def test_bytes_after_the_end_of_the_log_are_not_read_as_frames(
     assert read_after_a_kill(db) == 20
 
 
-def test_old_frames_of_a_restarted_log_are_ignored(make_database: MakeDatabase) -> None:
-    """Old frames in a restarted log have a different salt than its new frames."""
+def test_old_frames_of_a_restarted_wal_are_ignored(make_database: MakeDatabase) -> None:
+    """Old frames in a restarted WAL have a different salt than its new frames."""
     db = make_database()
     commit_some(db, range(1000))
     old = wal_file(db).read_bytes()
@@ -343,12 +344,12 @@ def test_old_frames_of_a_restarted_log_are_ignored(make_database: MakeDatabase) 
     assert read_after_a_kill(db) == 1010
 
 
-def test_sync_of_the_log_uses_its_own_open_descriptor(make_database: MakeDatabase) -> None:
-    """The kernel reports a lost page once per descriptor, so syncs use a separate one."""
+def test_wal_sync_uses_a_separate_file_descriptor(make_database: MakeDatabase) -> None:
+    """The kernel reports a lost page once per descriptor, so syncs use a separate descriptor."""
     db = make_database()
     commit_some(db, range(10))
     fds = [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
-    assert len(fds) == 2, "SQLite's descriptor, and that of the syncs"
+    assert len(fds) == 2, "one descriptor is for SQLite, and one for syncs"
     db.close()
     assert not [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
 
@@ -362,7 +363,7 @@ def names(fd: str, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("in_thread", [False, True], ids=["between groups", "in a thread"])
-def test_no_sync_succeeds_after_a_checkpoint_failed_to_sync_the_log(
+def test_wal_syncs_fail_after_a_checkpoint_failed_to_sync_the_wal(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
     """SQLite received the only report of the lost pages, so later syncs must also fail."""
@@ -370,7 +371,7 @@ def test_no_sync_succeeds_after_a_checkpoint_failed_to_sync_the_log(
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # The open group prevents a restart of the log.
+        db.begin()  # The open group prevents a restart of the WAL.
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()
@@ -395,7 +396,7 @@ def test_no_sync_succeeds_after_a_checkpoint_failed_to_sync_the_log(
         assert db.path.read_bytes() == before
 
 
-def test_no_sync_of_the_log_succeeds_after_a_failed_sync(
+def test_wal_syncs_keep_failing_after_a_failed_sync(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = make_database(synchronous="normal")
@@ -419,10 +420,10 @@ def test_no_sync_of_the_log_succeeds_after_a_failed_sync(
     assert wal_file(db).exists()
 
 
-def test_failed_checkpoint_on_a_full_disk_does_not_fail_later_syncs(
+def test_failed_checkpoint_on_a_full_disk_does_not_break_later_wal_syncs(
     make_database: MakeDatabase,
 ) -> None:
-    """A checkpoint on a full disk fails, but syncs of the log still succeed."""
+    """A checkpoint on a full disk fails, but syncs of the WAL still succeed."""
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
     db.sync_wal()
@@ -439,10 +440,10 @@ def test_failed_checkpoint_on_a_full_disk_does_not_fail_later_syncs(
 
 
 @pytest.mark.parametrize("name", ["meta.db", "meta.db-wal"])
-def test_failed_sync_during_the_close_of_a_database_is_recorded(
+def test_sync_failure_while_closing_a_database_is_recorded(
     make_database: MakeDatabase, name: str
 ) -> None:
-    """SQLite does not report errors of the checkpoint that it makes at close."""
+    """SQLite does not report errors of the checkpoint that it runs when it closes a database."""
     with failing_sqlite(name) as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
@@ -454,7 +455,7 @@ def test_failed_sync_during_the_close_of_a_database_is_recorded(
     assert sync_failures.is_noted(db.path.parent)
 
 
-def test_every_failed_sync_of_the_log_is_recorded(
+def test_every_failed_sync_of_the_wal_is_recorded(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = make_database(synchronous="normal")

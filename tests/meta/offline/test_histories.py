@@ -40,7 +40,7 @@ def _two(tmp_path: Path) -> tuple[Database, Database]:
 
 
 @pytest.mark.parametrize("change", [_add_pack, _add_file, _add_inode, _add_nothing])
-def test_earlier_state_of_a_history_does_not_contradict_a_later_state(
+def test_earlier_and_later_state_of_one_history_do_not_conflict(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
     earlier, later = _two(tmp_path)
@@ -51,10 +51,10 @@ def test_earlier_state_of_a_history_does_not_contradict_a_later_state(
 
 
 @pytest.mark.parametrize("change", [_add_pack, _add_file, _add_inode])
-def test_number_that_was_assigned_in_two_ways_contradicts(
+def test_databases_that_used_the_same_number_for_different_things_conflict(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
-    """Each history went on with the same number."""
+    """Each history used the next number for something else."""
     earlier, later = _two(tmp_path)
     change(earlier)
     pack(later, 9)
@@ -65,7 +65,7 @@ def test_number_that_was_assigned_in_two_ways_contradicts(
 
 
 @pytest.mark.parametrize("change", [_add_file, _add_inode])
-def test_number_that_the_later_state_has_not_assigned_contradicts(
+def test_databases_conflict_if_a_number_is_used_only_in_the_earlier_one(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
     earlier, later = _two(tmp_path)

@@ -43,7 +43,7 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
     return db, block
 
 
-def test_image_contains_locations_that_are_newer_than_its_copy(
+def test_image_contains_block_locations_recorded_after_its_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """The copy gets rows of packs that were stored after the copy was made."""
@@ -61,7 +61,7 @@ def test_image_contains_locations_that_are_newer_than_its_copy(
     finished.close()
 
 
-def test_image_with_an_unpacked_block_is_refused(
+def test_image_that_refers_to_an_unpacked_block_is_refused(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """An image never refers to content that is missing from the bucket."""
@@ -105,7 +105,7 @@ def test_pack_without_live_blocks_is_dead_in_an_image(
     db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
-    blocks.drop_ref(db, block)  # The file dropped the block while the block was sealed.
+    blocks.drop_ref(db, block)  # The file stopped using the block while the block was sealed.
     db.commit()
     snapshot = db.open_snapshot()
     snapshot.copy_to(copy)
@@ -167,7 +167,7 @@ def test_images_of_an_unchanged_database_have_equal_bytes(
     assert contents[0] == contents[1]
 
 
-def test_image_copy_is_removed_with_its_journal_and_log(tmp_path: Path) -> None:
+def test_image_copy_is_removed_with_its_journal_and_wal(tmp_path: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         (tmp_path / f"copy.db{suffix}").touch()
     image_copy.remove(tmp_path / "copy.db")

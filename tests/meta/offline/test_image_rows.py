@@ -58,7 +58,7 @@ def places(db: Database) -> dict[tuple[int, int], bytes]:
     return {(ino, index): content_hash for ino, index, content_hash in rows}
 
 
-def test_rebuilt_files_have_the_blocks_of_the_image_without_newer_ones(
+def test_rebuilt_files_do_not_contain_blocks_newer_than_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """Blocks newer than the rows of the image are put into a file in lost+found."""
@@ -122,10 +122,10 @@ def test_lost_rows_of_the_block_map_are_rebuilt_from_packs(
     assert set(places(db)) == {(2, 0), (2, 1), (3, 0)}
 
 
-def test_rows_of_an_image_with_the_largest_numbers_are_omitted(
+def test_image_rows_with_the_largest_possible_numbers_are_skipped(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """After a hostile image with the largest numbers, no inode could be created."""
+    """Rows with the largest numbers would leave no number for new inodes."""
     image.begin()
     image.run("INSERT INTO block_map VALUES (?, 0, ?)", ((1 << 63) - 1, (1 << 63) - 1))
     image.run("INSERT INTO blocks VALUES (?, 1, 1, x'00', 1, 0, 20)", ((1 << 63) - 1,))

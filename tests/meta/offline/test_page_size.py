@@ -30,7 +30,7 @@ def filled(make_database: MakeDatabase, **pragmas: object) -> Database:
 
 @pytest.mark.parametrize("page_size", [512, 4096, 65536])
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
-def test_page_size_changes_and_all_rows_are_kept(
+def test_changing_the_page_size_keeps_all_rows(
     make_database: MakeDatabase, page_size: int, journal_mode: str
 ) -> None:
     """In WAL mode, SQLite itself ignores a change of the page_size pragma."""
@@ -54,7 +54,7 @@ def test_invalid_page_size_is_refused_and_changes_nothing(make_database: MakeDat
     assert path.read_bytes() == before
 
 
-def test_page_size_of_an_open_database_is_not_changed(make_database: MakeDatabase) -> None:
+def test_page_size_of_an_open_database_cannot_be_changed(make_database: MakeDatabase) -> None:
     """A change of the page size is refused while another connection has the database open."""
     db = make_database(journal_mode="delete")
     db.begin()
@@ -65,7 +65,9 @@ def test_page_size_of_an_open_database_is_not_changed(make_database: MakeDatabas
     assert not db.path.with_name("meta.db-resized").exists()
 
 
-def test_change_of_the_page_size_removes_an_unfinished_copy(make_database: MakeDatabase) -> None:
+def test_changing_the_page_size_removes_the_unfinished_copy_of_a_crash(
+    make_database: MakeDatabase,
+) -> None:
     """A crash during a change of the page size leaves an unfinished copy of the database."""
     path = filled(make_database).path
     path.with_name("meta.db-resized").write_bytes(b"half a copy")
@@ -73,7 +75,7 @@ def test_change_of_the_page_size_removes_an_unfinished_copy(make_database: MakeD
     assert not path.with_name("meta.db-resized").exists()
 
 
-def test_change_of_the_page_size_of_a_missing_database_creates_none(tmp_path: Path) -> None:
+def test_changing_the_page_size_of_a_missing_database_creates_no_file(tmp_path: Path) -> None:
     with pytest.raises(DatabaseError):
         change_page_size(tmp_path / "meta.db", 8192)
     assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,7 @@ def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_block_number_reused_after_a_kill_does_not_damage_its_file(
+def test_block_number_reused_after_a_kill_damages_no_file(
     make_database: MakeDatabase,
 ) -> None:
     """After a kill before a pack is recorded, the next epoch uses its block numbers again."""

@@ -189,7 +189,7 @@ def test_values_of_the_maximum_length_are_accepted(image: Path) -> None:
     require_ours(image, KEY)
 
 
-def test_definition_above_the_length_limit_is_refused(image: Path) -> None:
+def test_schema_definition_above_the_length_limit_is_refused(image: Path) -> None:
     """SQLite parses every definition in the file when it first reads the file."""
     spaces = " " * DATABASE_SQL_BYTES_MAX
     change(image, f"CREATE TABLE foreign_table (a,{spaces} b)")

@@ -55,8 +55,8 @@ def test_rollback_marks_unused_packs_as_dead_from_the_current_txg(tmp_path: Path
     assert past.counters.block_bytes == 100
 
 
-def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path) -> None:
-    """A rolled-back block gets its new location after a move, or that of an equal block."""
+def test_rollback_finds_a_block_of_a_condemned_pack_by_number_or_content(tmp_path: Path) -> None:
+    """A rolled-back block gets the location to which it was moved, or that of an equal block."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, moved = file_in(past, PackId(1), b"m" * 32)
@@ -75,8 +75,8 @@ def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path)
     assert states == [(PackState.CONDEMNED, 0), (PackState.STORED, 100)]
 
 
-def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> None:
-    """A block damaged in all packs is counted, and reading it fails after the rollback."""
+def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: Path) -> None:
+    """A block that is damaged in all packs is counted, and cannot be read after the rollback."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)
@@ -93,7 +93,7 @@ def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> Non
     assert damage_marks.marks(past) == [Mark(PackId(1), None)]
 
 
-def test_rollback_to_deleted_packs_is_refused_with_their_names(tmp_path: Path) -> None:
+def test_rollback_that_needs_deleted_packs_is_refused_and_names_them(tmp_path: Path) -> None:
     """The error names the first deleted packs, and the number of other deleted packs."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
@@ -106,7 +106,7 @@ def test_rollback_to_deleted_packs_is_refused_with_their_names(tmp_path: Path) -
         take_over(past, present)
 
 
-def test_pack_with_another_number_is_found_by_its_key(tmp_path: Path) -> None:
+def test_rollback_finds_a_renumbered_pack_by_its_key(tmp_path: Path) -> None:
     """A rebuild exchanged the numbers of two packs; a third pack belongs to another history."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     first, second, third = (pack(past, number) for number in (1, 2, 3))
@@ -136,7 +136,7 @@ def test_pack_with_another_number_is_found_by_its_key(tmp_path: Path) -> None:
     assert properties.kept_packs(past) == {unreadable}
 
 
-def test_rollback_to_a_deleted_pack_whose_number_is_used_again_is_refused(tmp_path: Path) -> None:
+def test_rollback_that_needs_a_deleted_pack_with_a_reused_number_is_refused(tmp_path: Path) -> None:
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     file_in(past, pack(past, 1), b"x" * 32)
     assert pack(present, 2) == 1

@@ -53,7 +53,7 @@ def copied(db: Database, path: Path) -> Path:
 
 
 def pages_of(path: Path, table: str, kind: str = "leaf") -> list[int]:
-    """Return the pages of one kind of a table in the order of its keys, counted from 0."""
+    """Return the pages of one kind of a table in key order; the first page of the file is 0."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         rows = connection.execute(
@@ -74,7 +74,7 @@ def lose(path: Path, pages: list[int]) -> None:
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_rows_of_intact_pages_are_read_wherever_other_pages_are_lost(
+def test_rows_in_intact_pages_are_salvaged_whichever_other_pages_are_lost(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
     path = copied(filled, tmp_path / "copy.db")
@@ -96,7 +96,7 @@ def test_rows_of_intact_pages_are_read_wherever_other_pages_are_lost(
 
 
 def test_row_with_a_value_of_the_wrong_type_is_skipped(filled: Database, tmp_path: Path) -> None:
-    """SQLite stores values of any type in any column, so a damaged or forged image may have one."""
+    """SQLite stores any type in any column, so a damaged or forged image may have a wrong type."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE inodes SET mode = 'many' WHERE ino = 70")
@@ -202,7 +202,7 @@ def test_random_bytes_in_a_database_cause_only_format_errors(
         assert all(type(row[0]) is int for row in rows)
 
 
-def test_cookie_key_and_counters_of_a_damaged_database_are_read(
+def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
     filled: Database, tmp_path: Path
 ) -> None:
     """A rebuild takes the cookie key and the next numbers from a damaged image."""
@@ -248,7 +248,7 @@ def test_database_with_a_misplaced_page_is_reported_as_inconsistent(
     ],
 )
 def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
-    """The size of a database is 0 if the bytes are not its header."""
+    """The size is 0 if the bytes are not the header of a database."""
     assert size_in_header(start) == size_bytes
 
 

@@ -65,8 +65,8 @@ def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -
     assert located.state is state
 
 
-def test_located_range_of_a_file_contains_no_holes(db: Database) -> None:
-    """One query returns all blocks of a file between two indexes, including both."""
+def test_lookup_of_a_file_range_omits_holes(db: Database) -> None:
+    """One query returns all blocks of a file from one index to another, inclusive."""
     made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
     map_new_block(db, 2, Ino(6))
     found = block_map.locate_range(db, FILE, at(1), at(3))
@@ -75,7 +75,7 @@ def test_located_range_of_a_file_contains_no_holes(db: Database) -> None:
     assert list(found) == [1, 3]
 
 
-def test_block_indexes_from_a_given_index_are_ascending_and_bounded(db: Database) -> None:
+def test_block_indexes_are_returned_in_ascending_order_up_to_a_limit(db: Database) -> None:
     """Truncation removes the blocks of a file in slices."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
@@ -84,7 +84,7 @@ def test_block_indexes_from_a_given_index_are_ascending_and_bounded(db: Database
     assert block_map.indexes_from(db, FILE, at(10), 10) == []
 
 
-def test_last_block_indexes_of_a_file_are_descending(db: Database) -> None:
+def test_last_block_indexes_of_a_file_are_returned_in_descending_order(db: Database) -> None:
     """A truncation may begin with the last block of a file."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
@@ -92,8 +92,8 @@ def test_last_block_indexes_of_a_file_are_descending(db: Database) -> None:
     assert block_map.last_indexes(db, FILE, at(10), 2) == []
 
 
-def test_repoint_does_not_replace_a_block_that_was_written_meanwhile(db: Database) -> None:
-    """A block is replaced with an equal one only where the file still refers to it."""
+def test_repoint_does_not_replace_an_overwritten_block(db: Database) -> None:
+    """A block is replaced with an equal one only if the file still refers to the block."""
     block_map.set(db, FILE, at(0), BlockId(1))
     assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
     assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
@@ -101,7 +101,7 @@ def test_repoint_does_not_replace_a_block_that_was_written_meanwhile(db: Databas
     assert block_map.find(db, FILE, at(0)) == 2
 
 
-def test_last_block_indexes_of_a_file_are_bounded(db: Database) -> None:
+def test_query_for_last_block_indexes_returns_a_limited_number(db: Database) -> None:
     """The query returns a limited number of block indexes, and none below the given index."""
     ino = Ino(7)
     for index in (0, 3, 4, 9):
@@ -111,13 +111,13 @@ def test_last_block_indexes_of_a_file_are_bounded(db: Database) -> None:
     assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
 
 
-def test_cached_location_is_updated_with_its_rows(db: Database) -> None:
+def test_cached_location_is_dropped_when_its_rows_change(db: Database) -> None:
     """A cached location is dropped when a row changes or the group is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))
     assert before is not None
-    assert block_map.locate(db, FILE, at(0)) is before  # The location is cached.
+    assert block_map.locate(db, FILE, at(0)) is before  # The lookup used the cached location.
 
     db.begin()
     cached_blocks.set_state(db, block, BlockState.SEALED)

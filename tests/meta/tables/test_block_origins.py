@@ -39,7 +39,7 @@ def test_copied_block_with_a_forgotten_origin_is_not_listed(db: Database) -> Non
     assert block_origins.blocks(db) == [two]
 
 
-def test_uploaded_copy_of_a_block_is_not_listed(db: Database) -> None:
+def test_copied_block_is_not_listed_after_its_upload(db: Database) -> None:
     stored, doomed = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
     cached_blocks.set_state(db, stored, BlockState.UPLOADED)
     cached_blocks.set_state(db, doomed, BlockState.DOOMED)

@@ -69,7 +69,7 @@ def test_referenced_block_cannot_be_deleted(db: Database) -> None:
 
 @pytest.mark.parametrize("refs", [0, -1])
 def test_reference_count_of_a_block_never_becomes_negative(db: Database, refs: int) -> None:
-    """Anyone can write the rows of a plain filesystem, so rows may contradict each other."""
+    """Anyone can write the rows of an unencrypted filesystem, so rows may contradict each other."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
     with pytest.raises(MetadataError, match=f"a file has block 1, whose reference count is {refs}"):
@@ -77,10 +77,12 @@ def test_reference_count_of_a_block_never_becomes_negative(db: Database, refs: i
 
 
 @pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_refs])
-def test_reference_to_a_block_without_a_row_is_damage(db: Database, use: object) -> None:
-    """A reference to a block implies that the block has a row."""
+def test_reference_to_a_block_without_a_row_is_reported_as_damage(
+    db: Database, use: object
+) -> None:
+    """Every block that a row refers to must have a row."""
     with pytest.raises(MetadataError, match="block 99 has no row"):
-        use(db, BlockId(99))  # type: ignore[operator]  # one of four functions
+        use(db, BlockId(99))  # type: ignore[operator]  # *use* is a function
 
 
 def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None:
@@ -117,7 +119,7 @@ def test_deduplication_does_not_share_a_damaged_block(db: Database) -> None:
     assert blocks.intact(db, HASH) is None
 
 
-def test_pack_dies_with_its_last_block(db: Database) -> None:
+def test_pack_is_dead_after_its_last_block_is_deleted(db: Database) -> None:
     """A pack whose last block is deleted is dead from the open txg on."""
     pack = make_pack(db)
     made = [make_block(db), make_block(db)]
@@ -132,7 +134,7 @@ def test_pack_dies_with_its_last_block(db: Database) -> None:
     assert db.counters.block_bytes == 0
 
 
-def test_new_location_of_a_block_moves_its_live_bytes(db: Database) -> None:
+def test_new_location_of_a_block_moves_its_live_bytes_to_the_new_pack(db: Database) -> None:
     """Compaction moves the live bytes of a block from the old pack to the new one."""
     block, old, new = make_block(db), make_pack(db, "old"), make_pack(db, "new")
     blocks.set_location(db, block, HASH, old, 0, 60)

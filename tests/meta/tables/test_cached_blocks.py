@@ -50,14 +50,14 @@ def test_unsynced_bytes_of_dirty_and_sealed_blocks_are_listed(db: Database) -> N
 
 
 @pytest.mark.parametrize("state", list(BlockState))
-def test_cached_blocks_in_a_state_are_listed(db: Database, state: BlockState) -> None:
+def test_cached_blocks_in_a_given_state_are_listed(db: Database, state: BlockState) -> None:
     """The list of blocks in a state is sorted by block number and can be limited."""
     made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
     assert cached_blocks.in_state(db, state) == made[state]
     assert cached_blocks.in_state(db, state, 2) == made[state][:2]
 
 
-def test_query_for_pending_blocks_uses_its_index(db: Database) -> None:
+def test_query_for_pending_blocks_uses_an_index(db: Database) -> None:
     """An index selects the few pending blocks among 250,000 clean ones."""
     plan = db.all(
         "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"

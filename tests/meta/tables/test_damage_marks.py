@@ -50,7 +50,7 @@ def test_pack_with_too_many_damaged_records_is_marked_as_a_whole(db: Database) -
     assert damage_marks.marks(db) == [Mark(ONE, None)]
 
 
-def test_damage_marks_are_removed_singly_or_with_their_pack(db: Database) -> None:
+def test_damage_marks_are_removed_individually_or_with_their_pack(db: Database) -> None:
     """Garbage collection removes the marks of each pack that it deletes."""
     gone = packs.create(db, ObjectKey("pack/00/1-" + "0" * 32), 100)
     for mark in (Mark(gone, 5), Mark(TEN, None), Mark(TEN, 8), Mark(PackId(11), 8)):
@@ -80,7 +80,7 @@ def test_other_properties_are_not_mistaken_for_damage_marks(db: Database, alias:
     assert len(names[alias]) == 1
 
 
-def test_damage_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
+def test_damage_marks_are_recorded_but_trigger_no_image(db: Database) -> None:
     """Changelogs ship damage marks to every later writer."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
@@ -92,7 +92,7 @@ def test_damage_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
     assert not changesets.is_news(changeset)
 
 
-def test_sql_condition_for_damaged_blocks_agrees_with_the_marks(db: Database) -> None:
+def test_sql_condition_for_damaged_blocks_agrees_with_the_damage_marks(db: Database) -> None:
     """The SQL condition COVERS_B selects exactly the blocks that the marks cover."""
     marked = (Mark(ONE, 17), Mark(TEN, None))
     for mark in marked:

@@ -41,7 +41,7 @@ def test_name_is_found_only_in_its_directory(db: Database) -> None:
     assert dentries.find(db, ROOT_INO, b"b") is None
 
 
-def test_lookup_returns_all_attributes(db: Database) -> None:
+def test_lookup_of_a_name_returns_all_attributes_of_its_inode(db: Database) -> None:
     """A lookup with one joined query returns the same attributes as two queries."""
     ino = make_file(db, b"a")
     assert dentries.find_attributes(db, ROOT_INO, b"a") == inodes.get(db, ino)
@@ -52,14 +52,14 @@ def test_lookup_returns_all_attributes(db: Database) -> None:
     "name",
     [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
 )
-def test_name_may_have_any_bytes(db: Database, name: bytes) -> None:
+def test_name_may_contain_any_bytes(db: Database, name: bytes) -> None:
     """A name is stored as bytes, even if it looks like a number or a text."""
     make_file(db, name)
     assert walk(db) == [name]
     assert dentries.find(db, ROOT_INO, name) is not None
 
 
-def test_existing_name_is_not_added_again(db: Database) -> None:
+def test_adding_an_existing_name_is_refused(db: Database) -> None:
     """Adding an existing name keeps its dentry and changes no counter."""
     ino = make_file(db, b"a")
     with pytest.raises(EntryExistsError):
@@ -200,7 +200,7 @@ def test_names_with_equal_hashes_coexist(db: Database) -> None:
         make_file(db, b"b")
 
 
-def test_removal_of_a_name_keeps_the_cookies_of_names_with_equal_hash(db: Database) -> None:
+def test_removing_a_name_keeps_the_cookies_of_names_with_equal_hashes(db: Database) -> None:
     """The next name with the same hash gets the cookie of the removed name."""
     db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b", b"c"):
@@ -231,8 +231,8 @@ def test_reopened_database_knows_that_names_share_a_hash(db: Database) -> None:
     again.close()
 
 
-def test_shared_hash_in_another_directory_changes_no_cookie(db: Database) -> None:
-    """If any names share a hash, adding a name uses a slower path, which assigns equal cookies."""
+def test_hash_collision_in_another_directory_keeps_cookies(db: Database) -> None:
+    """After a hash collision, a slower code path assigns the same cookies to new names."""
     usual = db.name_hash
     fast = {}
     for number in range(20):
@@ -250,7 +250,7 @@ def test_shared_hash_in_another_directory_changes_no_cookie(db: Database) -> Non
     assert cookies(db) == fast
 
 
-def test_name_with_a_hash_of_256_other_names_is_refused(db: Database) -> None:
+def test_name_is_refused_if_256_other_names_have_the_same_hash(db: Database) -> None:
     """The 257th name of one hash is accepted after another of these names is removed."""
     db.name_hash = lambda _name: ONE_HASH
     for number in range(256):

@@ -41,7 +41,7 @@ def test_file_with_one_name_has_no_hard_link_rows(db: Database) -> None:
     assert rows(db) == []
 
 
-def test_second_name_of_a_file_adds_rows_for_both_directories(db: Database) -> None:
+def test_second_name_of_a_file_adds_hard_link_rows_for_both_directories(db: Database) -> None:
     """If a file has two or more names, its names are counted per directory."""
     ino = make_file(db)
     add(db, ino, B)
@@ -50,7 +50,7 @@ def test_second_name_of_a_file_adds_rows_for_both_directories(db: Database) -> N
     assert inodes.get(db, ino).parent == A
 
 
-def test_two_names_of_a_file_in_one_directory_share_a_row(db: Database) -> None:
+def test_two_names_of_a_file_in_one_directory_share_a_hard_link_row(db: Database) -> None:
     ino = make_file(db)
     add(db, ino, A)
     assert rows(db) == [(A, 2)]

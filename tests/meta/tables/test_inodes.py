@@ -116,7 +116,7 @@ def test_every_attribute_of_an_inode_is_stored(
 def test_only_an_orphan_without_other_rows_is_deleted_immediately(
     db: Database, changes: dict[str, int], is_bare: bool
 ) -> None:
-    """An inode with a name or with other rows needs more than the deletion of its row."""
+    """If an inode has a name or other rows, deleting its row is not enough."""
     db.begin()
     bare = make_file(db)._replace(nlink=0, size_bytes=0)
     # mypy cannot check arguments from a dict.
@@ -265,7 +265,7 @@ def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> Non
     assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
 
 
-def test_flags_and_parent_of_an_inode_change_no_time(db: Database) -> None:
+def test_changing_the_flags_or_the_parent_of_an_inode_keeps_its_times(db: Database) -> None:
     """Flags, parent and block count of an inode are internal."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
@@ -279,7 +279,7 @@ def test_flags_and_parent_of_an_inode_change_no_time(db: Database) -> None:
 # --- totals in the counters --------------------------------------------------------------------
 
 
-def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
+def test_only_regular_files_count_towards_file_bytes(db: Database) -> None:
     """Sizes of directories and symbolic links do not count as content."""
     inodes.create(db, 0o120777, 0, 0, ROOT_INO, T0, size_bytes=11)
     directory = inodes.create(db, 0o040755, 0, 0, ROOT_INO, T0, nlink=2)
@@ -294,7 +294,7 @@ def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
     assert (db.counters.file_bytes, db.counters.inodes) == (0, 2)
 
 
-def test_orphans_are_found_by_an_index_without_a_scan(db: Database) -> None:
+def test_orphans_are_found_through_an_index(db: Database) -> None:
     plan = db.inodes.all("EXPLAIN QUERY PLAN SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")
     assert "inodes_orphaned" in plan[0][3]
     orphan = make_file(db, nlink=0)
@@ -302,7 +302,7 @@ def test_orphans_are_found_by_an_index_without_a_scan(db: Database) -> None:
     assert inodes.orphans(db) == [orphan.ino]
 
 
-def test_set_times_changes_nothing_but_three_times(db: Database) -> None:
+def test_set_times_changes_only_atime_mtime_and_ctime(db: Database) -> None:
     """set_times() changes neither the birth time nor any other attribute of the inode."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
@@ -313,7 +313,7 @@ def test_set_times_changes_nothing_but_three_times(db: Database) -> None:
         inodes.set_times(db, Ino(99), ctime_ns=1, mtime_ns=1, atime_ns=1)
 
 
-def test_set_size_changes_no_time(db: Database) -> None:
+def test_set_size_keeps_the_times(db: Database) -> None:
     """The kernel, not set_size(), sets the times of a written file."""
     before = make_file(db, size_bytes=5)
     inodes.set_size(db, before.ino, 12, 3)

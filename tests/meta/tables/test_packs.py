@@ -22,7 +22,7 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
     return pack
 
 
-def test_pack_being_uploaded_is_not_counted(db: Database) -> None:
+def test_bytes_of_a_pack_being_uploaded_are_not_counted(db: Database) -> None:
     """A pack has a row during its upload, but its bytes count only after the upload."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
@@ -54,7 +54,7 @@ def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
     assert db.counters.stored_bytes == 0
 
 
-def test_condemned_pack_that_was_never_stored_is_not_counted(db: Database) -> None:
+def test_bytes_of_a_condemned_pack_that_was_never_stored_are_not_counted(db: Database) -> None:
     """A crash may interrupt the upload of a pack."""
     pack = packs.create(db, key(1), 1000)
     packs.condemn(db, pack)
@@ -67,11 +67,11 @@ def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> N
     """Deleting a pack with live blocks is a bug of the caller and raises AssertionError."""
     pack = make_pack(db, 1, live_bytes=5)
     with pytest.raises(AssertionError):
-        end(db, pack)  # type: ignore[operator]  # one of two functions
+        end(db, pack)  # type: ignore[operator]  # *end* is a function
 
 
 def test_dead_packs_are_listed_in_order_of_death(db: Database) -> None:
-    """Packs that died after the retention floor are omitted; a listing can be continued."""
+    """Packs that died after the retention floor are omitted; the next call continues the list."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
@@ -89,8 +89,8 @@ def test_dead_packs_are_listed_in_order_of_death(db: Database) -> None:
     assert "packs_dead" in plan[0][3]
 
 
-def test_dead_packs_get_the_present_txg_of_death(db: Database) -> None:
-    """Living packs do not die; condemned packs are not deleted before their new txg of death."""
+def test_die_anew_sets_the_txg_of_death_of_dead_packs_to_the_current_txg(db: Database) -> None:
+    """Live packs stay alive. Condemned packs are not deleted before their new txg of death."""
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:
         packs.drop_live_bytes(db, pack, 10)
@@ -100,10 +100,10 @@ def test_dead_packs_get_the_present_txg_of_death(db: Database) -> None:
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
-def test_condemned_pack_without_blocks_dies_again_when_another_history_may_need_it(
+def test_condemned_pack_gets_a_new_txg_of_death_if_another_history_may_need_it(
     db: Database,
 ) -> None:
-    """Its writer may have shipped it in txgs that a repair leaves out of the chain."""
+    """Txgs that a repair has abandoned may refer to the condemned pack."""
     orphan = packs.create(db, key(1), 100)
     db.counters.txg = Txg(4)
     packs.condemn(db, orphan)
@@ -115,7 +115,7 @@ def test_condemned_pack_without_blocks_dies_again_when_another_history_may_need_
     assert packs.get(db, orphan).died_txg == 9
 
 
-def test_packs_that_died_in_the_txg_of_a_fence_record_die_after_it(db: Database) -> None:
+def test_packs_that_died_in_the_fenced_txg_count_as_dead_from_the_next_txg(db: Database) -> None:
     """The txg of an earlier death does not change."""
     made = [make_pack(db, number, 10) for number in range(4)]
     for txg, pack in zip((4, 5, 6), made, strict=False):
@@ -153,7 +153,7 @@ def test_all_packs_are_listed(db: Database) -> None:
     assert [row.pack for row in packs.iterate(db)] == made
 
 
-def test_pack_is_adopted_under_a_given_number(db: Database) -> None:
+def test_pack_can_be_added_with_a_given_number(db: Database) -> None:
     """A rollback adds the rows of later packs, with their numbers, to an older database."""
     packs.adopt(db, PackId(40), key(1), 700)
     packs.adopt(db, PackId(40), key(1), 700)
@@ -165,8 +165,8 @@ def test_pack_is_adopted_under_a_given_number(db: Database) -> None:
     assert db.counters.stored_bytes == 750
 
 
-def test_reference_to_a_pack_without_a_row_is_damage(db: Database) -> None:
-    """A reference to a pack implies that the pack has a row."""
+def test_reference_to_a_pack_without_a_row_is_reported_as_damage(db: Database) -> None:
+    """Every pack that a row refers to must have a row."""
     with pytest.raises(MetadataError, match="pack 9 has no row"):
         packs.drop_live_bytes(db, PackId(9), 1)
     with pytest.raises(MetadataError, match="pack 9 has no row"):

@@ -58,7 +58,7 @@ def test_changes_of_local_rows_are_not_recorded(make_database: MakeDatabase) -> 
     assert pending.is_empty(db)
 
 
-def test_change_of_only_the_counters_makes_no_txg_due(make_database: MakeDatabase) -> None:
+def test_change_of_only_the_counters_triggers_no_txg(make_database: MakeDatabase) -> None:
     """A change of only the counters is recorded, but no changelog is written for it alone."""
     db = make_database()
     ChangeRecorder(db, now_ns)

@@ -22,7 +22,7 @@ def test_properties_set_by_mkfs_are_stored(db: Database, properties: dict[str, b
     assert rows.get(db, "uuid") == properties["uuid"]
 
 
-def test_missing_property_is_damage(db: Database) -> None:
+def test_missing_property_is_reported_as_damage(db: Database) -> None:
     """mkfs stores all properties, so a missing one was lost."""
     with pytest.raises(FormatError, match="'colour' is missing"):
         rows.get(db, "colour")
@@ -42,7 +42,7 @@ def test_abandoned_images_are_listed_without_other_properties(db: Database) -> N
     assert rows.all_of(db) == facts
 
 
-def test_abandoned_images_are_recorded_but_make_no_image_due(db: Database) -> None:
+def test_abandoned_images_are_recorded_but_trigger_no_image(db: Database) -> None:
     """Changelogs ship the list of abandoned images to every later writer."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
@@ -73,7 +73,7 @@ def test_last_repair_that_renumbered_packs_is_recorded(
 
 
 def test_last_replaced_history_is_recorded(db: Database, make_database: MakeDatabase) -> None:
-    """A rollback copies the record into the older database."""
+    """A rollback copies the record of the replaced history into the older database."""
     other = make_database("other.db")
     other.begin()
     assert rows.replaced_history(db) == 0

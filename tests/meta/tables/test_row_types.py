@@ -11,7 +11,7 @@ LOCAL = (1, 10, None, None, None, None)
 
 @pytest.mark.parametrize("value", ["text", 5, 1.5, None])
 def test_value_that_is_not_bytes_is_refused(value: object) -> None:
-    """For an integer in a row, bytes() would return that many zeros."""
+    """If a row contains an integer, bytes() would return that many zero bytes."""
     assert blob(b"x", "a name", 7) == b"x"
     with pytest.raises(BadRowError, match="a name of inode 7"):
         blob(value, "a name", 7)

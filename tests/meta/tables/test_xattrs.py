@@ -45,7 +45,7 @@ def test_xattr_flag_is_set_while_an_inode_has_extended_attributes(db: Database, 
     assert not flagged(db, ino)
 
 
-def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
+def test_setxattr_create_and_replace_flags_are_enforced(db: Database, ino: Ino) -> None:
     """setxattr(2) needs a new attribute with XATTR_CREATE, an existing one with XATTR_REPLACE."""
     with pytest.raises(NoAttributeError):
         xattrs.set(db, ino, b"user.a", b"1", must_exist=True)

@@ -35,7 +35,7 @@ def _pending(db: Database) -> list[bytes]:
 
 
 def _fill(db: Database) -> Ino:
-    """Create a directory with files whose names have all lengths and numbers all sizes."""
+    """Create a directory of files with names of all lengths and numbers of all sizes."""
     db.begin()
     top = inodes.create(db, 0o040755, 1, 2, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(db, ROOT_INO, b"top", top)
@@ -69,7 +69,7 @@ def _rows(db: Database) -> list[object]:
     return [db.all(f"SELECT * FROM {table}") for table in REPLICATED_TABLES]
 
 
-def test_bulk_records_equal_records_of_a_session(tmp_path: Path) -> None:
+def test_bulk_records_equal_the_records_of_an_sqlite_session(tmp_path: Path) -> None:
     ours, theirs = (Database.create(tmp_path / name, Pragmas(), FACTS) for name in ("a", "b"))
     tops = [_fill(db) for db in (ours, theirs)]
     recorder = ChangeRecorder(ours, lambda: NOW_NS)
@@ -94,7 +94,7 @@ def test_group_is_undone_if_its_changes_cannot_be_recorded(db: Database) -> None
     top = _fill(db)
     ChangeRecorder(db, lambda: NOW_NS)
     db.begin()
-    with pytest.raises(DatabaseError), bulk_records.recorded(db):  # noqa: PT012 - in this order
+    with pytest.raises(DatabaseError), bulk_records.recorded(db):  # noqa: PT012 - both statements run before the error
         db.run("DELETE FROM dentries WHERE parent = ?", (top,))
         db.run("DELETE FROM nothing")
     assert not db.in_group

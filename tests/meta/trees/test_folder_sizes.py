@@ -23,7 +23,7 @@ def folder(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def file(db: Database, parent: Ino, name: bytes, size_bytes: int, blocks: int = 1) -> Ino:
-    """Create a file with some blocks; the rest of it is a hole."""
+    """Create a file with some blocks; the rest of the file is a hole."""
     made = inodes.create(db, 0o100644, 0, 0, parent, 0, size_bytes=size_bytes)
     inodes.replace(db, made._replace(mapped_blocks=blocks))
     dentries.add(db, parent, name, made.ino)
@@ -38,7 +38,7 @@ def sizes_of(db: Database, **bounds: int) -> FolderSizes:
     return found
 
 
-def test_size_of_a_folder_is_the_sum_of_its_tree(db: Database) -> None:
+def test_size_of_a_folder_is_the_sum_of_all_sizes_in_its_tree(db: Database) -> None:
     one = folder(db, ROOT_INO, b"one")
     two = folder(db, one, b"two")
     file(db, ROOT_INO, b"a", 1)
@@ -70,7 +70,7 @@ def test_folder_sizes_do_not_depend_on_the_slice_size(db: Database) -> None:
     assert sum(1 for _ in FolderSizes(slice_rows=3).read(db)) > 30
 
 
-def test_size_includes_a_directory_with_a_lower_number_than_its_parent(db: Database) -> None:
+def test_folder_size_includes_a_subdirectory_with_a_lower_inode_number(db: Database) -> None:
     low = folder(db, ROOT_INO, b"low")
     high = folder(db, ROOT_INO, b"high")
     file(db, low, b"file", 5)
@@ -80,7 +80,7 @@ def test_size_includes_a_directory_with_a_lower_number_than_its_parent(db: Datab
     assert found.total_bytes == 5
 
 
-def test_folder_sizes_exclude_holes_orphans_and_further_names(db: Database) -> None:
+def test_folder_sizes_exclude_holes_orphans_and_additional_hard_links(db: Database) -> None:
     file(db, ROOT_INO, b"sparse", 1 << 62, blocks=2)
     linked = file(db, ROOT_INO, b"linked", 10)
     before = inodes.get(db, linked)
@@ -113,7 +113,7 @@ def test_folder_sizes_of_damaged_rows_stay_in_range(db: Database) -> None:
         assert found.total_files == files
 
 
-def test_folder_sizes_are_refused_above_a_maximum_of_folders(db: Database) -> None:
+def test_folder_sizes_are_refused_if_there_are_too_many_folders(db: Database) -> None:
     folder(db, ROOT_INO, b"one")
     assert len(sizes_of(db, folders_max=2)) == 2
     folder(db, ROOT_INO, b"two")
@@ -138,7 +138,7 @@ def test_folders_with_the_largest_growth_are_found(db: Database) -> None:
     assert after.grown_since(after, 5) == []
 
 
-def test_names_are_found_for_given_inodes_of_a_folder(db: Database) -> None:
+def test_names_of_given_inodes_in_a_folder_are_found(db: Database) -> None:
     one, two = folder(db, ROOT_INO, b"one"), folder(db, ROOT_INO, b"\xff")
     assert folder_sizes.names(db, ROOT_INO, [two, Ino(999)]) == {two: b"\xff"}
     assert folder_sizes.names(db, ROOT_INO, [one, two]) == {one: b"one", two: b"\xff"}

@@ -29,7 +29,7 @@ def paths(search: NameSearch) -> list[bytes]:
 
 
 @pytest.mark.parametrize("slice_", [1, 2, 10_000])
-def test_search_finds_matching_names_below_the_directory(
+def test_name_search_finds_matching_names_below_the_directory(
     make_database: MakeDatabase, slice_: int
 ) -> None:
     db = make_database()
@@ -51,7 +51,9 @@ def test_search_finds_matching_names_below_the_directory(
     assert below.is_complete
 
 
-def test_search_with_too_many_results_is_incomplete(make_database: MakeDatabase) -> None:
+def test_name_search_with_too_many_results_is_reported_as_incomplete(
+    make_database: MakeDatabase,
+) -> None:
     db = make_database()
     for number in range(5):
         add(db, ROOT_INO, b"%d" % number)
@@ -61,7 +63,7 @@ def test_search_with_too_many_results_is_incomplete(make_database: MakeDatabase)
     assert (len(paths(all_)), all_.is_complete) == (5, True)
 
 
-def test_search_ends_despite_a_directory_that_contains_itself(make_database: MakeDatabase) -> None:
+def test_name_search_ends_even_if_a_directory_contains_itself(make_database: MakeDatabase) -> None:
     db = make_database()
     one = add(db, ROOT_INO, b"one", 0o040755)
     add(db, one, b"x")

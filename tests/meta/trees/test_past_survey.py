@@ -43,7 +43,7 @@ def _key(number: int) -> ObjectKey:
     return ObjectKey(f"pack/{number:02}/1-{number:032}")
 
 
-def test_survey_finds_the_packs_of_a_tree(past: Database) -> None:
+def test_survey_of_past_content_finds_the_packs_of_a_tree(past: Database) -> None:
     """The survey of a tree includes files at any depth, and excludes other trees."""
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     below = _entry(past, _entry(past, top, b"a", 0o040755), b"b", 0o040755)
@@ -66,7 +66,7 @@ def test_survey_of_a_file_without_content_finds_no_pack(past: Database) -> None:
     survey.close()
 
 
-def test_survey_reads_blocks_in_pages(past: Database) -> None:
+def test_survey_of_past_content_reads_blocks_in_pages(past: Database) -> None:
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     pack = [_stored(past, _entry(past, top, b"%d" % number), number) for number in range(5)]
     past.commit()
@@ -89,7 +89,9 @@ def test_survey_reads_blocks_in_pages(past: Database) -> None:
         "DELETE FROM packs",
     ],
 )
-def test_survey_reports_content_without_a_location(past: Database, damage: str) -> None:
+def test_survey_of_past_content_reports_blocks_without_a_location(
+    past: Database, damage: str
+) -> None:
     ino = _entry(past, ROOT_INO, b"f")
     _stored(past, ino, 1)
     past.run(damage)
@@ -99,7 +101,7 @@ def test_survey_reports_content_without_a_location(past: Database, damage: str) 
     survey.close()
 
 
-def test_survey_ends_despite_a_directory_that_contains_itself(past: Database) -> None:
+def test_survey_of_past_content_ends_even_if_a_directory_contains_itself(past: Database) -> None:
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     dentries.add(past, top, b"loop", top)
     past.commit()

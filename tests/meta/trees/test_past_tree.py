@@ -66,7 +66,7 @@ def at(db: Database, path: str) -> Ino:
         ("a/b/c", "h2", True),
     ],
 )
-def test_inode_with_a_present_name_below_the_directory_is_below_it(
+def test_inode_is_below_a_directory_if_it_now_has_a_name_below_it(
     db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
     """The result does not depend on the number of directories kept in memory."""
@@ -77,7 +77,7 @@ def test_inode_with_a_present_name_below_the_directory_is_below_it(
 
 
 def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -> None:
-    """The latest removal of a name counts, and so does the removal of the directory above it."""
+    """The last txg of an inode depends on removals of its names and of directories above it."""
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
     assert tree.until(REMOVED) == 0
 
@@ -90,7 +90,7 @@ def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -
     assert tree.until(at(db, "h")) == 0
 
 
-def test_moved_directory_takes_its_tree_out_of_the_old_parent(db: Database) -> None:
+def test_moving_a_directory_moves_its_tree_out_of_the_old_parent(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "h"): LAST}, LAST)
     tree.add([(at(db, "a"), at(db, "h"), Txg(50))])
 
@@ -99,14 +99,16 @@ def test_moved_directory_takes_its_tree_out_of_the_old_parent(db: Database) -> N
     assert tree.until(ROOT_INO) == 0
 
 
-def test_end_of_a_top_directory_limits_all_inodes_below_it(db: Database) -> None:
-    """A top directory ends when another directory takes its path; the later of two ends counts."""
+def test_inode_leaves_the_tree_when_the_last_top_directory_above_it_is_replaced(
+    db: Database,
+) -> None:
+    """An inode below two top directories stays in the tree until both have been replaced."""
     tree = SubtreeHistory(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
 
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
 
 
-def test_assumed_names_are_valid_until_the_next_call(db: Database) -> None:
+def test_names_passed_to_assume_are_used_only_until_its_next_call(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
 
     tree.assume([(REMOVED, at(db, "a"), Txg(30))])
@@ -115,7 +117,9 @@ def test_assumed_names_are_valid_until_the_next_call(db: Database) -> None:
     assert tree.until(REMOVED) == 0
 
 
-def test_directories_that_were_below_each_other_do_not_loop_the_search(db: Database) -> None:
+def test_search_in_the_past_ends_if_two_directories_were_once_below_each_other(
+    db: Database,
+) -> None:
     """At different times, directory a was below h, and h was below a/b."""
     a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
     tree = SubtreeHistory(db, {REMOVED: LAST}, LAST)

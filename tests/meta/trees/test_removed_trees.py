@@ -19,7 +19,7 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
     return made
 
 
-def test_plain_files_of_a_removed_directory_need_no_separate_queries(db: Database) -> None:
+def test_ordinary_files_of_a_removed_directory_need_no_separate_queries(db: Database) -> None:
     """Only files with several names, blocks or attributes are queried one by one."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     plain = [_make(db, top, b"%d" % number).ino for number in range(3)]
@@ -35,7 +35,7 @@ def test_plain_files_of_a_removed_directory_need_no_separate_queries(db: Databas
 
 
 @pytest.mark.parametrize(("names", "distance"), [(4, 0), (40, 0), (40, 100)])
-def test_plain_files_of_a_removed_directory_are_deleted(
+def test_ordinary_files_of_a_removed_directory_are_deleted(
     db: Database, names: int, distance: int
 ) -> None:
     """The inode numbers of the files are consecutive, interleaved or scattered."""
@@ -71,7 +71,7 @@ def test_files_of_many_removed_directories_are_deleted_together(db: Database) ->
     assert db.counters.dentries == 20
 
 
-def test_removal_slice_has_complete_directories_or_part_of_the_first(db: Database) -> None:
+def test_removal_slice_contains_complete_directories_or_part_of_the_first_one(db: Database) -> None:
     """A slice of a removal contains complete directories, or a part of the first one."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:

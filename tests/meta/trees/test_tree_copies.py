@@ -28,7 +28,7 @@ def _begin(db: Database, old: Ino) -> SourceDirectory:
     return SourceDirectory(old, new, Cookie(0))
 
 
-def test_copy_of_a_tree_is_first_marked_as_removed(db: Database) -> None:
+def test_unfinished_copy_of_a_tree_is_marked_as_removed(db: Database) -> None:
     """After a crash, a mount deletes an unfinished copy, because it is marked as removed."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     _make(db, top, b"f")
@@ -89,7 +89,7 @@ def test_slices_of_a_tree_copy_continue_where_the_previous_slice_ended(db: Datab
 
 
 def test_hard_links_within_a_copied_tree_are_preserved(db: Database) -> None:
-    """All names of a file in the copy share one inode; names outside the tree do not count."""
+    """All names of a file in the copy share one inode; names outside the tree are ignored."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     made = _make(db, top, b"0")
     for parent, name in ((top, b"1"), (top, b"2"), (ROOT_INO, b"out")):

@@ -191,7 +191,7 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tree_differences_equal_those_of_a_model(
+def test_tree_differences_equal_the_differences_in_a_model(
     make_database: MakeDatabase, tmp_path: Path, seed: int
 ) -> None:
     db = make_database()
@@ -224,7 +224,7 @@ def copy_of(db: Database, tmp_path: Path) -> Database:
     return Database.open(tmp_path / "earlier.db", Pragmas(journal_mode="off"))
 
 
-def test_tree_diff_compares_content_links_targets_and_xattrs(
+def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """New content of a file is detected even if size and mtime are equal."""
@@ -319,10 +319,10 @@ def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     assert found == {(REMOVED, b"before/x"), (ADDED, b"after/x"), (RENAMED, b"after")}
 
 
-def test_name_that_got_another_cookie_is_no_difference(
+def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Of two names with one hash, the second gets a lower cookie if it is added again alone."""
+    """After a hash collision, a name may get another cookie when it is removed and added again."""
     db = make_database()
     db.begin()
     ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino

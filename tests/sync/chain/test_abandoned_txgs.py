@@ -1,4 +1,4 @@
-"""Descriptions of abandoned txgs, and the right of a host to abandon txgs."""
+"""The list of abandoned txgs, and the conditions on which a host may abandon txgs."""
 
 from contextlib import aclosing
 
@@ -58,7 +58,7 @@ async def test_host_abandons_txgs_of_another_host_only_with_permission(power: Po
     assert await refused(Mend(anything=True), "another") == ""
 
 
-async def test_history_lists_abandoned_txgs(power: Power) -> None:
+async def test_history_listing_includes_abandoned_txgs(power: Power) -> None:
     """The history lists each abandoned txg as a gap with its reason."""
     await written(power)
     rot(power, 7)

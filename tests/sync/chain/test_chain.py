@@ -73,7 +73,7 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
 
 
 async def test_unknown_changelog_version_is_damage_if_the_next_changelog_proves_it() -> None:
-    """The hash in the next changelog proves that the version field was damaged after writing."""
+    """The hash in the next changelog proves that the version field was damaged after its write."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link
@@ -106,8 +106,8 @@ async def test_unknown_changelog_version_is_treated_as_newer_unless_damage_is_pr
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
 
-async def test_append_with_a_lost_reply_is_recognised_by_its_bytes() -> None:
-    """An append whose reply was lost succeeded if the stored object has the bytes sent."""
+async def test_appended_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> None:
+    """An append with a lost reply has succeeded if the stored object has the bytes sent."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)
@@ -116,7 +116,7 @@ async def test_append_with_a_lost_reply_is_recognised_by_its_bytes() -> None:
     assert store.objects[changelog_codec.key_of(Txg(1))] == data
 
 
-async def test_foreign_objects_beside_changelogs_are_ignored() -> None:
+async def test_foreign_objects_among_changelogs_are_ignored() -> None:
     """A user may store other files under the prefix of the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))

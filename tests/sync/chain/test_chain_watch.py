@@ -1,4 +1,4 @@
-"""The check of a running mount that its last changelog still exists, and the resulting error."""
+"""A running mount checks that its last changelog still exists, and reports an error if not."""
 
 import pytest
 
@@ -33,7 +33,9 @@ async def test_check_of_the_last_changelog_costs_one_small_request(power: Power)
 
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("harm", ["missing", "short", "another"])
-async def test_missing_changelog_is_requested_twice(power: Power, harm: str, known: bool) -> None:
+async def test_changelog_is_reported_missing_only_after_a_second_request(
+    power: Power, harm: str, known: bool
+) -> None:
     """The last changelog is reported as missing or replaced only after a second request."""
     await written(power)
     link = await (await bucket_of(power)).points.newest()

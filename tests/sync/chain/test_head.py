@@ -17,8 +17,8 @@ from s3fs_meta.sync.chain import head as image_head
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
 
 
-def test_confirmed_image_becomes_the_head(tmp_path: Path) -> None:
-    """A confirmed image is recorded as the head, and no longer as an attempt."""
+def test_confirmed_image_is_recorded_as_the_head(tmp_path: Path) -> None:
+    """A confirmed image is recorded as the head, and no longer as an unfinished upload."""
     facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
     db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
     db.begin_local()
@@ -35,7 +35,7 @@ def test_confirmed_image_becomes_the_head(tmp_path: Path) -> None:
 
 
 async def test_manifest_that_does_not_match_the_head_is_refused() -> None:
-    """The hash of a manifest is compared with that in the head before the manifest is parsed."""
+    """A manifest is parsed only after its hash was compared with the hash in the head."""
     store = MemoryStore()
     await store.put(HEAD.manifest_key, b"something else")
 

@@ -1,4 +1,4 @@
-"""Level objects: merged changelogs equal the single ones and speed up a restore."""
+"""Level objects: merged changelogs, which speed up a restore and do not change its result."""
 
 import gc
 import itertools
@@ -60,10 +60,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_merged_changelogs_give_the_same_rows_as_single_ones(
+def test_merged_changelogs_produce_the_same_rows_as_single_changelogs(
     pair: Pair, tmp_path: Path, seed: int
 ) -> None:
-    """After random changes, merged changelogs give the rows that single changelogs give."""
+    """After random changes, merged and single changelogs produce the same rows."""
     tree = Tree(pair.db, seed)
     (tmp_path / "other.db").write_bytes((tmp_path / "copy.db").read_bytes())
     other = Database.open(tmp_path / "other.db", Pragmas())
@@ -137,7 +137,9 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_restore_by_levels_equals_restore_by_changelogs(power: Power, seed: int) -> None:
+async def test_restore_from_level_objects_equals_restore_from_changelogs(
+    power: Power, seed: int
+) -> None:
     """The restored history contains moved blocks, and packs that were created and deleted."""
     async with power.session("a", tasks=False) as session:
         await _work(session, seed, (RUN + 1) * RUN + 3)
@@ -199,7 +201,9 @@ async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power
         require_equal(contents_at(path), contents_at(single))
 
 
-async def test_failed_restore_by_levels_frees_its_manifest(power: Power) -> None:
+async def test_failed_restore_from_level_objects_frees_the_memory_of_its_manifest(
+    power: Power,
+) -> None:
     """The error of a failed restore keeps no manifest in memory during the next attempt."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
@@ -216,7 +220,7 @@ async def test_failed_restore_by_levels_frees_its_manifest(power: Power) -> None
     with pytest.raises(BrokenChainError) as refused:
         await restorer.restore(None, power.home / "restored.db")
 
-    assert refused.value.__context__ is not None, "restored without levels, too"
+    assert refused.value.__context__ is not None, "the restore also failed without levels"
     gc.collect()
     kept = [one for one in gc.get_objects() if isinstance(one, Manifest)]
     assert [one for one in kept if not any(one is other for other in others)] == []
@@ -226,7 +230,7 @@ async def test_failed_restore_by_levels_frees_its_manifest(power: Power) -> None
 async def test_restore_uses_changelogs_instead_of_level_objects_of_another_history(
     power: Power, later: int
 ) -> None:
-    """The changelogs after a level object show that it belongs to another history."""
+    """The changelogs after the run show that the level object is from another history."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN - 2)  # Txg 1 is the fence record.
         young = dict(power.store.objects)
@@ -261,7 +265,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
 
 
 def steps(start: int, end: int) -> int:
-    """Return the number of objects that a restore from *start* to *end* reads with all levels."""
+    """Return how many objects a restore from *start* to *end* reads if all levels exist."""
     count = 0
     while start < end:
         runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
@@ -273,8 +277,8 @@ def steps(start: int, end: int) -> int:
 def test_restore_of_a_week_of_txgs_reads_at_most_60_objects() -> None:
     """A restore of a week with a txg every five seconds reads at most 60 objects.
 
-    The worst case begins right after a run of changelogs and ends right before the end of another
-    run.
+    The worst case starts just after the start of one run of changelogs, and stops just before the
+    end of another run.
     """
     week, fan = 7 * 86_400 // 5, RUN
     firsts = [number * fan**level + 1 for level in range(3, LEVELS_MAX) for number in range(fan)]
@@ -306,7 +310,7 @@ async def test_restore_reads_the_computed_number_of_objects(power: Power) -> Non
 
 @pytest.mark.slow
 async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Power) -> None:
-    """The 6,248 txgs are the worst case: the restore reads objects of each level twice."""
+    """A chain of 6,248 txgs is the worst case: a restore reads objects of each level twice."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
@@ -328,7 +332,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> MergeI
 
 
 async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
-    """The changes of a level object must continue from the changelog before its run."""
+    """The first changelog of a level object must follow the last restored changelog."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.link
         await append_empty_changelogs(session, 2 * RUN)
@@ -367,8 +371,8 @@ def test_changelogs_with_too_many_changes_are_not_merged() -> None:
         levels.merge(1, UUID, pieces, section_bytes_max=3)
 
 
-def test_images_and_changelogs_in_parts_are_not_merged() -> None:
-    """An image has no changes to merge, and a changelog in several parts has too many."""
+def test_images_and_changelogs_stored_in_parts_are_not_merged() -> None:
+    """An image contains no changes to merge, and a changelog in several parts is too large."""
     from tests.codec.changelogs import GROUP, IMAGE
 
     for changelog in (GROUP, IMAGE):
@@ -377,7 +381,7 @@ def test_images_and_changelogs_in_parts_are_not_merged() -> None:
 
 
 def test_restore_uses_the_longest_level_object_that_fits() -> None:
-    """A level object fits if it begins after the present txg and does not pass the wanted txg."""
+    """A level object fits if it starts after the current txg and ends at or before the target."""
     ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
     assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")

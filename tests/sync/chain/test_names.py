@@ -1,4 +1,4 @@
-"""The last txg of the chain, deduced from the names of objects."""
+"""The last txg of the chain, derived from the names of objects."""
 
 import pytest
 
@@ -22,8 +22,10 @@ from tests.sync.opening.histories import written
         "level/1/000000000071-000000000075",
     ],
 )
-async def test_txg_number_in_any_object_name_is_not_used_again(power: Power, key: str) -> None:
-    """A txg number counts as used if an object of any kind has it in its name."""
+async def test_txg_number_that_occurs_in_an_object_name_is_not_reused(
+    power: Power, key: str
+) -> None:
+    """A txg number counts as used if the name of any object contains it."""
     power.store.objects[ObjectKey(key)] = b"?"
     power.store.objects[ObjectKey("pack/00/x")] = b"?"
     keyring = (await power.keys()).keyring
@@ -32,20 +34,24 @@ async def test_txg_number_in_any_object_name_is_not_used_again(power: Power, key
 
 
 async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
-    """Return the last txg that these changelog names prove, and the number of requests."""
+    """Return the last txg that the changelog names prove, and the number of requests sent."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring
     found = [(Txg(txg), key_of(Txg(txg))) for txg in txgs]
     return await names.reached(store, keyring, Txg(known), found), len(store.calls)
 
 
-async def test_changelog_names_after_a_small_gap_cost_no_request(power: Power) -> None:
-    """A txg name near the last known txg needs no proof, as changelogs between may be lost."""
+async def test_changelog_names_after_a_small_gap_are_trusted_without_a_request(
+    power: Power,
+) -> None:
+    """A small gap may be a few lost changelogs, so a name just after the gap is accepted."""
     assert await reached(power, 9) == (9, 0)
     assert await reached(power, 9, 3, 10, 11, 11 + TXG_GAP_MAX) == (11 + TXG_GAP_MAX, 0)
 
 
-async def test_changelog_names_after_a_large_gap_need_an_authentic_changelog(power: Power) -> None:
+async def test_changelog_names_after_a_large_gap_need_an_authentic_changelog(
+    power: Power,
+) -> None:
     """One authentic changelog after a large gap proves that all numbers before it were used."""
     await written(power)  # The written files are in txgs 1 to 9.
     ahead = 9 + TXG_GAP_MAX + 1

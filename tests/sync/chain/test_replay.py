@@ -1,4 +1,4 @@
-"""Replay: applying changelogs up to a later txg, and the errors that may occur."""
+"""Replay: applying changelogs up to a later txg, and errors about damaged objects."""
 
 from pathlib import Path
 
@@ -57,14 +57,14 @@ async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, l
 
 
 async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -> None:
-    """The restored rows equal those at the cut of the txg, including the counters."""
+    """The restored rows, including the counters, equal the rows at the end of the txg."""
     states, uuid = await a_week(power)
     for txg, expected in states.items():
         assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
 
 
 def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:
-    """Return the keys with a prefix, sorted."""
+    """Return the object keys that start with a prefix, sorted."""
     return sorted(key for key in power.store.objects if key.startswith(prefix))
 
 
@@ -114,7 +114,7 @@ async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
 
 
 async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) -> None:
-    """A mount with a damaged image reports it and restores an older one; no file is lost."""
+    """The mount reports the damaged image and restores an older image, so no file is lost."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
         head = await session.make_image()
@@ -129,7 +129,7 @@ async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) 
         assert any("older image" in notice for notice in session.volume.notices)
 
 
-async def test_changelog_cannot_be_decoded_under_another_name(power: Power) -> None:
+async def test_changelog_cannot_be_decoded_under_another_object_name(power: Power) -> None:
     await a_week(power)
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         keyring = session.volume.keyring

@@ -29,13 +29,13 @@ CONTENT = b"content" * 1000
 
 
 async def ship(session: Session) -> Txg:
-    """Ship all changes and return the txg."""
+    """Ship all changes and return the new txg."""
     await session.shipper.ship(anyway=True)
     return session.link.txg
 
 
 def share(session: Session, txg: Txg, old: Ino) -> Ino:
-    """Create a file that shares a block of a past file, whose database is attached."""
+    """Create a file that shares a block of a file in the attached database of a past txg."""
     db = session.db
     db.begin()
     past_content.begin(db)
@@ -45,7 +45,7 @@ def share(session: Session, txg: Txg, old: Ino) -> Ino:
 
 
 async def revive(session: Session, txg: Txg, old: Ino) -> Ino:
-    """Open the database of a past txg, and create a file that shares a block of its file."""
+    """Open the database of a past txg, and create a file that shares a block with a past file."""
     points = points_of(session)
     async with points.kept_open(txg) as point:
         with attached(session.db, point.db.path):
@@ -70,7 +70,7 @@ def state_of(session: Session) -> list[tuple[int, Txg | None]]:
 
 
 async def test_revived_block_gets_a_new_number_and_its_former_location(plain: Power) -> None:
-    """A revived block gets a new number, as changelogs list locations only for new numbers."""
+    """A revived block has a new number, because changelogs list locations only for new numbers."""
     async with revived(plain) as (session, ino, _died):
         located = block_map.locate(session.db, ino, BlockIndex(0))
         assert located is not None
@@ -81,7 +81,7 @@ async def test_revived_block_gets_a_new_number_and_its_former_location(plain: Po
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-async def test_other_host_reads_a_revived_block(plain: Power, has_image: bool) -> None:
+async def test_another_host_can_read_a_revived_block(plain: Power, has_image: bool) -> None:
     async with revived(plain) as (session, ino, _died):
         await ship(session)
         if has_image:
@@ -100,12 +100,12 @@ async def fill_run(session: Session) -> None:
         await ship(session)
 
 
-async def test_level_object_records_the_second_death_of_a_revived_pack(plain: Power) -> None:
-    """A restore through a level object learns in which txg a revived pack died again.
+async def test_level_object_records_that_a_revived_pack_died_again(plain: Power) -> None:
+    """A restore from a level object records the txg in which a revived pack died again.
 
     The level object omits the block, which was created and deleted within its run. Without a note
-    about the pack, a host would count the pack as dead since its first death and delete it too
-    early: points in time between the revival and the second death need the pack.
+    about the pack, a host would count the pack as dead since its first death. The host would then
+    delete the pack too early: points in time between the revival and the second death need it.
     """
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
@@ -132,7 +132,7 @@ async def test_level_object_records_the_second_death_of_a_revived_pack(plain: Po
 
 
 async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
-    """A follower applies the changelog of the revival and that of the second death."""
+    """A follower applies the changelogs of the revival and of the second death."""
     async with revived(plain) as (session, ino, _died):
         for _ in range(2):
             await ship(session)
@@ -145,10 +145,10 @@ async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
         assert state_of(session)[0][0] == 0
 
 
-async def test_pack_revived_after_the_cut_is_listed_in_the_next_changelog(
+async def test_pack_revived_after_the_snapshot_is_listed_in_the_next_changelog(
     plain: Power,
 ) -> None:
-    """If a pack is revived twice, the changelog of the cut lists only the earlier revival."""
+    """A pack that is revived before and after the snapshot is listed in two changelogs."""
     again: list[Path] = []
 
     def hook(step: str) -> None:
@@ -175,10 +175,10 @@ async def test_pack_revived_after_the_cut_is_listed_in_the_next_changelog(
     "step",
     ["txg cut", "txg uploaded", "txg attempted", "changelog put", "lease read", "txg confirmed"],
 )
-async def test_kill_while_a_revival_is_shipped_loses_neither_pack_nor_news(
+async def test_kill_while_a_revived_pack_is_shipped_keeps_the_pack_and_its_record(
     plain: Power, step: str
 ) -> None:
-    """The next mount ships the copy; a host that restores through a level knows its second death."""
+    """The next mount ships the file, and a new host learns when the pack died again."""
     kill = KillAt(step)
     async with plain.session("a", tasks=False, hook=kill) as session:
         old = write_file(session, CONTENT)
@@ -206,10 +206,10 @@ async def test_kill_while_a_revival_is_shipped_loses_neither_pack_nor_news(
 
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["retained", "kept"])
-async def test_unshipped_copy_of_a_fenced_host_can_be_recovered(
+async def test_unshipped_copy_of_a_past_file_can_be_recovered_from_a_fenced_host(
     plain: Power, is_kept: bool
 ) -> None:
-    """The pack is dead for the new writer, but it stays as long as the point in time."""
+    """The new writer counts the pack as dead, but retains it as long as the point in time."""
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
         past = await ship(session)

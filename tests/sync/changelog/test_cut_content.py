@@ -20,8 +20,8 @@ def row(number: int, pack: int | None) -> BlockRow:
     return BlockRow(BlockId(number), 1, 100, *placed)
 
 
-def test_changelog_has_the_locations_of_blocks_uploaded_after_its_cut() -> None:
-    """At the cut, a block that is uploaded later has no location in its row."""
+def test_changelog_has_the_locations_of_blocks_uploaded_after_its_snapshot() -> None:
+    """The snapshot has no location of a block that is uploaded later."""
     cut = Cut({BlockId(2), BlockId(3)})
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])
@@ -38,7 +38,7 @@ def test_changelog_has_the_locations_of_blocks_uploaded_after_its_cut() -> None:
     )
 
 
-def test_changelog_that_lacks_a_block_location_is_refused() -> None:
+def test_changelog_without_a_required_block_location_is_refused() -> None:
     """Other hosts could not read a block that has no location."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set()))

@@ -16,7 +16,7 @@ def made(power: Power) -> list[tuple[int, Txg]]:
     return sorted(name for name in names if name is not None)
 
 
-async def test_level_object_is_made_when_its_run_of_changelogs_is_complete(power: Power) -> None:
+async def test_level_object_is_created_when_all_of_its_changelogs_are_shipped(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, RUN - 2)  # Txg 1 is the fence record.
         await session.leveler.make_due()
@@ -26,7 +26,7 @@ async def test_level_object_is_made_when_its_run_of_changelogs_is_complete(power
         assert made(power) == [*((1, n * RUN) for n in range(1, RUN + 1)), (2, RUN * RUN)]
 
 
-async def test_next_mount_makes_missing_level_objects(power: Power) -> None:
+async def test_next_mount_creates_missing_level_objects(power: Power) -> None:
     """After a crash, level objects may be missing for complete runs of changelogs."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN + 1)
@@ -44,7 +44,7 @@ async def test_next_mount_makes_missing_level_objects(power: Power) -> None:
     assert [key for key in created if key.startswith("level/")] == [level_codec.key_of(1, Txg(RUN))]
 
 
-async def test_run_of_changelogs_that_contains_an_image_is_not_merged(power: Power) -> None:
+async def test_no_level_object_is_created_for_txgs_that_include_an_image(power: Power) -> None:
     """A changelog that only announces an image has no changes to merge."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)
@@ -60,14 +60,14 @@ async def test_run_of_changelogs_that_contains_an_image_is_not_merged(power: Pow
 
 
 async def test_merge_of_changelogs_is_retried_after_an_outage(power: Power) -> None:
-    """After a failed upload of a level object, the writer makes the object later."""
+    """If the upload of a level object fails, the writer uploads the object later."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await append_empty_changelogs(session, 4 * RUN - 1)
         store.fail("create")
         try:
             await session.leveler.make_due()
-        except Exception:  # noqa: BLE001 - any: the store is unavailable
+        except Exception:  # noqa: BLE001 - any error of the unavailable store
             assert made(power) == []
         await session.leveler.make_due()
         assert made(power) == [(1, n * RUN) for n in range(1, 5)]

@@ -12,7 +12,9 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-async def test_pending_records_of_an_outage_are_merged(power: Power, journal_mode: str) -> None:
+async def test_pending_change_records_are_merged_during_an_outage(
+    power: Power, journal_mode: str
+) -> None:
     """Many changes of one file during an outage are merged into one record."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
@@ -35,7 +37,7 @@ async def test_pending_records_of_an_outage_are_merged(power: Power, journal_mod
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
-async def test_pending_records_of_an_unconfirmed_txg_are_not_merged(
+async def test_pending_change_records_of_an_unconfirmed_txg_are_not_merged(
     power: Power, journal_mode: str
 ) -> None:
     """The records of a txg must not change while its changelog is being uploaded."""

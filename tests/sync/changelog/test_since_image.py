@@ -4,8 +4,8 @@ from s3fs_meta.limits import NEWS_BYTES_MIN
 from s3fs_meta.sync.changelog.since_image import SinceImage
 
 
-def test_image_resets_the_bytes_of_changelogs_since_the_last_image() -> None:
-    """Changelogs small enough to contain only new locations make no new image due."""
+def test_image_resets_the_number_of_changelog_bytes_since_the_last_image() -> None:
+    """Changelogs that are small enough to contain only locations do not trigger a new image."""
     since = SinceImage()
     since.add(10)
     since.add_earlier([1, NEWS_BYTES_MIN])

@@ -16,10 +16,10 @@ JUNK = [b"?", b"S3FSMETA\x00\x63" + bytes(100)]
 
 @pytest.mark.parametrize("content", JUNK, ids=["junk", "newer"])
 @pytest.mark.parametrize("ahead", [1, 3])
-async def test_writer_continues_after_an_invalid_object_under_the_next_name(
+async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_name(
     power: Power, ahead: int, content: bytes
 ) -> None:
-    """If an invalid object has the name of the next changelog, the next txg is an image."""
+    """If an invalid object has the name of the next changelog, that txg becomes an image."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -40,7 +40,9 @@ async def test_writer_continues_after_an_invalid_object_under_the_next_name(
         await require_files(session, inos, 9)
 
 
-async def test_authentic_changelog_under_the_next_name_fences_the_writer(power: Power) -> None:
+async def test_authentic_changelog_of_another_host_with_the_next_name_fences_the_writer(
+    power: Power,
+) -> None:
     """An authentic changelog proves that another host writes, even without a valid lease."""
     async with power.session("a", tasks=False) as session:
         lease = power.store.objects[ObjectKey("lease")]

@@ -33,7 +33,7 @@ def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog
     ]
 
 
-async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
+async def test_loss_of_a_machine_loses_only_unshipped_changes(power: Power) -> None:
     """Another host restores the first image and applies the changelogs after it."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, b"%d" % number * 3000) for number in range(20)]
@@ -82,8 +82,10 @@ async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
         assert after.previous == content_hash(data)
 
 
-async def test_zeros_and_duplicates_found_after_the_cut_reach_the_other_host(power: Power) -> None:
-    """A block in the cut may be recognised as zeros or as a duplicate when it is uploaded."""
+async def test_zero_and_duplicate_blocks_found_after_the_snapshot_reach_other_hosts(
+    power: Power,
+) -> None:
+    """A block in the snapshot may be recognised as zeros or as a duplicate when it is uploaded."""
     async with power.session("a", tasks=False) as session:
         zeros = [write_file(session, bytes(9000)) for _ in range(3)]
         doubles = [write_file(session, b"same" * 2000) for _ in range(3)]
@@ -91,7 +93,7 @@ async def test_zeros_and_duplicates_found_after_the_cut_reach_the_other_host(pow
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
         at_first = changelogs(power, session)[-1].txg
         more = write_file(session, b"same" * 2000)
-        # These two calls ship the placements of blocks that were uploaded after the first cut.
+        # These two calls ship the placements of blocks that were uploaded after the first snapshot.
         await session.shipper.ship(anyway=True)
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)
@@ -106,7 +108,7 @@ async def test_zeros_and_duplicates_found_after_the_cut_reach_the_other_host(pow
     assert at_first == Txg(2)
 
 
-async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) -> None:
+async def test_changes_after_a_txg_published_as_an_image_are_shipped(power: Power) -> None:
     """While fsck -y publishes an image as the next txg, the upload finds duplicate blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"same" * 2000)
@@ -127,7 +129,7 @@ async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) ->
 
 
 async def test_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
-    """No snapshot of the cut stays open during an outage, so the WAL can restart."""
+    """No snapshot of the database stays open during an outage, so the WAL can restart."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -151,7 +153,7 @@ async def test_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) 
 async def test_wal_is_bounded_while_an_image_waits_for_the_store(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks are uploaded before the cut of an image, so no snapshot is open in an outage."""
+    """Blocks are uploaded before an image opens its snapshot, so an outage delays the snapshot."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -159,7 +161,8 @@ async def test_wal_is_bounded_while_an_image_waits_for_the_store(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.make_image)
             await gate.wait_started()
-            with monkeypatch.context() as patch:  # No space is reserved for a copy either.
+            with monkeypatch.context() as patch:
+                # No disk space is reserved for a copy of the database.
                 patch.setattr(session.cache.disk, "spare_bytes", lambda: 0)
                 assert session.cache.disk.unheld_bytes() == 0
             for _ in range(6):
@@ -174,7 +177,7 @@ async def test_wal_is_bounded_while_an_image_waits_for_the_store(
 
 
 async def test_image_is_abandoned_when_the_wal_grows_too_large(power: Power) -> None:
-    """The next txg ships the locations of blocks that were uploaded for the abandoned image."""
+    """Blocks uploaded for the abandoned image keep their locations, which the next txg ships."""
     bounds = UploadBounds(image_wal_bytes=1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
@@ -283,7 +286,7 @@ async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power)
 
 
 async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None:
-    """The writer ships changes after sync_interval, without any request to flush."""
+    """The writer ships changes after sync_interval, even if no flush is requested."""
     shipped = trio.Event()
 
     def hook(step: str) -> None:
@@ -293,7 +296,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # The change has not been recorded yet.
+        assert session.shipper.oldest_ns == 0  # The change is not recorded at this point.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(20):
@@ -304,7 +307,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
 
 
 async def test_huge_txg_is_split_into_parts(power: Power) -> None:
-    """Changes and locations too large for one object are stored in several parts of one txg."""
+    """If the changes of a txg are too large for one object, they are stored in several parts."""
     bounds = UploadBounds(run_bytes=2000, locations=7)
     async with power.session("a", tasks=False, bounds=bounds) as session:
         expected = {}

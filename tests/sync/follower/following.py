@@ -19,7 +19,7 @@ FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.0
 
 
 class Listener(NoKernel):
-    """A kernel substitute: it records announced changes and wakes waiting tests."""
+    """A substitute for the kernel that records announced changes and wakes waiting tests."""
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
@@ -36,7 +36,7 @@ class Listener(NoKernel):
 
     @override
     async def after_turn(self, turned: Turned | None) -> None:
-        """Wake the tests that wait for a txg up to that of the follower."""
+        """Wake the tests that wait for this txg or an earlier txg."""
         assert turned is self.turns[-1]
         for txg, event in self._waiting.items():
             if self._shown() >= txg:
@@ -59,7 +59,7 @@ class Listener(NoKernel):
 async def following(
     power: Power, host: str = "b", *, tasks: bool = True
 ) -> AsyncIterator[tuple[Session, Listener]]:
-    """Run a follower session; yield it and its listener."""
+    """Run a follower session; yield the session and its listener."""
     listener = Listener()
     async with power.session(
         host, options=READS, session_options=FOLLOWS, tasks=tasks, kernel=listener

@@ -52,7 +52,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
 
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
-            async with session.follower.paused():  # type: ignore[union-attr]  # it is a follower
+            async with session.follower.paused():  # type: ignore[union-attr]  # a follower session
                 pass  # The context is entered only after the follower has switched to the new txg.
 
             assert session.cache.index.get(block.block) is None
@@ -60,8 +60,8 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
             assert session.cache.index.total_count == 1
 
 
-async def test_follower_announces_exactly_the_changes_of_a_txg(power: Power) -> None:
-    """A txg's announcement also lists a name that now refers to another inode."""
+async def test_follower_tells_the_kernel_exactly_the_changes_of_a_txg(power: Power) -> None:
+    """The announced changes include a name that now refers to another inode."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
         writer.db.begin()
@@ -77,7 +77,7 @@ async def test_follower_announces_exactly_the_changes_of_a_txg(power: Power) -> 
 
 
 async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:
-    """Every few polls, a follower adds one listing; the filesystem's size does not matter."""
+    """The size of the filesystem does not affect the cost; every few polls add a listing."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)
@@ -114,7 +114,7 @@ async def test_cache_of_a_follower_survives_a_remount(power: Power) -> None:
 
 
 async def test_killed_follower_resumes_after_its_last_applied_txg(power: Power) -> None:
-    """A follower keeps the changes that it applied before the kill, and fetches only later ones."""
+    """A follower keeps the changes that it applied before the kill, and fetches only later txgs."""
     async with power.session("a") as writer:
         async with following(power) as (session, listener):
             ino = write_file(writer, b"x" * 100_000)
@@ -129,7 +129,7 @@ async def test_killed_follower_resumes_after_its_last_applied_txg(power: Power) 
             assert session.volume.notices == ()
 
 
-async def test_host_with_unshipped_changes_cannot_follow(power: Power) -> None:
+async def test_host_with_unshipped_changes_cannot_become_a_follower(power: Power) -> None:
     """Unshipped changes of a host would conflict with the changes of other hosts."""
     async with power.session("a") as writer:
         write_file(writer, b"unshipped")

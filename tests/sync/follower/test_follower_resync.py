@@ -122,13 +122,13 @@ async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power
             for _ in range(FOLLOW_LISTING_POLLS):
                 await follower.poll_once()
 
-            assert "is not in the state that was seen last" in follower.last_error
+            assert "is not in the state that this host saw last" in follower.last_error
             assert follower.link == shown
             assert session.db.counters.inodes == 3
 
 
-async def test_follower_restores_an_image_if_changes_do_not_fit_its_rows(power: Power) -> None:
-    """If another process changed rows of the follower, the follower applies no txg partially."""
+async def test_follower_restores_an_image_if_changes_contradict_its_rows(power: Power) -> None:
+    """If another process has changed the follower's rows, no txg is applied partially."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):
@@ -169,7 +169,7 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
 
 
 def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Return a hook, run at each announcement, that makes the database swap fail."""
+    """Return a hook that runs at each announcement and makes the database swap fail."""
 
     async def react() -> None:
         spoil()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.thorough
 
 
 class FenceStore(FaultyStore):
-    """A store that runs a hook before it creates a changelog, and that can lose its reply."""
+    """A store that runs a hook before it creates a changelog, and can lose the reply."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -50,7 +50,7 @@ class FenceStore(FaultyStore):
 
 
 class Killed(BaseException):
-    """The simulated end of the process by SIGKILL."""
+    """Raised to simulate that the process is killed by SIGKILL."""
 
 
 class KillingStore(FaultyStore):
@@ -197,7 +197,7 @@ async def test_changelog_appended_during_the_promotion_is_applied(power: Power) 
 
 
 async def test_promotion_that_failed_halfway_can_be_repeated(power: Power) -> None:
-    """The store's reply to the fence record was lost, so the follower cannot know its result."""
+    """The store's reply was lost, so the follower does not know if the fence record is stored."""
     async with power.session("a"):
         pass
     store = FenceStore(power.store)
@@ -230,12 +230,12 @@ async def _promote_until_killed(
             "b", options=READS, session_options=FOLLOWS, store=store, hook=hook, tasks=False
         ) as session:
             await session.promote(force=True)
-    except BaseException:  # noqa: ASYNC103 - Killed is not an error here
+    except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
         if not killed():
             raise
 
 
-# Conditional writes of a promotion: four of the probe (two are refused), lease, fence record.
+# A promotion makes six conditional writes: four probes (two refused), lease, fence record.
 _CHANGES = 2 + 1 + 2 + 1 + 2 + 2
 
 
@@ -258,7 +258,7 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
 
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS)
-async def test_kill_after_any_step_of_a_promotion_loses_nothing(
+async def test_kill_after_any_step_of_a_promotion_loses_no_shipped_data(
     power: Power, step: str, goes_on: str
 ) -> None:
     """A kill during a promotion loses no shipped data, and both hosts can continue."""
@@ -275,7 +275,7 @@ async def test_kill_after_any_step_of_a_promotion_loses_nothing(
 
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("change", range(_CHANGES + 1))
-async def test_kill_at_any_write_of_a_promotion_loses_nothing(
+async def test_kill_at_any_write_of_a_promotion_loses_no_shipped_data(
     power: Power, change: int, goes_on: str
 ) -> None:
     """A host that is killed during its promotion can follow or write again."""

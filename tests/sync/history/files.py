@@ -71,7 +71,7 @@ class Files:
         return await self.ship()
 
     async def link(self, ino: Ino, name: bytes, parent: Ino) -> Txg:
-        """Give a file another name."""
+        """Add a hard link to a file."""
         self.db.begin()
         hard_links.link_added(self.db, inodes.get(self.db, ino), parent)
         inodes.add_links(self.db, ino, 1, 0)

@@ -30,7 +30,7 @@ async def bucket_of(power: Power) -> Bucket:
 
 
 async def open_at(power: Power, txg: int, state: Path, earlier: Volume | None = None) -> Volume:
-    """Open the filesystem at the point in time of a txg, from an earlier one if there is one."""
+    """Open the filesystem at a txg, starting from an earlier point in time if one is open."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="off"))
     bucket = await bucket_of(power)
     return await open_snapshot(
@@ -54,8 +54,8 @@ async def concerning(
         tmp: an existing directory, in which the database is restored.
         path: the path, from the root.
         first: the first txg that may be returned.
-        store: the store that is searched; None: that of the bucket.
-        former_names_max: the number of removed names to follow.
+        store: the store to search, or None for the store of the bucket.
+        former_names_max: the maximum number of removed names to follow.
     """
     end, oldest = await bucket.points.newest(), await bucket.points.oldest()
     target = tmp / "log.db"

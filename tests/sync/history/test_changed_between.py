@@ -25,7 +25,7 @@ async def between(
     meter: Meter | None = None,
     **bounds: int,
 ) -> set[Ino] | None:
-    """Return the inodes that changed after a txg, up to and including another one."""
+    """Return the inodes that changed after one txg, up to and including another txg."""
     opened = session.volume
     store = MeteredStore(power.store, meter or Meter())
     return await changed_between(
@@ -58,7 +58,7 @@ async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Pow
         await between(session, power, 0, 2 * RUN, meter)
 
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # The requests: a listing, two index objects, and the changelog after the later object.
+    # The requests are a listing, two index objects, and the changelog after the later object.
     assert sent == 4
 
 
@@ -76,8 +76,8 @@ async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_
         assert await between(session, power, 0, shipped, changes_max=1) is None
 
 
-async def test_bounds_hold_for_changes_that_the_index_has_or_lacks(power: Power) -> None:
-    """From a kept point years ago the index lacks millions of txgs up to the retention floor."""
+async def test_search_for_changed_inodes_stops_at_its_limits(power: Power) -> None:
+    """Millions of txgs between an old kept point and the retention floor may have no index."""
     async with power.session("a", tasks=False) as session:
         for _ in range(2):
             write_file(session, b"x")
@@ -87,7 +87,7 @@ async def test_bounds_hold_for_changes_that_the_index_has_or_lacks(power: Power)
         meter = Meter()
         assert await between(session, power, 0, RUN, meter, changelogs_max=RUN - 1) is None
         sent = sum(one.requests for counts in meter.take().values() for one in counts.values())
-        assert sent == 1  # a listing
+        assert sent == 1  # The only request is a listing.
         await index_all(session)
         assert await between(session, power, 0, RUN, changelogs_max=RUN - 1) is not None
         assert await between(session, power, 0, RUN, changes_max=1) is None

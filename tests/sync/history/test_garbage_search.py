@@ -56,10 +56,10 @@ async def test_only_restorable_images_are_listed(power: Power) -> None:
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
 
 
-async def test_image_whose_manifest_has_the_wrong_hash_does_not_count(
+async def test_image_with_the_wrong_manifest_hash_is_not_listed(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a plain bucket anyone can forge a manifest, but not the hash recorded for it."""
+    """Without encryption, anyone can forge a manifest, but not the hash recorded for it."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -83,10 +83,10 @@ async def test_image_whose_manifest_has_the_wrong_hash_does_not_count(
 
 
 @pytest.mark.parametrize("at", [3, 2])
-async def test_hash_in_an_object_of_a_kept_point_does_not_replace_the_recorded_one(
+async def test_manifest_hash_in_a_kept_point_does_not_replace_the_recorded_hash(
     power: Power, at: int
 ) -> None:
-    """Anyone who can write to a plain bucket can forge both; a forged image could drop pieces."""
+    """Without encryption, anyone can forge a kept point, and an image that omits pieces."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -117,8 +117,8 @@ async def test_replaced_manifest_is_read_again(power: Power) -> None:
         assert await finder.images() == images[:1]
 
 
-async def test_image_whose_pieces_have_the_wrong_total_size_does_not_count(power: Power) -> None:
-    """An image is incomplete if the total size of its pieces differs from that of its database."""
+async def test_image_whose_pieces_have_the_wrong_total_size_is_not_listed(power: Power) -> None:
+    """An image is incomplete if the total size of its pieces is not its database's size."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         [image] = await StoredImages(
@@ -136,7 +136,7 @@ async def test_image_whose_pieces_have_the_wrong_total_size_does_not_count(power
 
 
 async def test_image_pieces_of_a_running_upload_are_not_garbage(power: Power) -> None:
-    """The manifest of a recent txg may still follow its image pieces."""
+    """The manifest of a recent image is uploaded after its pieces."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
         opened = session.volume
@@ -171,7 +171,7 @@ async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
 
 
 async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None:
-    """Foreign manifests and pieces are kept, even if their names look like those of images."""
+    """Foreign manifests and pieces are kept, even if their names look like image names."""
     stranger = Keyring.from_master(bytes(range(32)))
     name = "image/000000000007-1-0123456789abcdef"
     pieces = [ObjectKey(f"{name}/{number:06d}") for number in range(3)]
@@ -192,7 +192,7 @@ async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None
 async def test_orphan_packs_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and listed packs are compared for one prefix of names at a time."""
+    """Pack rows and the listing are compared for one prefix of pack names at a time."""
     assert list(garbage_search.groups(10)) == [""]
     assert len(list(garbage_search.groups(16 * RECLAIM_PACK_ROWS))) == 16
     assert list(garbage_search.groups(10**9))[-1] == "ff"
@@ -216,7 +216,7 @@ async def test_orphan_packs_are_found_in_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        # The object has the name of a pack, but is not one.
+        # The object has the name of a pack, but is not a pack.
         power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
         # The second search does not read checked objects again.

@@ -16,7 +16,9 @@ from tests.sync.history.index_matches import index_all
 KEY = RUNS.key_of(1, Txg(HISTORY_FAN_OUT))
 
 
-async def test_index_object_may_lack_a_changelog_that_was_restored_later(power: Power) -> None:
+async def test_index_check_accepts_an_index_object_older_than_a_restored_changelog(
+    power: Power,
+) -> None:
     """A search reads the changelogs that the index object marks as unknown."""
     objects, damaged = power.store.objects, key_of(Txg(5))
     async with power.session("a", tasks=False) as session:

@@ -23,7 +23,7 @@ def txg_changes(txg: int, rows: ChangedRows | None) -> TxgChanges:
 
 
 def run_of(number: int, changed: dict[int, ChangedRows]) -> HistoryIndex:
-    """Return the index object of run *number*; *changed* gives changed rows by position."""
+    """Return the index object of a run; *changed* maps positions in the run to changed rows."""
     first = number * RUN + 1
     empty = ChangedRows(set(), set(), set())
     return of_txgs(UUID, [txg_changes(first + at, changed.get(at, empty)) for at in range(RUN)])
@@ -50,7 +50,7 @@ def test_index_object_has_a_bit_for_each_changed_txg() -> None:
     assert (made.previous, made.hash) == (content_hash(b"0"), content_hash(b"%d" % RUN))
 
 
-def test_index_object_of_level_2_has_a_bit_for_each_changed_run() -> None:
+def test_index_object_of_level_2_has_a_bit_for_each_changed_level_1_object() -> None:
     runs = [run_of(number, {}) for number in range(RUN)]
     runs[2] = run_of(2, {1: rows(5, names=(GONE,)), 9: rows(5)})
     runs[30] = run_of(30, {4: rows(5, other=(5,), names=(GONE,))})
@@ -62,7 +62,7 @@ def test_index_object_of_level_2_has_a_bit_for_each_changed_run() -> None:
     assert (made.previous, made.hash) == (runs[0].previous, runs[-1].hash)
 
 
-def test_unknown_changes_are_marked_in_all_higher_levels() -> None:
+def test_unknown_changes_are_marked_in_all_higher_index_levels() -> None:
     empty = [txg_changes(txg, rows()) for txg in range(1, RUN + 1)]
     first = of_txgs(UUID, [*empty[:6], txg_changes(7, None), None, *empty[8:]])
     assert first.unknown == 0b1100_0000
@@ -71,7 +71,7 @@ def test_unknown_changes_are_marked_in_all_higher_levels() -> None:
     assert made.unknown == 0b11
 
 
-def test_index_of_txgs_or_runs_with_a_gap_is_refused() -> None:
+def test_index_cannot_be_built_from_txgs_that_do_not_form_a_chain() -> None:
     txgs = [txg_changes(txg, rows()) for txg in range(1, RUN + 1)]
     for wrong in (
         [*txgs[:4], txgs[4]._replace(previous=content_hash(b"x")), *txgs[5:]],

@@ -18,6 +18,8 @@ from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, remove_file, write_file
 from tests.sync.history.index_matches import changing, found_by, index_all, of_inode, search_of
 
+pytestmark = pytest.mark.thorough
+
 RUN = HISTORY_FAN_OUT
 
 
@@ -37,7 +39,7 @@ async def work(session: Session, txgs: int, seed: int = 1) -> list[Ino]:
 
 
 @pytest.mark.thorough
-async def test_search_finds_the_txgs_that_changed_each_inode(power: Power) -> None:
+async def test_index_search_finds_the_txgs_that_changed_each_inode(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         files = await work(session, 2 * RUN + 5)
         await index_all(session)
@@ -52,7 +54,7 @@ async def test_search_finds_the_txgs_that_changed_each_inode(power: Power) -> No
 async def found_certainly(
     search: HistorySearch, ino: Ino, session: Session
 ) -> list[tuple[Txg, bool]]:
-    """Return the certain txgs of an inode, including those after the last indexed run."""
+    """Return the txgs that certainly changed an inode, including txgs after the last run."""
     wanted = {txg for txg, _ in await changing(session, ino)}
     found = await found_by(search, of_inode(ino))
     indexed = session.link.txg // RUN * RUN
@@ -62,7 +64,7 @@ async def found_certainly(
     return [(txg, True) for txg, is_sure in found if is_sure or txg in wanted]
 
 
-async def test_search_of_thousands_of_txgs_needs_few_requests(power: Power) -> None:
+async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power) -> None:
     """The changed txgs are in the first, a middle and the last run of two levels."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
@@ -85,7 +87,7 @@ async def test_search_of_thousands_of_txgs_needs_few_requests(power: Power) -> N
     assert [one for one in found if one[1]] == [one for one in wanted if one[0] <= RUN * RUN]
     assert len([txg for txg, _ in wanted if txg <= RUN * RUN]) > 1
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    assert sent <= 6  # A listing, one object of level 2 and some of level 1 are requested.
+    assert sent <= 6  # One listing, one level 2 object and some level 1 objects are requested.
 
 
 @pytest.mark.thorough
@@ -120,7 +122,9 @@ async def test_search_without_a_usable_index_object_still_finds_all_changes(
     assert bool(caplog.messages) == (damage != "missing")
 
 
-async def test_txg_without_recorded_changes_is_an_uncertain_candidate(power: Power) -> None:
+async def test_index_search_reports_a_txg_without_recorded_changes_as_uncertain(
+    power: Power,
+) -> None:
     """A txg that was published as an image may have changed any inode."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"x")
@@ -133,7 +137,7 @@ async def test_txg_without_recorded_changes_is_an_uncertain_candidate(power: Pow
     assert [one for one in found if one[0] <= RUN] == [(image.txg, False), (image.txg - 1, True)]
 
 
-async def test_removed_and_replaced_names_are_found(power: Power) -> None:
+async def test_index_search_finds_removed_and_replaced_names(power: Power) -> None:
     """The index finds a removed name by its text, and a replaced name by its cookie."""
     async with power.session("a", tasks=False) as session:
         old, new = (write_file(session, text) for text in (b"old", b"new"))
@@ -161,7 +165,7 @@ async def test_removed_and_replaced_names_are_found(power: Power) -> None:
             assert [one for one in found if one[0] <= RUN] == [(removal, True)]
 
 
-async def test_search_returns_only_txgs_of_its_range(power: Power) -> None:
+async def test_index_search_returns_only_txgs_in_the_requested_range(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await work(session, 2 * RUN + 3)
         await index_all(session)
@@ -176,7 +180,7 @@ async def test_search_returns_only_txgs_of_its_range(power: Power) -> None:
 
 
 async def lose_last_changelogs(power: Power) -> bytes:
-    """Return to an older bucket that has a later index object, as a replica may; return this object."""
+    """Restore an older bucket with a later index object, as a replica may; return the object."""
     objects, key = power.store.objects, RUNS.key_of(1, Txg(2 * RUN))
     async with power.session("a", tasks=False) as session:
         await work(session, 2 * RUN - 10 - session.link.txg)
@@ -193,11 +197,13 @@ async def lose_last_changelogs(power: Power) -> bytes:
 
 
 @pytest.mark.parametrize("indexes", [False, True])
-async def test_index_object_of_lost_changelogs_hides_nothing(power: Power, indexes: bool) -> None:
-    """Later txgs get the numbers of the lost ones; their writer replaces the index object."""
+async def test_index_object_of_lost_changelogs_does_not_hide_later_changes(
+    power: Power, indexes: bool
+) -> None:
+    """New txgs reuse the numbers of the lost txgs, and the writer replaces the index object."""
     lost = await lose_last_changelogs(power)
     async with power.session("b", tasks=False) as session:
-        await session.indexer.make_due()  # as each mount does soon
+        await session.indexer.make_due()  # A mount also builds the index in the background.
         write_file(session, b"one more, so that the inodes differ")
         files = await work(session, 20, seed=2)
         if indexes:
@@ -210,10 +216,10 @@ async def test_index_object_of_lost_changelogs_hides_nothing(power: Power, index
             assert wanted <= {txg for txg, _ in found}
 
 
-async def test_range_of_changes_does_not_use_an_index_object_of_lost_changelogs(
+async def test_search_of_a_txg_range_ignores_an_index_object_of_lost_changelogs(
     power: Power,
 ) -> None:
-    """The object before it belongs to this chain, which proves nothing about the later one."""
+    """A valid earlier index object does not prove that a later index object is valid."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 3 * RUN)
         await index_all(session)

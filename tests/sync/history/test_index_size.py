@@ -13,6 +13,8 @@ from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power
 from tests.sync.history.index_matches import index_all
 
+pytestmark = pytest.mark.thorough
+
 NOW_NS = 1_760_000_000_000_000_000
 
 
@@ -70,7 +72,7 @@ class Work:
 
 
 @pytest.mark.parametrize("kind", [Work.untar, Work.edit, Work.log, Work.temporary])
-async def test_index_takes_at_most_a_quarter_of_the_changelogs(
+async def test_history_index_is_at_most_a_quarter_of_the_size_of_the_changelogs(
     power: Power, kind: Callable[[Work], None]
 ) -> None:
     async with power.session("a", tasks=False) as session:

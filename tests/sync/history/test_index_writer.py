@@ -1,4 +1,4 @@
-"""The writer of the history index, for new txgs and gradually for earlier ones."""
+"""The index writer, which indexes new txgs, and gradually also earlier txgs."""
 
 import pytest
 
@@ -14,6 +14,8 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, write_file
+
+pytestmark = pytest.mark.thorough
 
 RUN = HISTORY_FAN_OUT
 
@@ -34,7 +36,7 @@ async def ship_files(session: Session, count: int) -> None:
         await session.shipper.ship(anyway=True)
 
 
-async def test_earlier_txgs_get_the_same_index_as_new_ones(power: Power) -> None:
+async def test_index_of_earlier_txgs_equals_the_index_of_new_txgs(power: Power) -> None:
     """In a bucket without an index, each check makes some of the missing index objects."""
     async with power.session("a", tasks=False) as session:
         keyring = session.volume.keyring
@@ -55,7 +57,7 @@ async def test_earlier_txgs_get_the_same_index_as_new_ones(power: Power) -> None
     assert len(new) == RUN + 1
 
 
-async def test_next_mount_makes_only_missing_index_objects(power: Power) -> None:
+async def test_next_mount_creates_only_missing_index_objects(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await session.indexer.make_due()
         await ship_files(session, 2 * RUN)
@@ -83,7 +85,7 @@ async def test_index_writer_reuses_changelogs_that_the_level_writer_has_read(pow
     assert [call for call in store.calls if call.key.startswith(CHANGELOGS)] == []
 
 
-async def test_changes_kept_for_an_incomplete_run_are_bounded(power: Power) -> None:
+async def test_index_writer_keeps_a_bounded_number_of_changes_in_memory(power: Power) -> None:
     """If too many txgs are shipped between two checks, some changelogs are read twice."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -99,7 +101,7 @@ async def test_changes_kept_for_an_incomplete_run_are_bounded(power: Power) -> N
     assert [call for call in store.calls if call.key.startswith(CHANGELOGS)] != []
 
 
-async def test_run_is_indexed_later_if_the_store_is_unavailable(power: Power) -> None:
+async def test_index_of_new_txgs_is_built_after_an_outage_of_the_store(power: Power) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await session.indexer.make_due()
@@ -127,7 +129,7 @@ async def test_unreadable_changelog_is_marked_as_unknown_in_the_index(power: Pow
 @pytest.mark.parametrize(
     ("limit", "value"), [("HISTORY_INODES_MAX", 10), ("HISTORY_NAMES_MAX", -1)]
 )
-async def test_run_with_too_many_changes_gets_no_index_object(
+async def test_no_index_object_is_created_for_txgs_with_too_many_changes(
     power: Power, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a run with too many changes, the index writer continues with the next run."""

@@ -14,7 +14,7 @@ KEYRING = Keyring(None, bytes(range(32)))
 
 
 def make_pack(db: Database, size_bytes: int, died: int | None) -> PackId:
-    """Create a stored pack whose last block died in txg *died*, or is alive if it is None."""
+    """Create a stored pack that died in txg *died*, or that is alive if *died* is None."""
     pack = packs.create(db, ObjectKey(f"pack/00/1-{db.counters.next_pack:032x}"), size_bytes)
     packs.stored(db, pack)
     packs.add_live_bytes(db, pack, 1)
@@ -24,17 +24,17 @@ def make_pack(db: Database, size_bytes: int, died: int | None) -> PackId:
     return pack
 
 
-async def test_cost_of_a_point_counts_packs_that_only_this_point_needs(db: Database) -> None:
-    """A pack that is alive, or died after the floor, does not count as a cost of a kept point."""
-    make_pack(db, 1, 5)  # The pack died before both points.
-    make_pack(db, 20, 15)  # Only the first point needs the pack.
-    make_pack(db, 300, 25)  # Both points need the pack.
+async def test_cost_of_a_kept_point_covers_only_packs_that_it_alone_needs(db: Database) -> None:
+    """A pack that is alive or died after the retention floor adds no cost to a kept point."""
+    make_pack(db, 1, 5)  # The pack died before both kept points.
+    make_pack(db, 20, 15)  # Only the first kept point needs the pack.
+    make_pack(db, 300, 25)  # Both kept points need the pack.
     first = point_of(KEYRING, "a", txg=10, image=1, next_pack=db.counters.next_pack)
-    make_pack(db, 4000, 25)  # Only the second point needs the pack.
-    make_pack(db, 50_000, 90)  # retained
+    make_pack(db, 4000, 25)  # Only the second kept point needs the pack.
+    make_pack(db, 50_000, 90)  # The retention keeps this pack.
     make_pack(db, 600_000, None)
     second = point_of(KEYRING, "b", txg=20, image=1, next_pack=db.counters.next_pack)
-    make_pack(db, 7_000_000, 30)  # The pack was created after both points.
+    make_pack(db, 7_000_000, 30)  # The pack was created after both kept points.
 
     found = await costs_of(db, [second, first], Txg(50))
     assert found.alone == {first.key: 20, second.key: 4000}

@@ -13,7 +13,7 @@ FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 class Made(NamedTuple):
-    """The properties of a kept point that decide about its expiry."""
+    """The properties of a kept point that decide whether it expires."""
 
     key: str
     txg: int
@@ -23,13 +23,13 @@ class Made(NamedTuple):
 
 
 def at(when: datetime, *, auto: bool = True, ahead: timedelta = timedelta(0)) -> Made:
-    """Return a point that was kept at a given time, by a clock that was ahead by *ahead*."""
+    """Return a point that was kept at a given time, by a clock that was fast by *ahead*."""
     created_ns = int((when + ahead).timestamp()) * 10**9
     return Made(when.isoformat(), int(when.timestamp()), created_ns, auto)
 
 
 def nights(count: int) -> list[Made]:
-    """Return a point for each of *count* nights from the first night on."""
+    """Return one kept point per night for the first *count* nights."""
     return [at(FIRST + timedelta(days=number)) for number in range(count)]
 
 
@@ -38,14 +38,14 @@ def staying(points: list[Made], policy: Policy, zone: tzinfo = UTC) -> dict[str,
     return {point.key[:10]: why for point, why in judge(points, policy, zone) if why}
 
 
-def test_latest_point_of_each_day_is_kept() -> None:
+def test_expiry_retains_the_latest_kept_point_of_each_day() -> None:
     points = [at(FIRST + timedelta(hours=hours)) for hours in (0, 5, 21, 30, 40)]
     found = [point.key for point, why in judge(points, Policy(daily=2), UTC) if why]
     assert found == [points[4].key, points[2].key]
 
 
-def test_a_year_of_nights_leaves_days_weeks_and_months() -> None:
-    """Expiry keeps what restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 keeps."""
+def test_expiry_after_a_year_leaves_daily_weekly_and_monthly_points() -> None:
+    """The result equals that of restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
     found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
     days = [day for day, why in found.items() if "daily" in why]
     assert days == [f"2026-12-{day}" for day in range(31, 24, -1)]
@@ -58,14 +58,14 @@ def test_a_year_of_nights_leaves_days_weeks_and_months() -> None:
     assert len(found) == 21
 
 
-def test_oldest_point_is_kept_until_all_periods_have_a_point() -> None:
-    """Without an oldest point, the history would start again whenever a period ends."""
+def test_expiry_retains_the_oldest_point_until_every_period_has_one() -> None:
+    """If the oldest point were dropped, the history would start again with each new period."""
     found = staying(nights(10), Policy(monthly=3))
     assert list(found) == ["2026-01-10", "2026-01-01"]
 
 
-def test_nightly_expiry_keeps_the_same_points_as_one_run() -> None:
-    """A point dropped in one night would not have been kept in any later night."""
+def test_nightly_expiry_keeps_the_same_points_as_a_single_expiry() -> None:
+    """A point that one nightly expiry drops would also be dropped by every later expiry."""
     policy = Policy(daily=7, weekly=5, monthly=12)
     kept: list[Made] = []
     for point in nights(400):
@@ -78,8 +78,8 @@ def test_nightly_expiry_keeps_the_same_points_as_one_run() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy(last=3), Policy(daily=3), Policy(yearly=1)])
-def test_points_of_a_clock_that_was_ahead_do_not_displace_new_points(policy: Policy) -> None:
-    """The points are dated ten years ahead, and a later time span has the right times again."""
+def test_points_dated_by_a_fast_clock_do_not_make_new_points_expire(policy: Policy) -> None:
+    """The points are dated ten years ahead, and a later time span has correct times again."""
     kept = [at(one, ahead=timedelta(days=3650)) for one in (FIRST + i * DAY for i in range(5))]
     for number in range(5, 30):
         point = at(FIRST + number * DAY)
@@ -94,7 +94,7 @@ def test_expiry_ignores_points_that_were_kept_by_hand() -> None:
     assert judge(points, Policy(last=1), UTC) == [(points[0], ("last",))]
 
 
-def test_days_of_an_expiry_policy_begin_at_local_midnight() -> None:
+def test_expiry_policy_counts_days_from_local_midnight() -> None:
     """Half past midnight in one time zone is still the previous day in another one."""
     points = [at(datetime(2026, 3, 1, hour, 30, tzinfo=UTC)) for hour in (20, 22, 23)]
     there = timezone(timedelta(hours=1))
@@ -114,11 +114,13 @@ def test_days_of_an_expiry_policy_begin_at_local_midnight() -> None:
     ("policy", "count"),
     [(Policy(last=3), 3), (Policy(yearly=1), 1), (Policy(last=1, daily=1, weekly=1), 1)],
 )
-def test_each_rule_of_a_policy_keeps_its_number_of_points(policy: Policy, count: int) -> None:
+def test_each_expiry_rule_retains_the_configured_number_of_points(
+    policy: Policy, count: int
+) -> None:
     assert len(staying(nights(30), policy)) == count
 
 
-def test_empty_policy_is_recognised() -> None:
+def test_empty_expiry_policy_is_recognised() -> None:
     """The command refuses an empty policy, because it would drop every point."""
     assert Policy().is_empty
     assert not Policy(yearly=1).is_empty

@@ -27,11 +27,11 @@ def store_with(*names: str) -> MemoryStore:
 
 
 def key_of(store: MemoryStore, number: int = 0) -> ObjectKey:
-    """Return the key of the kept point at an index, oldest first."""
+    """Return the key of a kept point by its index; the oldest point has index 0."""
     return sorted(key for key in store.objects if key.startswith("kept/"))[number]
 
 
-async def test_points_are_listed_by_txg_and_found_by_name() -> None:
+async def test_kept_points_are_listed_by_txg_and_found_by_name() -> None:
     store = store_with("a", "b")
     reader = KeptPointReader(store, KEYRING, UUID)
     kept = await reader.all()
@@ -42,7 +42,7 @@ async def test_points_are_listed_by_txg_and_found_by_name() -> None:
         await reader.find("c")
 
 
-async def test_unchanged_kept_point_is_read_once() -> None:
+async def test_unchanged_kept_point_is_read_only_once() -> None:
     store = FaultyStore(store_with("a", "b"))
     reader = KeptPointReader(store, KEYRING, UUID)
     first = await reader.all()
@@ -58,7 +58,7 @@ async def test_kept_point_is_found_by_name_with_a_listing_and_one_request() -> N
 
 
 @pytest.mark.parametrize("harm", ["flipped", "empty", "huge", "of another name"])
-async def test_damaged_kept_point_is_unreadable_at_the_txg_in_its_name(harm: str) -> None:
+async def test_damaged_kept_point_is_listed_as_unreadable_at_the_txg_in_its_name(harm: str) -> None:
     store = store_with("a", "b")
     key, other = key_of(store), key_of(store, 1)
     store.objects[key] = {
@@ -103,7 +103,7 @@ async def test_listing_kept_points_of_an_unavailable_store_fails(
     assert len((await reader.all()).points) == 2
 
 
-async def test_kept_points_beyond_the_maximum_are_counted_without_a_read(
+async def test_kept_points_beyond_the_maximum_are_counted_but_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_points, "KEPT_POINTS_MAX", 1)
@@ -114,7 +114,7 @@ async def test_kept_points_beyond_the_maximum_are_counted_without_a_read(
     assert [call.method for call in store.calls] == ["list", "get"]
 
 
-def test_two_kept_points_of_one_name_are_listed_latest_first() -> None:
-    """Two hosts kept a point under one name, and one of them had lost the lease."""
+def test_kept_points_with_the_same_name_are_listed_latest_first() -> None:
+    """Two hosts kept points under the same name, and one host had lost the lease."""
     both = [point_of(KEYRING, "a", txg=txg, random=txg) for txg in (42, 43)]
     assert [point.txg for point in KeptPoints(tuple(both)).named("a")] == [43, 42]

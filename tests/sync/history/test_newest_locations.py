@@ -18,7 +18,7 @@ from tests.sync.conftest import Power, write_file
 
 
 async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
-    """Search for the locations of blocks, one after the other."""
+    """Search for each block in turn; return the results."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
         with trio.fail_after(20):
@@ -71,8 +71,10 @@ async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
         assert await found(newest(session, tmp_path), *asked) == [where, None, None, None, None]
 
 
-async def test_unreadable_newest_state_yields_no_location(power: Power, tmp_path: Path) -> None:
-    """If the newest state is unreadable, a reader gets the error of the requested block."""
+async def test_search_in_an_unreadable_newest_state_finds_no_location(
+    power: Power, tmp_path: Path
+) -> None:
+    """If the newest state is unreadable, a read fails with the error of the requested block."""
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()

@@ -84,7 +84,7 @@ async def test_running_mount_repairs_a_bucket_replaced_by_an_older_copy(
         assert session.volume.notices == ()
 
 
-async def test_first_txg_after_the_repair_of_an_older_bucket_is_an_image(power: Power) -> None:
+async def test_repair_of_an_older_bucket_ships_an_image_and_then_changelogs(power: Power) -> None:
     """After the image that repairs an older bucket, the mount ships changelogs as usual."""
     async with power.session("a", tasks=False) as session:
         await ship(session, 1)
@@ -137,14 +137,14 @@ async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_buc
         assert session.status.state is MountState.FENCED
 
 
-async def test_missing_pack_without_cached_blocks_is_reported_and_marked(
+async def test_missing_pack_without_cached_blocks_is_reported_and_marked_as_damaged(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         older = dict(power.store.objects)
         inos |= await ship(session, 2, 3)
-        located = session.cache.located(inos[2], 0)  # type: ignore[arg-type]  # an index
+        located = session.cache.located(inos[2], 0)  # type: ignore[arg-type]  # a block index
         assert located is not None
         await session.durability.sync_all()
         session.db.begin_local()
@@ -157,7 +157,7 @@ async def test_missing_pack_without_cached_blocks_is_reported_and_marked(
         await session.flush_at_end()
         await session.close()
     assert mark.pack_offset is None
-    assert "is missing since the bucket was reset" in caplog.text
+    assert "has been missing since the bucket was reset" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
         # The same content was written again, which healed the lost block.
         for ino in (inos[1], inos[3], inos[2], again):
@@ -268,7 +268,7 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     await require_all(power, inos)
 
 
-async def test_fsck_needs_publish_local_if_another_host_wrote(power: Power) -> None:
+async def test_fsck_needs_the_publish_local_option_after_another_host_wrote(power: Power) -> None:
     """The other host's txgs stay in the history; the local state becomes the current state."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)

@@ -1,4 +1,4 @@
-"""The overview of a filesystem, made from its bucket alone."""
+"""The overview of a filesystem, which is computed from its bucket alone."""
 
 import pytest
 
@@ -91,10 +91,10 @@ async def test_overview_takes_about_ten_requests(power: Power) -> None:
 
 
 @pytest.mark.parametrize("levels", [False, True], ids=["no levels", "levels"])
-async def test_missing_changelog_is_a_fault_unless_the_image_is_later(
+async def test_missing_changelog_is_reported_as_a_fault_unless_a_later_image_exists(
     power: Power, *, levels: bool
 ) -> None:
-    """A gap after the newest image ends the reachable txgs; earlier changelogs are not examined."""
+    """After a gap, no txg is reachable; changelogs before the newest image are not examined."""
     await nine_txgs(power, levels=levels)
     del power.store.objects[key_of(Txg(3))]
     assert (await examined(power)).faults == ()
@@ -126,7 +126,7 @@ async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
     assert found.reached == 12
 
 
-async def test_damaged_last_changelog_is_a_fault_and_the_txg_before_it_is_newest(
+async def test_damaged_last_changelog_is_reported_and_its_predecessor_is_the_newest_txg(
     power: Power,
 ) -> None:
     await nine_txgs(power)
@@ -141,7 +141,7 @@ async def test_damaged_last_changelog_is_a_fault_and_the_txg_before_it_is_newest
     assert fault.startswith(f"{key!r} cannot be read: ")
 
 
-async def test_lost_last_changelog_of_a_level_object_is_a_fault(power: Power) -> None:
+async def test_lost_last_changelog_of_a_level_object_is_reported_as_a_fault(power: Power) -> None:
     """A level object proves that the lost changelog existed, and contains its changes."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -175,7 +175,7 @@ async def test_many_damaged_changelogs_cost_a_bounded_number_of_requests(power: 
     assert sum(one.requests for one in store.counts.values()) < 10 + 4 * OVERVIEW_PROBES_MAX
 
 
-async def test_missing_part_of_the_last_changelog_is_a_fault(power: Power) -> None:
+async def test_missing_part_of_the_last_changelog_is_reported_as_a_fault(power: Power) -> None:
     bounds = UploadBounds(run_bytes=2000, locations=7)
     async with power.session("a", tasks=False, bounds=bounds) as session:
         for number in range(50):
@@ -189,7 +189,7 @@ async def test_missing_part_of_the_last_changelog_is_a_fault(power: Power) -> No
     assert (await examined(power)).faults == (f"{parts[0]!r} is missing",)
 
 
-async def test_missing_piece_of_the_last_image_is_a_fault(power: Power) -> None:
+async def test_missing_piece_of_the_last_image_is_reported_as_a_fault(power: Power) -> None:
     await nine_txgs(power)
     found = await examined(power)
     assert found.image is not None
@@ -198,7 +198,7 @@ async def test_missing_piece_of_the_last_image_is_a_fault(power: Power) -> None:
     assert (await examined(power)).faults == ("the last image: 1 of its 1 pieces are missing",)
 
 
-async def test_damaged_manifest_is_a_fault_and_the_newest_txg_is_still_found(power: Power) -> None:
+async def test_damaged_manifest_is_reported_and_the_newest_txg_is_still_found(power: Power) -> None:
     await nine_txgs(power)
     head = (await examined(power)).head
     assert head is not None
@@ -211,7 +211,9 @@ async def test_damaged_manifest_is_a_fault_and_the_newest_txg_is_still_found(pow
     assert [fault.split(":")[0] for fault in found.faults] == ["the last image"]
 
 
-async def test_lost_lease_is_a_fault_and_the_image_is_found_without_it(power: Power) -> None:
+async def test_lost_lease_is_reported_and_the_image_is_found_without_the_lease(
+    power: Power,
+) -> None:
     await nine_txgs(power)
     del power.store.objects[ObjectKey("lease")]
     store = FaultyStore(power.store)
@@ -229,7 +231,7 @@ async def test_lost_lease_is_a_fault_and_the_image_is_found_without_it(power: Po
     assert found.faults == ("the lease is missing; s3fs-meta fsck -y makes a new lease",)
 
 
-async def test_lost_copy_of_the_superblock_is_a_fault(power: Power) -> None:
+async def test_lost_copy_of_the_superblock_is_reported_as_a_fault(power: Power) -> None:
     await nine_txgs(power)
     del power.store.objects[COPY_KEY]
 
@@ -250,8 +252,11 @@ async def test_overview_with_a_wrong_passphrase_or_an_empty_bucket_is_an_error(
         await examined(power)
 
 
-async def test_object_names_alone_show_the_newest_txg_and_gaps(power: Power) -> None:
-    """Without keys the overview reads no content; a name far beyond the chain proves nothing."""
+async def test_newest_txg_and_gaps_are_found_from_object_names_alone(power: Power) -> None:
+    """Without keys the overview reads no content of objects.
+
+    It ignores objects whose names contain a txg far after the newest changelog.
+    """
     await nine_txgs(power)
     power.store.objects[key_of(Txg(1000))] = b"foreign"
     clock = SetClock(FAR)

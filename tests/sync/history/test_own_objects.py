@@ -42,7 +42,7 @@ async def test_unreadable_object_is_not_treated_as_foreign(power: Power) -> None
         await own_objects(faulty, keys.keyring, contents.named)
 
 
-async def test_image_pieces_named_in_a_manifest_are_not_read(power: Power) -> None:
+async def test_image_pieces_listed_in_a_manifest_are_not_read(power: Power) -> None:
     await use(power)
     contents = await removal.list_contents(power.store)
     keys = await power.keys()

@@ -21,6 +21,8 @@ from tests.sync.conftest import Power
 from tests.sync.history.files import Files
 from tests.sync.history.readers import bucket_of, concerning
 
+pytestmark = pytest.mark.thorough
+
 RUN = HISTORY_FAN_OUT
 
 
@@ -70,7 +72,7 @@ async def test_log_of_a_directory_lists_all_changes_below_it(
     ]
 
 
-async def test_log_of_a_directory_includes_a_moved_file_until_it_leaves(
+async def test_log_of_a_directory_includes_a_file_until_it_is_moved_out(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -164,7 +166,7 @@ async def test_log_lists_txgs_whose_changes_are_unknown(
     assert found == [[image.txg, removed, lost, made, made - 1]]
 
 
-async def test_log_finds_a_name_removed_in_a_txg_that_the_index_lacks(
+async def test_log_finds_a_name_removed_in_a_txg_that_is_not_indexed(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index omits a txg with too many changes, but the changelog of the txg is readable."""
@@ -226,7 +228,7 @@ async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-async def test_log_is_the_same_with_and_without_the_index(
+async def test_log_is_the_same_with_and_without_the_history_index(
     power: Power, tmp_path: Path, seed: int
 ) -> None:
     """Files and directories are moved at random; logs with and without the index are equal."""
@@ -259,7 +261,7 @@ def _path(tree: Tree, ino: Ino) -> bytes:
 
 
 async def test_log_of_thousands_of_txgs_needs_few_requests(power: Power, tmp_path: Path) -> None:
-    """The requests increase with the changes of the path, not with the length of the history."""
+    """The number of requests depends on the changes of the path, not on the length of history."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
     async with power.session("a", tasks=False) as session:
@@ -280,11 +282,12 @@ async def test_log_of_thousands_of_txgs_needs_few_requests(power: Power, tmp_pat
     assert [txg for txg in found if txg > made] == changed[::-1]
     assert session.link.txg > RUN * RUN
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    indexes = 1 + 1 + 3 + 1  # a listing, the object of level 2, and objects of level 1 with changes
+    # The index requests: a listing, the level 2 object, and the level 1 objects with changes.
+    indexes = 1 + 1 + 3 + 1
     assert sent <= indexes + len(found) + RUN
 
 
-async def test_log_ends_at_the_requested_first_txg(power: Power, tmp_path: Path) -> None:
+async def test_log_ends_at_the_oldest_requested_txg(power: Power, tmp_path: Path) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         file, _ = await files.make(b"file", 10)
@@ -295,7 +298,7 @@ async def test_log_ends_at_the_requested_first_txg(power: Power, tmp_path: Path)
     assert found == txgs[:4:-1]
 
 
-async def test_log_with_too_many_removed_names_is_a_usage_error(
+async def test_log_of_a_path_with_too_many_removed_names_is_a_usage_error(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -22,6 +22,8 @@ from tests.sync.history.files import Files
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot
 
+pytestmark = pytest.mark.thorough
+
 
 @asynccontextmanager
 async def finder_of(
@@ -84,7 +86,7 @@ async def settle(files: Files, *, indexing: bool) -> None:
         await files.index()
 
 
-async def test_versions_of_a_file_list_its_sizes(
+async def test_each_version_of_a_file_has_its_size(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -182,7 +184,7 @@ async def test_deduplication_creates_no_new_version(power: Power, tmp_path: Path
     assert [[one.txg for one in each.found] for each in found] == [[zeros], [equal]]
 
 
-async def test_versions_of_a_path_that_never_existed_are_refused(
+async def test_version_search_for_a_path_that_never_existed_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -194,7 +196,7 @@ async def test_versions_of_a_path_that_never_existed_are_refused(
                 await versions_of(power, tmp_path, path)
 
 
-async def test_changes_of_attributes_are_listed_on_request_only(
+async def test_attribute_changes_are_listed_only_on_request(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -214,7 +216,7 @@ async def test_changes_of_attributes_are_listed_on_request_only(
     assert brief(found.found) == [(changed, "attributes", 10), (created, "created", 10)]
 
 
-async def test_search_for_versions_returns_the_requested_number(
+async def test_version_search_returns_the_requested_number_of_versions(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -255,7 +257,9 @@ async def test_lost_changelog_and_image_are_listed_as_unknown_versions(
     assert found.found[-1].size_bytes == 10
 
 
-async def test_changes_of_txgs_abandoned_by_fsck_are_unknown(power: Power, tmp_path: Path) -> None:
+async def test_changes_of_txgs_abandoned_by_fsck_are_listed_as_unknown(
+    power: Power, tmp_path: Path
+) -> None:
     """Abandoned changelogs are readable, but no state of the filesystem contains their changes."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
@@ -272,7 +276,7 @@ async def test_changes_of_txgs_abandoned_by_fsck_are_unknown(power: Power, tmp_p
     changes = {one.txg: one.changes for one in found.found}
     assert (changes[written], changes[created]) == (("content",), ("created",))
     assert {one.why for one in found.found if one.txg in abandoned} == {
-        "fsck ended the chain before it"
+        "fsck ended the chain before this txg"
     }
     assert {changes[txg] for txg in abandoned} == {("unknown",)}
 
@@ -296,7 +300,7 @@ async def test_content_change_and_rename_in_one_txg_are_one_version(
     assert brief(found.found)[0] == (changed, "content renamed", 0)
 
 
-async def test_former_path_in_a_renamed_directory_has_its_versions_before_the_rename(
+async def test_former_path_in_a_renamed_directory_has_the_versions_before_the_rename(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     """Names inside a renamed directory do not change, so the index lists none as removed."""
@@ -330,7 +334,7 @@ async def test_former_path_in_a_renamed_directory_has_its_versions_before_the_re
     assert names == [b"present", b"removed"]
 
 
-async def test_versions_of_a_name_with_too_many_inodes_are_incomplete(
+async def test_list_of_versions_is_marked_incomplete_if_a_name_had_too_many_inodes(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -345,7 +349,7 @@ async def test_versions_of_a_name_with_too_many_inodes_are_incomplete(
     assert (some.found, some.is_complete) == (every.found[: len(some.found)], False)
 
 
-async def test_last_version_is_found_without_reading_all_former_inodes(
+async def test_latest_version_is_found_without_reading_all_former_inodes(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that replaces its file at each save creates many inodes under one name."""
@@ -372,7 +376,7 @@ async def test_last_version_is_found_without_reading_all_former_inodes(
     assert len(read) <= 2
 
 
-async def test_former_path_of_a_name_removed_twice_has_the_first_inode(
+async def test_former_path_refers_to_the_first_of_two_removed_files_with_its_name(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -388,10 +392,10 @@ async def test_former_path_of_a_name_removed_twice_has_the_first_inode(
     assert [one.txg for one in found.found] == [made]
 
 
-async def test_unread_former_inode_makes_the_list_of_versions_incomplete(
+async def test_list_of_versions_is_marked_incomplete_if_a_former_inode_is_not_read(
     power: Power, tmp_path: Path
 ) -> None:
-    """The present inode alone has as many versions as were requested."""
+    """The current inode alone has the requested number of versions."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         await files.make(b"f", 10)

@@ -35,7 +35,7 @@ def test_without_kept_points_nothing_is_pinned() -> None:
     assert not NO_PINS.needs_image(Txg(0))
 
 
-def test_point_pins_packs_that_died_after_its_txg() -> None:
+def test_kept_point_pins_packs_that_died_after_its_txg() -> None:
     """A pack that died in the txg of the point had no live block at the end of that txg."""
     pins = pins_of(point(42, 40, next_pack=9))
     assert pins.needs_pack(PackId(8), Txg(43))
@@ -43,8 +43,8 @@ def test_point_pins_packs_that_died_after_its_txg() -> None:
     assert not pins.needs_pack(PackId(9), Txg(43))
 
 
-def test_packs_are_pinned_exactly_if_a_point_lies_in_their_lifetime() -> None:
-    """For random kept points, the pinned packs are those of the definition."""
+def test_pack_is_pinned_only_if_a_kept_point_falls_within_its_lifetime() -> None:
+    """The pinned packs of random kept points are compared with the definition of a pin."""
     rnd = random.Random(7)
     for _ in range(200):
         txgs = sorted(rnd.sample(range(1, 60), rnd.randrange(6)))
@@ -57,14 +57,14 @@ def test_packs_are_pinned_exactly_if_a_point_lies_in_their_lifetime() -> None:
             assert pins.needs_pack(pack, died) == wanted
 
 
-def test_earlier_point_with_a_higher_pack_number_pins_its_packs() -> None:
+def test_point_kept_later_for_an_earlier_txg_pins_its_packs() -> None:
     """A point that is kept later for an earlier txg records a higher next pack number."""
     pins = pins_of(point(10, 1, next_pack=50), point(20, 1, next_pack=30))
     assert pins.needs_pack(PackId(40), Txg(11))
     assert pins.needs_pack(PackId(40), Txg(25))
 
 
-def test_renumbered_pack_is_pinned_by_every_point_before_the_repair() -> None:
+def test_renumbered_pack_is_pinned_by_every_kept_point_before_the_repair() -> None:
     repaired = Renumbered(Txg(50), PackId(80))
     pins = pins_of(point(42, 40, next_pack=9), point(60, 55, next_pack=70), renumbered=repaired)
     assert pins.needs_pack(PackId(79), Txg(51))
@@ -74,7 +74,7 @@ def test_renumbered_pack_is_pinned_by_every_point_before_the_repair() -> None:
     assert not later.needs_pack(PackId(79), Txg(90))
 
 
-def test_point_pins_changelogs_and_levels_after_its_image() -> None:
+def test_kept_point_pins_changelogs_and_levels_after_its_image() -> None:
     pins = pins_of(point(42, 40), point(45, 40), point(80, 70))
     assert [txg for txg in range(100) if pins.needs_changelog(Txg(txg))] == [
         *range(40, 46),
@@ -90,8 +90,8 @@ def test_point_pins_changelogs_and_levels_after_its_image() -> None:
     assert not pins.needs_image(Txg(40))
 
 
-def test_point_with_an_incomplete_image_pins_all_metadata_up_to_its_txg() -> None:
-    """A kept point with a damaged image may need an older image, or pieces of another one."""
+def test_kept_point_with_an_incomplete_image_pins_all_earlier_metadata() -> None:
+    """A kept point with a damaged image may need an older image, or pieces of another image."""
     broken = point(42, 40)
     pins = KeptPointPins(KeptPoints((broken,)), set(), END)
     assert pins.broken == [broken]
@@ -103,7 +103,7 @@ def test_point_with_an_incomplete_image_pins_all_metadata_up_to_its_txg() -> Non
     assert not pins.needs_changelog(Txg(43))
 
 
-def test_unreadable_point_pins_every_object_that_it_may_need() -> None:
+def test_unreadable_kept_point_pins_every_object_that_it_may_need() -> None:
     one = UnreadablePoint(ObjectKey("kept/x"), Txg(42), "damaged")
     pins = KeptPointPins(KeptPoints((), (one,)), set(), END)
     assert pins.needs_pack(PackId(10**9), Txg(43))
@@ -113,7 +113,7 @@ def test_unreadable_point_pins_every_object_that_it_may_need() -> None:
 
 
 @pytest.mark.parametrize("txg", [1001, 10**12])
-def test_point_beyond_the_end_of_the_chain_pins_no_metadata(txg: int) -> None:
+def test_kept_point_beyond_the_end_of_the_chain_pins_no_metadata(txg: int) -> None:
     """A forged name, or a point of another history, must not prevent all deletions."""
     one = UnreadablePoint(ObjectKey("kept/x"), Txg(txg), "damaged")
     pins = KeptPointPins(KeptPoints((point(txg, 990),), (one,)), set(), END)
@@ -123,7 +123,7 @@ def test_point_beyond_the_end_of_the_chain_pins_no_metadata(txg: int) -> None:
     assert pins.broken == []
 
 
-def test_point_does_not_pin_stray_packs_of_later_epochs() -> None:
+def test_kept_point_does_not_pin_later_packs_without_a_row() -> None:
     pins = pins_of(point(42, 40, epoch=3), point(44, 40, epoch=4))
     assert pins.needs_stray_pack(Epoch(4))
     assert not pins.needs_stray_pack(Epoch(5))

@@ -44,8 +44,8 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
     return (await (await bucket_at(power)).find(PointInTime("then", time_ns))).txg
 
 
-async def test_time_selects_the_last_txg_that_is_not_after_it(power: Power) -> None:
-    """The time of a cut selects its txg; a nanosecond earlier selects the txg before it."""
+async def test_search_by_time_finds_the_last_txg_at_or_before_that_time(power: Power) -> None:
+    """The exact time of a txg selects this txg; a nanosecond earlier selects the previous txg."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 18)]
@@ -69,12 +69,12 @@ async def test_search_for_a_point_in_time_needs_few_requests(power: Power) -> No
 
     read = {call.key for call in store.calls if call.method == "get"}
     changelogs = [key for key in read if key.startswith("changelog/")]
-    # The search reads both ends and log2(64) changelogs; one more is allowed.
+    # The search reads both ends and log2(64) changelogs; one more read is allowed.
     assert 3 <= len(changelogs) <= 2 + 7
 
 
 async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) -> None:
-    """A txg shipped after the clock was set back gets a later time than its predecessor."""
+    """A txg shipped after the clock was set back has a later time than its predecessor."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         before = await ship_at(session, clock, FAR + 100 * SECOND_NS)
@@ -89,7 +89,7 @@ async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) ->
 
 
 async def test_fence_records_are_points_in_time_without_changes(power: Power) -> None:
-    """A host whose clock is an hour slow still writes later times than the previous txgs have."""
+    """If a host's clock is an hour slow, each txg still has a later time than the txg before it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
@@ -118,7 +118,7 @@ async def test_error_about_a_time_before_mkfs_names_the_oldest_point_in_time(pow
 
 
 async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power: Power) -> None:
-    """A point in time needs an image and every changelog after it."""
+    """A point in time needs an image and every changelog after that image."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -137,7 +137,7 @@ async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power:
 
 
 async def test_retained_history_begins_with_the_retention_floor(power: Power) -> None:
-    """A txg before the floor may lack packs, although its changelog exists."""
+    """Packs of a txg before the floor may be deleted, although its changelog exists."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + SECOND_NS)
@@ -164,7 +164,7 @@ async def test_time_in_the_future_selects_the_newest_txg_with_a_notice(power: Po
     assert await bucket.find(PointInTime("then", FAR + 9 * SECOND_NS)) == link
     assert bucket.points.notices == []
     assert await bucket.find(PointInTime("2100", FAR + 11 * SECOND_NS)) == link
-    assert bucket.points.notices[0].startswith("2100 is in the future: taking txg 2 of ")
+    assert bucket.points.notices[0].startswith("2100 is in the future: using txg 2 of ")
 
 
 async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Power) -> None:
@@ -187,7 +187,7 @@ async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Pow
     mark = AbbreviatedLink(Txg(int(txg)), digits)
 
     assert await require_at_least(power.store, mark) is None
-    with pytest.raises(OlderBucketError, match="another txg has that number"):
+    with pytest.raises(OlderBucketError, match="another txg with that number"):
         await require_at_least(power.store, AbbreviatedLink(mark.txg, "0123456789abcdef"))
     del power.store.objects[f"changelog/{link.txg:012}"]  # type: ignore[arg-type]
     assert "no longer retained" in str(await require_at_least(power.store, mark))
@@ -237,7 +237,7 @@ async def mark_at_end(power: Power) -> AbbreviatedLink:
 async def test_store_that_hides_changelogs_after_a_listing_is_refused(
     power: Power, read_only: bool
 ) -> None:
-    """A mount compares its restored state, not the earlier listing, and writes nothing."""
+    """A mount checks the state that it restored, not the earlier listing, and writes nothing."""
     mark = await mark_at_end(power)
     before = dict(power.store.objects)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)
@@ -250,7 +250,7 @@ async def test_store_that_hides_changelogs_after_a_listing_is_refused(
     assert power.store.objects == before
 
 
-async def test_new_host_without_at_least_accepts_a_store_that_hides_changelogs(
+async def test_new_host_without_the_at_least_option_accepts_a_store_that_hides_changelogs(
     power: Power,
 ) -> None:
     """A new host cannot detect hidden changelogs, as SECURITY.md states."""
@@ -282,7 +282,7 @@ async def test_point_in_time_of_a_store_that_hides_changelogs_is_refused(
             await snapshot_mount.open_snapshot(bucket, StateDir(tmp_path / "at"), options, point)
 
 
-async def test_at_least_is_compared_with_the_hash_of_the_served_txg(power: Power) -> None:
+async def test_at_least_option_is_compared_with_the_hash_of_the_served_txg(power: Power) -> None:
     """A mount with --at-least compares the txg and the hash of the state that it serves."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()

@@ -1,4 +1,4 @@
-"""Deletion of garbage: packs are condemned, shipped as condemned, and then deleted."""
+"""Garbage collection: a pack is condemned, the change is shipped, and the pack is deleted."""
 
 import itertools
 from pathlib import Path
@@ -154,7 +154,7 @@ async def test_default_retention_keeps_everything_younger_than_a_week(
         assert key not in power.store.objects
 
 
-async def test_clock_that_is_fast_deletes_nothing_that_the_last_images_need(
+async def test_fast_clock_deletes_nothing_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
     """Even if the clock is a year fast, the floor does not pass the second-last image."""
@@ -175,7 +175,7 @@ async def test_clock_that_is_fast_deletes_nothing_that_the_last_images_need(
 
 
 async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> None:
-    """An earlier clock, a longer retention and another host never lower the retention floor."""
+    """A clock set back, a longer retention or another host never lowers the retention floor."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -267,10 +267,10 @@ async def test_search_for_garbage_is_repeated_after_it_failed_or_found_garbage(
         assert len(power.store.objects) < before
 
 
-async def test_garbage_collection_of_an_idle_filesystem_stops(
+async def test_garbage_collection_of_an_idle_filesystem_eventually_stops(
     power: Power, clock: HandClock
 ) -> None:
-    """Garbage collection ships txgs, which must not create new garbage forever."""
+    """Garbage collection ships txgs, which must not cause endless further garbage."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -355,7 +355,7 @@ FORESEEABLE = (
 async def test_foreign_object_under_a_predictable_name_is_not_deleted(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names of changelogs and levels can be predicted, so the content of an object decides."""
+    """Names of changelogs and levels are predictable, so ownership depends on the content."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -369,7 +369,7 @@ async def test_foreign_object_under_a_predictable_name_is_not_deleted(
 
         assert power.store.objects[key] == b"the only copy of a thesis"
         assert caplog.text.count(f"{key} is damaged or not written by this filesystem") == 1
-        assert caplog.text.count("if the object is not yours, delete it yourself") == 1
+        assert caplog.text.count("does not need the object: delete it if nothing else uses it") == 1
         assert session.link.floor > 5, "only the foreign object is kept"
         others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}
         assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others
@@ -412,7 +412,7 @@ async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> Non
         assert changelogs(power)[0] == found[0] <= session.link.floor
 
 
-async def test_image_published_as_a_txg_is_kept_while_later_txgs_are_retained(
+async def test_txg_published_as_an_image_is_kept_while_later_txgs_are_retained(
     power: Power, clock: HandClock
 ) -> None:
     await power.retain(8 * DAY)
@@ -511,7 +511,7 @@ async def test_dry_run_of_garbage_collection_lists_exactly_the_next_deletions(po
         )
 
 
-async def test_one_run_of_garbage_collection_is_bounded(power: Power) -> None:
+async def test_each_garbage_collection_deletes_a_bounded_number_of_objects(power: Power) -> None:
     """If garbage collection reaches its limit, the next runs delete the remaining garbage."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -535,10 +535,10 @@ async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
     return restorer.notices
 
 
-async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
+async def test_late_deletion_of_a_thinned_out_image_loses_no_point_in_time(
     power: Power, clock: HandClock
 ) -> None:
-    """A shipped row announces the deletion of an image, so no later floor depends on it."""
+    """A shipped row announces the deletion of an image, so no later floor depends on the image."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as slow:

@@ -37,7 +37,7 @@ def image(txg: int, created_ns: int) -> Image:
 
 
 async def chain_of(times: dict[int, int]) -> MemoryStore:
-    """Return a store with a changelog for each txg and time, each of a separate epoch."""
+    """Return a store with one changelog per txg and time; each changelog has a separate epoch."""
     store = MemoryStore()
     before = NO_HASH
     for txg, created_ns in times.items():
@@ -109,8 +109,8 @@ async def test_changelog_of_a_newer_version_prevents_garbage_collection() -> Non
         await TxgTimes(store, PLAIN, UUID).stamp(Txg(1))
 
 
-def test_last_images_and_the_base_image_of_the_retention_are_kept() -> None:
-    """The base image is the one from which the oldest retained point in time is restored."""
+def test_garbage_collection_keeps_the_last_images_and_the_base_image_of_the_retention() -> None:
+    """The base image is the image from which the oldest retained point in time is restored."""
     images = [image(txg, txg * 100) for txg in (1, 5, 9, 12)]
 
     assert [one.txg for one in newest(images)] == [12, 9]
@@ -128,7 +128,7 @@ def test_last_images_and_the_base_image_of_the_retention_are_kept() -> None:
 def test_images_within_the_retention_are_thinned_out(
     steps: list[int], floor: int, retention_ns: int
 ) -> None:
-    """Each point in time follows a kept image within about an eighth of the retention."""
+    """Each retained point in time has an image at most about an eighth of the retention older."""
     images = [image(number, sum(steps[:number])) for number in range(len(steps))]
     stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
     base = base_of(images, Txg(floor))
@@ -141,21 +141,21 @@ def test_images_within_the_retention_are_thinned_out(
         assert other.created_ns - one.created_ns <= retention_ns // 8 + max(steps)
 
 
-def test_image_with_a_wrong_time_deletes_no_other_image() -> None:
-    """An image whose time is far in the future does not replace its neighbours."""
+def test_image_with_a_wrong_time_does_not_displace_other_images() -> None:
+    """An image whose time is far in the future does not cause the deletion of other images."""
     images = [image(1, 100), image(2, 10**9), image(3, 300), image(4, 400), image(5, 500)]
     assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 2, 3, 4)}
 
 
-def test_images_published_as_txgs_are_kept_within_the_retention() -> None:
-    """An image that is a txg is kept if it follows the base image of the retention."""
+def test_txgs_published_as_images_are_kept_within_the_retention() -> None:
+    """A txg that was published as an image is kept if it is later than the base image."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)
     assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}
 
 
-def test_retention_floor_is_between_its_present_value_and_the_last_images() -> None:
+def test_retention_floor_never_falls_and_never_passes_the_last_images() -> None:
     """The retention floor never falls, and never passes the second-last image."""
     images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
     oldest_kept = Txg(101)

@@ -18,7 +18,7 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
 
 
-async def test_point_in_time_has_the_files_of_its_txg_and_leaves_no_trace(
+async def test_mount_of_a_point_in_time_shows_its_files_and_leaves_no_trace(
     power: Power, tmp_path: Path
 ) -> None:
     """Closing a mount of an earlier txg deletes its directory; the bucket does not change."""
@@ -58,7 +58,9 @@ async def test_state_directory_of_a_point_in_time_that_is_in_use_is_refused(
     await close_filesystem(first, release=False)
 
 
-async def test_unavailable_point_in_time_leaves_no_database(power: Power, tmp_path: Path) -> None:
+async def test_refused_mount_of_a_point_in_time_leaves_no_database(
+    power: Power, tmp_path: Path
+) -> None:
     """A mount is refused for a future txg and for a txg with a damaged changelog."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
@@ -80,10 +82,10 @@ def rows(volume: Volume) -> list[object]:
     return [volume.db.all(f"SELECT * FROM {table} ORDER BY 1, 2", ()) for table in tables]
 
 
-async def test_later_point_is_made_from_an_earlier_one_without_an_image(
+async def test_later_point_in_time_is_built_from_an_open_earlier_one_by_changelogs(
     power: Power, tmp_path: Path
 ) -> None:
-    """The database is the same as the one that is restored from an image."""
+    """The database equals a database that is restored from an image."""
     async with power.session("a", tasks=False) as session:
         first = await some_txgs(session)
         await session.make_image()
@@ -106,7 +108,7 @@ async def test_later_point_is_made_from_an_earlier_one_without_an_image(
         await close_filesystem(volume, release=False)
 
 
-async def test_later_point_is_restored_from_an_image_if_a_changelog_before_it_is_damaged(
+async def test_later_point_in_time_is_restored_from_an_image_if_a_changelog_is_damaged(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -45,7 +45,7 @@ async def entries(bucket: Bucket) -> list[TxgRecord]:
         ]
 
 
-async def test_history_lists_the_kind_and_size_of_each_txg(power: Power) -> None:
+async def test_history_listing_shows_the_kind_and_size_of_each_txg(power: Power) -> None:
     """The history lists fence records, images and groups, with the bytes of their uploads."""
     async with power.session("a", tasks=False) as session:
         ino = named(session, b"f")
@@ -81,7 +81,7 @@ async def test_changelog_of_a_newer_schema_version_is_not_reported_as_damage(
     assert not (tmp_path / "b" / "meta.db").exists()
 
 
-async def test_history_with_a_replaced_changelog_is_refused(power: Power) -> None:
+async def test_history_listing_fails_if_a_changelog_was_replaced(power: Power) -> None:
     """The history compares each changelog with the hash that its successor contains."""
     async with power.session("a", tasks=False) as session:
         objects = dict(power.store.objects)

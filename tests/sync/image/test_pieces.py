@@ -17,7 +17,7 @@ KEYRING = Keyring(None, bytes(32))
 
 
 async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> None:
-    """Of a changed image, only the changed piece is uploaded."""
+    """If the database changes, only the changed pieces are uploaded."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     content = os.urandom(2 * IMAGE_PIECE_BYTES + 100)
@@ -39,7 +39,7 @@ async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> 
 
 
 async def test_missing_image_piece_is_detected(tmp_path: Path) -> None:
-    """A new image may refer only to pieces that the store still has."""
+    """A new image may refer only to pieces that are still in the store."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
@@ -68,8 +68,8 @@ async def test_progress_counts_every_image_piece(tmp_path: Path) -> None:
     assert seen == [("metadata", 1, 2), ("metadata", 2, 2)]
 
 
-def test_two_images_never_share_a_name() -> None:
-    """Two attempts to make an image of the same txg have different names."""
+def test_two_images_never_have_the_same_name() -> None:
+    """Two attempts to make an image of the same txg use different names."""
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix

@@ -63,7 +63,9 @@ async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     assert most <= FETCHES_MAX + 1
 
 
-async def test_image_piece_that_would_leave_a_gap_is_refused(tmp_path: Path) -> None:
+async def test_manifest_with_a_partial_piece_before_the_last_piece_is_refused(
+    tmp_path: Path,
+) -> None:
     """Nothing is downloaded, because the database would exceed the size in the manifest."""
     store = MemoryStore()
     one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
@@ -89,7 +91,7 @@ async def main():
     store.objects[KEY] = sys.stdin.buffer.read()
     try:
         await restored(store, Path(sys.argv[1]))
-    except (OSError, S3fsError) as exc:  # a disk with that room: its first piece is missing
+    except (OSError, S3fsError) as exc:  # The first piece is missing, or the disk is full.
         assert not isinstance(exc, OSError) or exc.errno == errno.ENOSPC, exc
         print([line.split()[1] for line in open("/proc/self/status") if "VmHWM" in line][0])
 
@@ -114,7 +116,7 @@ def test_restore_of_the_largest_manifest_uses_bounded_memory(tmp_path: Path) -> 
     assert 10 * MIB < int(ended.stdout) * KIB < 150 * MIB
 
 
-async def test_manifest_of_missing_pieces_is_ignored(
+async def test_manifest_that_lists_missing_image_pieces_is_ignored(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest declares a database larger than the disk, so an older image is used."""
@@ -141,7 +143,7 @@ async def test_manifest_of_missing_pieces_is_ignored(
         await session.close()
 
 
-async def test_newer_image_that_the_lease_does_not_name_is_ignored(power: Power) -> None:
+async def test_newer_image_that_the_lease_does_not_refer_to_is_ignored(power: Power) -> None:
     """An object of a newer version under the name of an image does not prevent a mount."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
@@ -166,7 +168,7 @@ async def test_newer_image_that_the_lease_does_not_name_is_ignored(power: Power)
 
 
 async def test_restore_reports_a_newer_version_if_no_other_image_is_usable(power: Power) -> None:
-    """Metadata of a newer version does not count as lost: a newer program can restore it."""
+    """Metadata of a newer version is not lost, because a newer program can restore it."""
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
 
@@ -179,7 +181,7 @@ async def test_restore_reports_a_newer_version_if_no_other_image_is_usable(power
 async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_damaged(
     power: Power,
 ) -> None:
-    """A manifest of this version cannot have a piece of a newer version, unless by damage."""
+    """Only damage can give a piece a newer version than its manifest."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -192,10 +194,10 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_dama
         assert any("the piece has envelope version" in notice for notice in session.volume.notices)
 
 
-async def test_error_of_a_restore_does_not_keep_the_manifest_in_memory(
+async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log that keeps the error must not keep the memory of a hostile manifest in use."""
+    """A log that keeps the error must not keep a hostile manifest in memory."""
     loaded: list[weakref.ref[Manifest]] = []
     load = image_head.load_manifest
 
@@ -252,7 +254,7 @@ async def test_error_about_a_missing_image_piece_advises_fsck(power: Power) -> N
             pass
 
 
-async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> None:
+async def test_interrupted_restore_starts_from_the_beginning(power: Power, tmp_path: Path) -> None:
     """A killed restore leaves a file, which the next restore overwrites."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "meta.db.restoring").write_bytes(b"half")
@@ -297,10 +299,10 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 
 
 @pytest.mark.parametrize("column", ["x'61', 300", "zeroblob(2000000), 1"])
-async def test_plain_image_with_a_long_value_is_ignored(
+async def test_unencrypted_image_with_an_overlong_value_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
-    """An older image and changelogs give the state of the ignored image.
+    """The state of the ignored image is restored from an older image and changelogs.
 
     An authentic image of an encrypted filesystem is trusted.
     """

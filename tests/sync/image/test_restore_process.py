@@ -32,11 +32,13 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, plain, write_file
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["plain"]
 
 
 class HeldStore(FaultyStore):
-    """A store that never returns image pieces."""
+    """A store whose reads of image pieces never return."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -78,7 +80,7 @@ def restorer_of(
 
 
 def newest_of(session: Session) -> ManifestRef | None:
-    """Return the image that the lease names."""
+    """Return the image that the lease refers to."""
     head = session.volume.keeper.lease.head
     return None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
 
@@ -100,7 +102,7 @@ async def restored_here(session: Session, target: Path, upto: Txg) -> Link:
     return await restorer.restore(newest_of(session), target, upto)
 
 
-async def test_restore_process_builds_the_same_database(power: Power) -> None:
+async def test_restore_process_builds_the_same_database_as_the_daemon(power: Power) -> None:
     async with power.session(tasks=False) as session:
         await ship_some(session)
         upto = Txg(session.link.txg - 1)
@@ -125,7 +127,7 @@ async def test_restore_process_builds_the_same_database(power: Power) -> None:
 async def test_restore_process_reports_the_same_errors_as_the_daemon(
     plain: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The user gets the same message and errno as without a process; the log is the same."""
+    """The message, the errno and the log are the same as without a separate process."""
     async with plain.session(tasks=False) as session:
         await ship_some(session, 3)
         for key in [key for key in plain.store.objects if key.startswith("level/")]:
@@ -148,7 +150,7 @@ async def test_restore_process_reports_the_same_errors_as_the_daemon(
     assert not list(plain.home.glob("apart.db*"))
 
 
-async def test_error_of_the_store_fails_the_restore_process(plain: Power) -> None:
+async def test_restore_process_fails_if_the_store_fails(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         await ship_some(session)
         with pytest.raises(StoreUnavailableError, match="no route to host") as failed:
@@ -159,7 +161,7 @@ async def test_error_of_the_store_fails_the_restore_process(plain: Power) -> Non
     assert failed.value.waited_s == 1.5
 
 
-async def test_refused_disk_space_fails_the_restore_process(plain: Power) -> None:
+async def test_restore_process_fails_if_disk_space_cannot_be_reserved(plain: Power) -> None:
     async def refuse(size_bytes: int) -> None:
         await trio.lowlevel.checkpoint()
         raise NoSpaceLeftError(f"{size_bytes} bytes")
@@ -241,7 +243,7 @@ async def test_restore_process_inherits_no_file_and_no_secret(
     assert session_of_process == pid
 
 
-async def test_cancelled_restore_ends_its_process(plain: Power) -> None:
+async def test_cancelled_restore_terminates_its_process(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         await ship_some(session)
         async with begun(session, plain.home / "apart.db") as (pid, _):
@@ -249,7 +251,7 @@ async def test_cancelled_restore_ends_its_process(plain: Power) -> None:
     assert pid not in children()
 
 
-async def test_killed_restore_process_fails_the_restore_and_the_next_restore_succeeds(
+async def test_killed_restore_process_fails_its_restore_but_not_the_next_one(
     plain: Power,
 ) -> None:
     target = plain.home / "apart.db"
@@ -261,7 +263,7 @@ async def test_killed_restore_process_fails_the_restore_and_the_next_restore_suc
                 await outcome.has_failed.wait()
         link = await restorer_of(session).restore(newest_of(session), target, session.link.txg)
 
-    assert "the process that restores the database ended: killed by signal 9" in outcome.message
+    assert "the process that restores the database failed: killed by signal 9" in outcome.message
     assert link.txg == session.link.txg
 
 
@@ -286,7 +288,7 @@ trio.run(restorer.restore, None, Path(sys.argv[1]), 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_restore_process_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
+def test_restore_process_exits_when_the_daemon_is_killed(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", _DAEMON, str(tmp_path / "restored.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
@@ -302,7 +304,7 @@ def test_restore_process_ends_with_the_daemon(tmp_path: Path, number: int) -> No
         os.close(ends)
 
 
-def test_system_and_program_errors_of_the_restore_process_keep_their_text() -> None:
+def test_system_and_program_errors_of_the_restore_process_keep_their_messages() -> None:
     """A full disk is reported with its errno, and a programming error with its name."""
     full = error_of(fields_of_error(OSError(errno.ENOSPC, "full", "/path")))
     assert isinstance(full, OSError)

@@ -49,13 +49,13 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
 async def laid_out(
     store: MemoryStore | FaultyStore, path: Path, *, images_max: int = SALVAGE_IMAGES_MAX
 ) -> list[SalvagedImage]:
-    """Lay out every image that has its first piece; return the remaining content of each."""
+    """Lay out every image that has its first piece; return the salvaged images."""
     salvager = Salvager(store, PLAIN, UUID, no_progress, images_max=images_max)
     async with aclosing(salvager.lay_out(path)) as images:
         return [remains async for remains in images]
 
 
-async def test_intact_image_pieces_are_laid_out_at_their_offsets(
+async def test_intact_image_pieces_are_written_at_their_offsets(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     """In the laid-out database, the bytes of a missing image piece are zeros."""
@@ -107,7 +107,7 @@ async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
 async def test_newest_image_with_few_lost_pieces_is_tried_first(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """Newer metadata is worth more than a few additional rows of an older image."""
+    """Newer metadata is more valuable than a few additional rows of an older image."""
     older, newer = await put_both(store)
     for number in (3, 7):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -117,7 +117,7 @@ async def test_newest_image_with_few_lost_pieces_is_tried_first(
 async def test_image_with_most_pieces_lost_is_tried_last(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A complete older image has more names than a newer image that lost most pieces."""
+    """A complete older image has more file names than a newer image that lost most pieces."""
     older, newer = await put_both(store)
     for number in range(2, 20):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -144,7 +144,7 @@ async def test_unavailable_store_is_not_treated_as_a_damaged_image(
         await laid_out(faulty, tmp_path / "damaged.db")
 
 
-async def test_image_without_its_last_piece_reserves_no_disk_space(
+async def test_no_disk_space_is_reserved_for_an_image_without_its_last_piece(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hostile manifest may declare any size, so the last piece must exist."""
@@ -208,7 +208,7 @@ async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
 async def test_image_with_a_manifest_is_preferred_unless_it_lost_most_pieces(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A newer image without a manifest is better than an older one that lost most pieces."""
+    """A newer image without a manifest is better than an older image that lost most pieces."""
     older, newer = await put_both(store)
     del store.objects[newer]
     for number, content in enumerate([header(20), *[CONTENTS[1]] * 19]):
@@ -232,7 +232,7 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_lost
     assert key in caplog.text
 
 
-async def test_manifest_with_an_unproven_newer_version_counts_as_lost(
+async def test_unauthenticated_manifest_of_a_newer_version_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without the manifest, the names of the image pieces still show their positions."""
@@ -259,7 +259,7 @@ async def test_image_is_not_used_if_all_its_objects_have_a_newer_version(
 
 
 @pytest.mark.parametrize("version", ["manifest", "schema"])
-async def test_authentic_image_of_a_newer_program_ends_the_salvage(
+async def test_authentic_image_of_a_newer_program_stops_the_salvage(
     store: MemoryStore, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fsck must not replace the state of a newer program with an older image."""

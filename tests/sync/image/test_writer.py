@@ -40,7 +40,7 @@ async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_flush_of_an_unchanged_filesystem_makes_no_image(power: Power) -> None:
+async def test_flush_of_an_unchanged_filesystem_creates_no_image(power: Power) -> None:
     """A flush without changes writes nothing to the store, even after a remount."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
@@ -67,7 +67,7 @@ async def test_session_turns_read_only_after_a_takeover(power: Power) -> None:
             assert not old.status.writable
 
 
-async def test_failed_image_is_attempted_again(power: Power) -> None:
+async def test_failed_image_upload_is_attempted_again(power: Power) -> None:
     """Changes count as unpublished until an image that contains them is complete."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -93,7 +93,7 @@ async def test_fenced_session_never_reports_a_successful_upload(power: Power) ->
                     await old.flush()
 
 
-async def test_read_only_session_makes_no_image(power: Power) -> None:
+async def test_read_only_session_creates_no_image(power: Power) -> None:
     """The next read-write mount, which holds the lease, ships the changes of a killed writer."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
@@ -108,7 +108,7 @@ async def test_read_only_session_makes_no_image(power: Power) -> None:
     assert power.store.objects == before
 
 
-async def test_image_that_would_use_the_disk_reserve_is_postponed(
+async def test_image_that_would_use_reserved_disk_space_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a copy of the database filled the disk, the open group would be rolled back."""
@@ -126,7 +126,7 @@ async def test_image_that_would_use_the_disk_reserve_is_postponed(
 
 
 async def test_degraded_session_ships_nothing(power: Power) -> None:
-    """Contradictory rows must not reach the bucket."""
+    """Contradictory rows of a degraded session must not reach the bucket."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         before = dict(power.store.objects)
@@ -139,7 +139,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "without a piece"])
-async def test_full_image_is_made_if_the_last_one_is_damaged(
+async def test_full_image_is_created_if_the_last_one_is_damaged(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The image after a damaged image is complete and reuses no earlier piece."""
@@ -220,7 +220,7 @@ async def test_failed_image_leaves_no_copy_of_the_database(
 
 
 async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) -> None:
-    """In rollback journal modes, the copy for an image is in the database's directory."""
+    """In rollback journal modes, the copy of the database for an image is in its directory."""
     async with power.session("a", tasks=False) as session:
         path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
@@ -275,7 +275,7 @@ async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(power: P
         assert not await session.imager.is_due(changelog_bytes_min=0)
 
 
-async def test_garbage_collection_alone_makes_no_image_due(power: Power) -> None:
+async def test_garbage_collection_alone_does_not_trigger_an_image(power: Power) -> None:
     """An idle filesystem must not make an image every day because of garbage collection."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -291,7 +291,7 @@ async def test_garbage_collection_alone_makes_no_image_due(power: Power) -> None
         assert await session.image_is_due()
 
 
-async def test_pending_deletion_of_packs_makes_an_image_due(power: Power) -> None:
+async def test_pending_deletion_of_packs_triggers_an_image(power: Power) -> None:
     """The packs of a removed file can be deleted after two more images."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -308,7 +308,7 @@ async def test_pending_deletion_of_packs_makes_an_image_due(power: Power) -> Non
         assert not [key for key in power.store.objects if key.startswith("pack/")]
 
 
-async def test_block_lost_by_another_host_does_not_stop_images(power: Power) -> None:
+async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Power) -> None:
     """Images of the next writer list the lost block without a location."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")

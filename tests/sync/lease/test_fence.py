@@ -1,4 +1,4 @@
-"""Takeover: the lease is acquired, and a fence record is appended."""
+"""Takeover: a host acquires the lease and appends a fence record."""
 
 import contextlib
 
@@ -33,8 +33,8 @@ async def same(db: Database) -> Database:
     return db
 
 
-async def test_held_lease_is_acquired_only_by_its_holder_or_with_force(power: Power) -> None:
-    """Another host can acquire a lease that is not released only with force."""
+async def test_held_lease_can_be_acquired_only_by_its_holder_or_by_force(power: Power) -> None:
+    """Another host needs force to acquire a lease that was not released."""
     async with power.session("a") as session:
         lease = session.volume.keeper.lease
         with pytest.raises(HeldError):
@@ -48,8 +48,8 @@ async def test_held_lease_is_acquired_only_by_its_holder_or_with_force(power: Po
         assert session.volume.keeper.epoch == lease.epoch + 1
 
 
-async def test_no_epoch_is_reused_after_an_older_lease_was_put_back(power: Power) -> None:
-    """The chain contains a later epoch than the older lease that was put back."""
+async def test_no_epoch_is_reused_after_an_older_lease_is_restored(power: Power) -> None:
+    """The chain contains a later epoch than the restored older lease."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
         await session.close()
@@ -64,7 +64,7 @@ async def test_no_epoch_is_reused_after_an_older_lease_was_put_back(power: Power
 
 
 async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
-    """The fence record has the number that the former writer's next txg would have had."""
+    """The fence record uses the number of the former writer's next txg."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         before = chain.recorded(session.db)
@@ -122,7 +122,7 @@ async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer
         damaged = bytearray(power.store.objects[key])
         damaged[-1] ^= 64
         if newer:
-            damaged[9] ^= 64  # Byte 9 belongs to the version field of the envelope.
+            damaged[9] ^= 64  # Byte 9 is in the version field of the envelope.
         power.store.objects[key] = bytes(damaged)
         before = dict(power.store.objects)
 

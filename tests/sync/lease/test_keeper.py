@@ -75,7 +75,7 @@ async def test_lease_held_by_another_host_is_not_acquired(store: MemoryStore) ->
     assert store.objects == before
 
 
-async def test_own_lease_is_acquired_again_without_waiting(store: MemoryStore) -> None:
+async def test_host_reacquires_its_own_lease_without_waiting(store: MemoryStore) -> None:
     """After a crash, the same state directory acquires its lease again with a new epoch."""
     first = Host(store, "a")
     await first.acquire()
@@ -93,7 +93,9 @@ async def test_every_acquisition_of_the_lease_has_a_new_nonce(store: MemoryStore
     assert (await host.keeper.read()).nonce == host.hold.nonces[-1]
 
 
-async def test_lease_with_another_nonce_is_not_treated_as_own(store: MemoryStore) -> None:
+async def test_host_does_not_treat_a_lease_with_another_nonce_as_its_own(
+    store: MemoryStore,
+) -> None:
     """All copies of a state directory have the same holder name, so the nonce decides."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
@@ -114,7 +116,7 @@ async def test_lease_with_another_nonce_is_not_treated_as_own(store: MemoryStore
     ],
     ids=["the same", "unknown", "another"],
 )
-async def test_lease_of_another_machine_is_not_treated_as_own(
+async def test_host_does_not_treat_the_lease_of_another_machine_as_its_own(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
     """An unknown machine identity counts as equal to any other."""
@@ -137,7 +139,7 @@ async def test_former_holder_of_the_lease_is_fenced_after_a_takeover(store: Memo
     old = await Host(store, "a").acquire()
     new = await Host(store, "b").acquire(force=True)
 
-    with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
+    with pytest.raises(FencedError, match="epoch 1 was replaced by epoch 2"):
         await old.move_head(HEAD)
     with pytest.raises(FencedError):
         await old.release()
@@ -147,7 +149,9 @@ async def test_former_holder_of_the_lease_is_fenced_after_a_takeover(store: Memo
     assert not lease.released
 
 
-async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None:
+async def test_lease_still_refers_to_the_newest_image_after_release_and_acquisition(
+    store: MemoryStore,
+) -> None:
     """The next holder of the lease finds the head that the previous holder recorded."""
     first = await Host(store, "a").acquire()
     await first.move_head(HEAD)
@@ -158,7 +162,7 @@ async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None
     assert second.lease.head == HEAD
 
 
-async def test_own_write_of_the_lease_with_a_lost_reply_is_recognised(
+async def test_lease_write_with_a_lost_reply_is_recognised_as_successful(
     store: MemoryStore,
 ) -> None:
     """A conditional write with a lost reply has succeeded if the lease has the bytes sent."""
@@ -173,8 +177,10 @@ async def test_own_write_of_the_lease_with_a_lost_reply_is_recognised(
     await keeper.release()
 
 
-async def test_status_412_fences_if_the_lease_belongs_to_another_host(store: MemoryStore) -> None:
-    """After status 412, content of another host in the lease means a takeover."""
+async def test_http_status_412_fences_the_host_if_another_host_holds_the_lease(
+    store: MemoryStore,
+) -> None:
+    """After status 412, a lease that was written by another host indicates a takeover."""
     keeper = await Host(store, "a").acquire()
     theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
     store.objects[lease_codec.KEY] = lease_codec.encode(theirs)
@@ -184,7 +190,7 @@ async def test_status_412_fences_if_the_lease_belongs_to_another_host(store: Mem
 
 
 async def test_missing_lease_is_reported_as_an_interrupted_mkfs() -> None:
-    """For a superblock without a lease, the error names a remedy."""
+    """If the bucket has a superblock and no lease, the error names a remedy."""
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         await LeaseKeeper(MemoryStore(), SystemClock()).read()
 
@@ -201,8 +207,8 @@ async def test_lease_in_a_store_without_conditional_writes_is_overwritten(
     assert (await blind.read()).head == HEAD
 
 
-async def test_late_own_write_of_the_lease_does_not_fence(store: MemoryStore) -> None:
-    """A server may execute a request after its timeout; the lease then has our own epoch."""
+async def test_late_lease_write_of_a_host_does_not_fence_that_host(store: MemoryStore) -> None:
+    """A server may execute a request after its timeout; the lease then has this host's epoch."""
     keeper = await Host(store, "a").acquire()
     late = replace(keeper.lease, head=HEAD)
     store.objects[lease_codec.KEY] = lease_codec.encode(late)
@@ -216,14 +222,14 @@ async def test_late_own_write_of_the_lease_does_not_fence(store: MemoryStore) ->
 async def test_lease_acquired_by_a_copied_state_directory_fences_the_original(
     store: MemoryStore,
 ) -> None:
-    """Copies of a state directory have equal holders and epochs, but their processes differ."""
+    """Copies of a state directory have equal holders and epochs, but different process ids."""
     second = Host(store, "a").keeper
     await second.read()
     await Host(store, "a").acquire()
     lease = replace(second.lease, epoch=Epoch(1), holder="a", released=False, pid=1)
 
     with pytest.raises(FencedError):
-        await second._write(lease)  # noqa: SLF001 - a process that only races
+        await second._write(lease)  # noqa: SLF001 - only a race reaches this call
 
 
 async def test_periodic_check_of_the_lease_detects_a_takeover(
@@ -239,7 +245,7 @@ async def test_periodic_check_of_the_lease_detects_a_takeover(
     faulty.calls.clear()
 
     for _ in range(3):
-        with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
+        with pytest.raises(FencedError, match="epoch 1 was replaced by epoch 2"):
             await old.confirm()
 
     assert [call.method for call in faulty.calls] == ["get"]
@@ -275,7 +281,7 @@ async def test_failed_check_of_the_lease_does_not_stop_uploads(store: MemoryStor
     assert keeper.fenced is None
 
 
-async def test_older_lease_from_a_store_without_conditional_writes_is_not_a_takeover(
+async def test_stale_lease_from_a_store_without_conditional_writes_is_not_treated_as_a_takeover(
     store: MemoryStore,
 ) -> None:
     """A store without conditional writes may return an older lease."""
@@ -302,7 +308,7 @@ class DelayedWrite:
         return getattr(self._inner, name)
 
     async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
-        """Delay the first replacement and report a timeout; execute all later ones at once."""
+        """Delay the first replacement and report a timeout; execute later replacements at once."""
         if self._delayed is None:
             self._delayed = key, data, etag
             raise TransientStoreError(key, "timed out")
@@ -315,11 +321,13 @@ class DelayedWrite:
 
 
 @pytest.mark.parametrize("after", ["another head", "release", "takeover"])
-async def test_delayed_write_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
+async def test_delayed_lease_write_is_refused_after_a_later_write(
+    store: MemoryStore, after: str
+) -> None:
     """After another write of the lease, the condition of a delayed request is no longer met."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
-    keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a process that only races
+    keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a slow store
     with pytest.raises(TransientStoreError):
         await keeper.move_head(HEAD)
     if after == "takeover":

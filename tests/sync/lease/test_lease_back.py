@@ -1,4 +1,4 @@
-"""A lease that is lost while a host holds it: restored by the host, or reported as an error."""
+"""A lease that is lost while a host holds it: the host restores it, or reports an error."""
 
 import pytest
 import trio
@@ -41,7 +41,7 @@ def _lose_last_changelog(power: Power, session: Session) -> None:
 
 @pytest.mark.parametrize("news", [True, False], ids=["news", "nothing new"])
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> None:
+async def test_flush_restores_a_lost_lease(power: Power, damage: str, news: bool) -> None:
     """If the last changelog belongs to this host, the flush restores the lost lease."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"before")
@@ -63,7 +63,7 @@ async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> 
         assert await read_file(session, ino) == (b"after" if news else b"before")
 
 
-async def test_image_restores_a_lost_lease(
+async def test_writing_an_image_restores_a_lost_lease(
     power: Power,
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -78,7 +78,7 @@ async def test_image_restores_a_lost_lease(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str) -> None:
-    """The other host's fence record is in the chain, even if its lease is lost."""
+    """The fence record of the other host is in the chain, although the lease is lost."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"of a")
         await session.flush()
@@ -93,10 +93,10 @@ async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str)
         assert session.status.state is MountState.FENCED
 
 
-async def test_host_that_took_over_restores_its_lease_before_its_fence_record(
+async def test_new_holder_restores_its_lease_before_it_appends_its_fence_record(
     power: Power,
 ) -> None:
-    """Until its fence record is appended, only a new holder knows which lease it replaced."""
+    """Until a fence record is appended, only the new holder knows which lease it replaced."""
     store = power.store
     first, second = (LeaseKeeper(store, power.clock) for _ in range(2))
     await first.acquire(Hold("one", (new_nonce(),)), force=True)

@@ -39,7 +39,7 @@ def lease_of(power: Power) -> Lease:
 
 
 def names_in(power: Power, host: str) -> list[str]:
-    """Return the entries of a state directory, without the logs that SQLite removes at close."""
+    """Return the entries of a state directory, without the WAL that SQLite removes at close."""
     names = (path.name for path in (power.home / host).iterdir())
     return sorted(name for name in names if not name.startswith("meta.db-"))
 
@@ -58,8 +58,10 @@ async def require_refused(power: Power, host: str, why: str) -> None:
 # --- copies of a state directory ---------------------------------------------------------------
 
 
-async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) -> None:
-    """The nonce in a backup of a state directory differs from that in the lease."""
+async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_takeover(
+    power: Power,
+) -> None:
+    """The nonce in a backup of a state directory differs from the nonce in the lease."""
     async with power.session("a") as session:
         write_file(session, b"before")
         session.durability.commit()
@@ -76,7 +78,7 @@ async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) ->
                 await writer.flush()
 
 
-async def test_copy_of_a_running_writer_needs_takeover_after_the_writer_has_shipped(
+async def test_copied_state_needs_takeover_after_the_running_writer_ships_a_txg(
     power: Power,
 ) -> None:
     """A copied state directory has the right nonce, but not the last txg of the chain."""
@@ -101,7 +103,7 @@ async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         if restored:
-            # Without its log, the copied database has an older state.
+            # Without its WAL, the copied database has an older state.
             (power.home / "copy" / "meta.db-wal").unlink()
         write_file(writer, b"goes on")
         txg = await ship(writer)
@@ -118,7 +120,7 @@ async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
         await writer.flush()
 
 
-async def test_copy_on_another_machine_needs_takeover(
+async def test_copied_state_on_another_machine_needs_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A copied state directory has the right nonce and txg, but another machine identity."""
@@ -137,7 +139,7 @@ async def test_copy_on_another_machine_needs_takeover(
 
 
 @pytest.mark.parametrize("then", ["known", "unknown"])
-async def test_unknown_machine_identity_needs_no_takeover(
+async def test_host_with_an_unknown_machine_identity_needs_no_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
 ) -> None:
     """After a crash, a container may restart on another machine with the same volume."""
@@ -159,7 +161,7 @@ async def test_unknown_machine_identity_needs_no_takeover(
         assert session.status.writable
 
 
-async def test_original_cannot_be_mounted_while_its_copy_has_the_lease(
+async def test_original_state_directory_cannot_be_mounted_while_a_copy_holds_the_lease(
     power: Power,
 ) -> None:
     """The original and its copy have the same txg, but only one of them can hold the lease."""
@@ -180,7 +182,7 @@ async def test_original_cannot_be_mounted_while_its_copy_has_the_lease(
         assert await read_file(session, second) == b"second"
 
 
-async def test_copy_at_the_same_txg_on_the_same_machine_fences_the_original(
+async def test_copied_state_at_the_same_txg_on_the_same_machine_fences_the_original(
     power: Power,
 ) -> None:
     """As SECURITY.md states, a copy acquires the lease, and the original is then fenced."""
@@ -195,8 +197,8 @@ async def test_copy_at_the_same_txg_on_the_same_machine_fences_the_original(
             assert await read_file(copy, ino) == b"of the copy"
 
 
-async def test_older_database_beside_a_newer_holder_file_needs_takeover(power: Power) -> None:
-    """The nonces in the database prove the lease, not those in the holder file."""
+async def test_older_database_with_a_newer_holder_file_needs_takeover(power: Power) -> None:
+    """A host proves its lease by the nonces in the database, not in the holder file."""
     async with power.session("a", tasks=False):
         pass
     database = (power.home / "a" / "meta.db").read_bytes()
@@ -208,7 +210,7 @@ async def test_older_database_beside_a_newer_holder_file_needs_takeover(power: P
     await require_refused(power, "a", "acquired again")
 
 
-# --- crashes of the holder ---------------------------------------------------------------------
+# --- crashes of the lease holder ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["database kept", "database lost"])
@@ -257,7 +259,7 @@ async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(
         assert session.status.writable
 
 
-async def test_possibly_stale_rows_are_not_used_to_prove_the_lease(power: Power) -> None:
+async def test_possibly_stale_database_does_not_prove_ownership_of_the_lease(power: Power) -> None:
     """After a crash without a journal, the nonces in the holder file prove the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options) as session:
@@ -270,7 +272,7 @@ async def test_possibly_stale_rows_are_not_used_to_prove_the_lease(power: Power)
         assert session.status.writable
 
 
-async def test_chain_is_not_compared_with_possibly_stale_rows(power: Power) -> None:
+async def test_chain_is_not_compared_with_a_possibly_stale_database(power: Power) -> None:
     """As SECURITY.md states, a copy with journal_mode=memory acquires the writer's lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as writer:

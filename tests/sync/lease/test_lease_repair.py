@@ -41,7 +41,7 @@ def lease_in(store: MemoryStore) -> Lease:
 
 
 def damage_lease(power: Power, damage: str) -> None:
-    """Remove the lease, or replace it with garbage of one byte or of too many bytes."""
+    """Remove the lease, or replace it with one byte or with too many bytes of garbage."""
     if damage == "missing":
         del power.store.objects[lease_codec.KEY]
     else:
@@ -55,7 +55,7 @@ async def open_here(power: Power) -> None:
         pass
 
 
-async def test_repair_leaves_an_intact_lease_unchanged(power: Power) -> None:
+async def test_lease_repair_does_not_change_an_intact_lease(power: Power) -> None:
     before = dict(power.store.objects)
 
     assert await mend(power) is None
@@ -64,7 +64,9 @@ async def test_repair_leaves_an_intact_lease_unchanged(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
-async def test_repaired_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
+async def test_repaired_lease_refers_to_the_newest_complete_image(
+    power: Power, damage: str
+) -> None:
     """After the repair of the lease, another host restores the last published state."""
     async with power.session("a") as session:
         write_file(session, CONTENT + b"!")
@@ -87,7 +89,7 @@ async def test_repaired_lease_names_the_newest_complete_image(power: Power, dama
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
 async def test_filesystem_with_a_damaged_lease_can_be_read(power: Power, damage: str) -> None:
-    """Without a lease, the newest state and points in time can be read but not written."""
+    """Without a lease, the newest state and earlier points in time can still be read."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -116,7 +118,9 @@ async def test_filesystem_with_a_damaged_lease_can_be_read(power: Power, damage:
 
 
 @pytest.mark.parametrize("damage", ["manifest", "piece"])
-async def test_repaired_lease_does_not_name_an_incomplete_image(power: Power, damage: str) -> None:
+async def test_repaired_lease_does_not_refer_to_an_incomplete_image(
+    power: Power, damage: str
+) -> None:
     async with power.session("a") as session:
         write_file(session, CONTENT)
         first = await session.make_image()
@@ -136,7 +140,7 @@ async def test_repaired_lease_does_not_name_an_incomplete_image(power: Power, da
     assert lease_in(power.store).head == first
 
 
-async def test_repair_of_the_lease_fences_the_former_holder(power: Power) -> None:
+async def test_lease_repair_fences_the_former_holder(power: Power) -> None:
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.make_image()
@@ -148,8 +152,8 @@ async def test_repair_of_the_lease_fences_the_former_holder(power: Power) -> Non
             await session.make_image()
 
 
-async def test_repair_makes_no_lease_without_an_image(power: Power) -> None:
-    """A superblock without an image is left by an interrupted mkfs."""
+async def test_repair_creates_no_lease_if_there_is_no_image(power: Power) -> None:
+    """An interrupted mkfs leaves a superblock without an image."""
     for key in list(power.store.objects):
         if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
             del power.store.objects[key]
@@ -161,8 +165,10 @@ async def test_repair_makes_no_lease_without_an_image(power: Power) -> None:
     assert power.store.objects == before
 
 
-async def test_repaired_lease_does_not_name_an_unproven_newer_image(power: Power) -> None:
-    """No authentic object proves that an image or changelog of a newer version exists."""
+async def test_repaired_lease_does_not_refer_to_a_forged_image_of_a_newer_version(
+    power: Power,
+) -> None:
+    """Objects that claim a newer version are ignored if they are not authenticated."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         head = await session.make_image()
@@ -176,7 +182,7 @@ async def test_repaired_lease_does_not_name_an_unproven_newer_image(power: Power
     done = await mend(power)
 
     assert done is not None
-    assert done.endswith(f"names {head.manifest_key}")
+    assert done.endswith(f"with {head.manifest_key} as its head")
     async with power.session("b", tasks=False) as session:
         assert await read_file(session, ino) == CONTENT
         await session.close()
@@ -188,7 +194,7 @@ async def test_repaired_lease_does_not_name_an_unproven_newer_image(power: Power
         await mend(power)
 
 
-async def test_repair_does_not_replace_a_lease_of_a_newer_version(power: Power) -> None:
+async def test_lease_repair_does_not_replace_a_lease_of_a_newer_version(power: Power) -> None:
     """A newer program may be able to read a lease of a newer version."""
     power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})
 
@@ -196,8 +202,8 @@ async def test_repair_does_not_replace_a_lease_of_a_newer_version(power: Power) 
         await mend(power)
 
 
-async def test_epoch_recorded_only_in_changelogs_is_not_used_again(power: Power) -> None:
-    """After a mount without changes, its epoch is recorded only in its fence record."""
+async def test_lease_repair_does_not_reuse_an_epoch_found_only_in_changelogs(power: Power) -> None:
+    """A mount without changes records its epoch only in its fence record."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -223,7 +229,9 @@ async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(pow
     assert lease_in(power.store).epoch == 2
 
 
-async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None:
+async def test_epoch_of_a_missing_changelog_is_read_from_the_names_of_its_parts(
+    power: Power,
+) -> None:
     """The names of the parts of a changelog contain its epoch."""
     prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
     power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
@@ -239,7 +247,7 @@ async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None
 async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """No epoch can follow an impossibly high one; forged object names with it are ignored."""
+    """No epoch can follow an impossibly high epoch, so forged names with one are ignored."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)

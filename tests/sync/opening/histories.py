@@ -1,4 +1,4 @@
-"""A history of txgs, and ways to damage it."""
+"""Helpers that create a history of txgs, damage it, and check what a host can read."""
 
 from collections.abc import Mapping
 

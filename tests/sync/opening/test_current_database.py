@@ -1,4 +1,4 @@
-"""The choice of the database at mount, which keeps local state until a repair is complete."""
+"""A mount chooses its database, and keeps local state until a repair is complete."""
 
 import contextlib
 from collections.abc import Mapping
@@ -117,7 +117,7 @@ async def test_background_task_repairs_the_chain(
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_damaged_unconfirmed_changelog_is_recognised_as_the_hosts_own(power: Power) -> None:
+async def test_host_recognises_a_damaged_unconfirmed_changelog_as_its_own(power: Power) -> None:
     """The killed host uploaded the changelog, but did not record its success."""
 
     def die(step: str) -> None:
@@ -143,7 +143,7 @@ async def test_damaged_unconfirmed_changelog_is_recognised_as_the_hosts_own(powe
 async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
     power: Power, damage: str
 ) -> None:
-    """A damaged last changelog does not stop a follower, but a missing one needs fsck -y."""
+    """A follower tolerates a damaged last changelog, but a missing last changelog needs fsck -y."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)
     followed = SessionOptions(follow=True)
@@ -168,7 +168,7 @@ async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_fsck_of_the_last_writer_publishes_its_missing_last_changelogs(
+async def test_fsck_on_the_host_that_wrote_last_publishes_its_missing_changelogs(
     power: Power,
 ) -> None:
     """A mount cannot distinguish lost changelogs from a bucket that was restored on purpose."""
@@ -223,7 +223,7 @@ async def test_last_changelog_of_another_history_is_not_treated_as_damage(power:
 
 
 async def test_last_changelog_with_the_wrong_predecessor_is_treated_as_damage(power: Power) -> None:
-    """The last changelog is authentic, but does not contain the hash of the one before it."""
+    """The last changelog is authentic, but does not contain the hash of its predecessor."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -261,7 +261,7 @@ async def test_last_changelog_with_the_wrong_predecessor_is_treated_as_damage(po
 async def test_unreachable_changelog_is_not_treated_as_damage(
     power: Power, error: StoreError
 ) -> None:
-    """An outage or a missing permission abandons no txgs and quarantines no local state."""
+    """After an outage or a permission error, no txg is abandoned and no state is quarantined."""
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
@@ -282,17 +282,17 @@ class _Refusing(FaultyStore):
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return an object, or raise the error for the chosen one."""
+        """Return an object, or raise the error if the object is the chosen one."""
         if key == self._key:
             raise self._error
         return await super().get(key, max_bytes)
 
 
-# --- lost txgs that no host has ------------------------------------------------------------------
+# --- lost txgs that exist on no host -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
-async def test_last_txgs_of_another_host_are_abandoned_only_with_end_at(
+async def test_last_txgs_of_another_host_are_abandoned_only_with_the_end_at_option(
     power: Power, lost: list[int]
 ) -> None:
     """Without --end-at, fsck -y abandons no txgs that another host may have written."""
@@ -302,7 +302,7 @@ async def test_last_txgs_of_another_host_are_abandoned_only_with_end_at(
     last = lost[0] - 1
 
     for options, message in (
-        (OpenOptions(), f"Up to txg {last}"),
+        (OpenOptions(), f"All txgs up to {last}"),
         (FSCK, f"--end-at={last} abandons"),
         (end_at(last - 1), f"is {last}, so the chain cannot end at txg"),
     ):
@@ -330,7 +330,7 @@ async def test_last_txgs_of_another_host_are_abandoned_only_with_end_at(
         assert (await bucket.find(PointInTime("then", txg=Txg(txg)))).txg == txg
 
 
-async def test_only_writer_of_a_chain_may_abandon_its_last_txgs_without_end_at(
+async def test_sole_writer_of_a_chain_may_abandon_its_last_txgs_without_the_end_at_option(
     power: Power,
 ) -> None:
     inos = await written(power)
@@ -346,7 +346,7 @@ async def test_only_writer_of_a_chain_may_abandon_its_last_txgs_without_end_at(
 
 
 async def test_failed_mount_keeps_a_local_state_that_does_not_match_the_chain(power: Power) -> None:
-    """A mount that fails does not delete local state that it could not continue from."""
+    """A mount that cannot continue from its local state fails and does not delete that state."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -373,7 +373,7 @@ async def test_failed_mount_keeps_a_local_state_that_does_not_match_the_chain(po
 
 
 async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
-    """A host that still has abandoned txgs moves its local state to the quarantine."""
+    """A host whose local state contains abandoned txgs quarantines this state."""
     inos = await written(power)
     rot(power, 9)
     async with power.session("b", options=end_at(8), tasks=False) as session:
@@ -414,7 +414,7 @@ async def test_interrupted_repair_of_the_chain_can_be_repeated(power: Power, ste
             raise KeyboardInterrupt
 
     options = OpenOptions(mend=Mend(Txg(8)), hook=die)
-    with pytest.raises(BaseException) as caught:  # noqa: PT011 - a group, from the nursery
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - the nursery raises an exception group
         await published(power, options, die)
     assert "KeyboardInterrupt" in repr(caught.value)
     require_untouched(power, before)

@@ -1,4 +1,4 @@
-"""Local state after a failed sync of its disk: the next mount writes it again."""
+"""Local state after a failed sync of its disk: the next mount writes the state again."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def _is_noted(power: Power) -> bool:
 async def _write_and_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, *, seals: bool = False
 ) -> Ino:
-    """Leave a dirty block behind, after a failed sync and a kill; return its inode."""
+    """Write a dirty block, fail a sync and kill the session; return the block's inode."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         if seals:
@@ -60,10 +60,10 @@ async def _write_and_fail(
 
 @pytest.mark.parametrize("part", ["/blocks/", "-wal"])
 @pytest.mark.parametrize("seals", [False, True], ids=["dirty", "sealed"])
-async def test_mount_after_a_failed_sync_writes_dirty_state_again(
+async def test_mount_after_a_failed_sync_rewrites_dirty_state(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, seals: bool
 ) -> None:
-    """A mount rewrites the log before the database, and both before its first commit."""
+    """A mount rewrites the WAL before the database, and both before its first commit."""
     ino = await _write_and_fail(power, monkeypatch, part, seals=seals)
     assert _is_noted(power)
     synced = _note_fsyncs(monkeypatch)
@@ -72,10 +72,10 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
         assert f"again-{block:x}" in synced
         logs = (
             ["again-meta.db-wal"] if part == "-wal" else []
-        )  # If another file failed, the close has checkpointed the log.
+        )  # If another file failed, closing the database has checkpointed the WAL.
         assert [name for name in synced if "meta.db" in name] == [*logs, "again-meta.db"]
         for name in (*logs, "again-meta.db"):
-            assert synced[synced.index(name) + 1] == "a", "the directory, before the next file"
+            assert synced[synced.index(name) + 1] == "a", "sync the directory before the next file"
         assert await read_file(session, ino) == CONTENT
         assert any("written to the disk again" in one for one in session.volume.notices)
         await session.durability.sync_file(ino)
@@ -83,10 +83,10 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
     assert not _is_noted(power)
 
 
-async def test_mount_after_a_failed_sync_writes_the_deleted_origin_of_a_copy_again(
+async def test_mount_after_a_failed_sync_rewrites_the_deleted_source_of_a_copied_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later power cut restores the copy from it, perhaps with content that only the log had."""
+    """After a power cut, the copy is restored from its source, perhaps from the intent log."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         located = session.cache.located(ino, BlockIndex(0))
@@ -109,7 +109,7 @@ async def test_mount_after_a_failed_sync_writes_the_deleted_origin_of_a_copy_aga
 async def test_uploaded_blocks_are_verified_after_a_failed_sync(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages of uploaded blocks may also be lost; readers then get the content from the bucket."""
+    """Pages of uploaded blocks may also be lost; their content is then read from the bucket."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -138,7 +138,7 @@ async def test_rewritten_block_file_stays_sparse(power: Power) -> None:
         assert path.stat().st_blocks == before.st_blocks
         assert path.stat().st_ino != before.st_ino
         assert path.read_bytes() == bytes(1 << 20) + CONTENT
-        files.write_again([session.db.counters.take_block()], {})  # The block has no file.
+        files.write_again([session.db.counters.take_block()], {})  # This block has no file.
 
 
 async def test_unreadable_block_file_does_not_prevent_a_mount(
@@ -158,7 +158,7 @@ async def test_unreadable_block_file_does_not_prevent_a_mount(
 async def test_mount_is_refused_while_syncs_still_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """The page cache may hold the only copy of a block, so the mount discards nothing."""
+    """The page cache may contain the only copy of a block, so the mount discards nothing."""
     ino = await _write_and_fail(power, monkeypatch, "-wal")
     with monkeypatch.context() as failing:
         _fail(failing, part, "fsync")
@@ -174,7 +174,7 @@ async def test_mount_is_refused_while_syncs_still_fail(
 async def test_state_is_not_rewritten_after_a_reboot(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A reboot empties the page cache; the state on disk is used as after a power loss."""
+    """A reboot empties the page cache, so the state is treated as after a power loss."""
     await _write_and_fail(power, monkeypatch, "-wal")
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
@@ -205,8 +205,10 @@ async def test_offline_mount_rewrites_dirty_state_after_a_failed_sync(
     assert not _is_noted(power)
 
 
-async def test_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(power: Power) -> None:
-    """A full disk or a bug loses a group, but no page of a file."""
+async def test_commit_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(
+    power: Power,
+) -> None:
+    """A full disk or a bug loses a group of operations, but no page of a file."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.db.rollback()
@@ -215,7 +217,7 @@ async def test_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(po
 
 
 async def test_disk_error_in_sqlite_is_recorded_as_a_failed_sync(power: Power) -> None:
-    """With synchronous=full, SQLite itself syncs the log at each commit."""
+    """With synchronous=full, SQLite itself syncs the WAL at each commit."""
     with failing_sqlite("-wal") as failing:
         options = OpenOptions(pragmas=Pragmas(synchronous="full"))
         async with power.session("a", tasks=False, options=options) as session:
@@ -230,7 +232,7 @@ async def test_disk_error_in_sqlite_is_recorded_as_a_failed_sync(power: Power) -
 async def test_failed_sync_during_opening_or_closing_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed sync, the next opening writes the state again."""
+    """After a failed sync, the next mount writes the state again."""
     state_dir = StateDir(power.home / "a")
     with monkeypatch.context() as failing:
         _fail(failing, "-wal", "fdatasync")
@@ -280,7 +282,7 @@ def _refuse() -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-async def test_failed_sync_after_a_lost_group_is_recorded(
+async def test_failed_sync_after_the_loss_of_a_commit_group_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk can lose a group and fail a sync at the same time."""
@@ -306,7 +308,7 @@ async def test_failed_sync_after_a_lost_group_is_recorded(
 async def test_failed_sync_during_a_quarantine_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next opening must not assume that dirty blocks in the quarantine are on the disk."""
+    """The next mount must not assume that quarantined dirty blocks are on the disk."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -314,7 +316,7 @@ async def test_failed_sync_during_a_quarantine_is_recorded(
         session.db.rollback()
         session.files.create(unknown, 0, b"of a database that was put back")
         database = session.db.path
-    os.utime(database)  # This makes the block file older than the database.
+    os.utime(database)  # Make the block file older than the database.
     state_dir = StateDir(power.home / "a")
     with monkeypatch.context() as failing:
         failing.setattr(BlockFiles, "_syncfs", lambda _files: _refuse())
@@ -327,19 +329,19 @@ async def test_failed_sync_during_a_quarantine_is_recorded(
 async def test_read_only_fsck_rewrites_the_database_but_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fsck closes the database, which copies its log into it, so the log must be durable first."""
+    """Closing the database copies the WAL into it, so fsck first makes the WAL durable."""
     await _write_and_fail(power, monkeypatch, "/blocks/")
     synced = _note_fsyncs(monkeypatch)
     options = OpenOptions(read_only=True, repairing=True)
     async with power.session("a", tasks=False, options=options):
         assert [name for name in synced if name.startswith("again-")] == ["again-meta.db"]
-    assert _is_noted(power), "the blocks are still to be written"
+    assert _is_noted(power), "the next mount must still write the blocks"
 
 
 async def test_blocks_of_an_unreadable_database_are_rewritten(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of an unreadable database are quarantined, and may be the only copies."""
+    """Blocks of an unreadable database may be the only copies, and are quarantined."""
     await _write_and_fail(power, monkeypatch, "/blocks/")
     state_dir = StateDir(power.home / "a")
     [block] = BlockFiles(state_dir.blocks, state_dir.tmp).numbers()
@@ -352,7 +354,7 @@ async def test_blocks_of_an_unreadable_database_are_rewritten(
 
 
 def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that receives the name of each file at its sync."""
+    """Return a list to which each later sync appends the name of its file."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -364,7 +366,7 @@ def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return synced
 
 
-async def test_reattached_disk_is_treated_as_after_a_power_loss(
+async def test_reattached_disk_is_treated_like_a_disk_after_a_power_loss(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The kernel has dropped unwritten pages, although only the disk was reattached."""

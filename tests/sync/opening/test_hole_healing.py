@@ -72,8 +72,8 @@ def _three_blocks(session: Session) -> Ino:
     return ino
 
 
-async def test_hole_is_healed_and_other_hosts_read_the_content(power: Power) -> None:
-    """The mount of the host that has the cached blocks restores every byte and clears the loss."""
+async def test_mount_heals_a_hole_and_other_hosts_can_read_the_content(power: Power) -> None:
+    """A mount on the host with the cached blocks restores every byte and clears the loss record."""
     ino = await _lose(power, _three_blocks)
 
     async with _opened(power) as volume:
@@ -125,7 +125,7 @@ async def test_holes_of_a_changed_file_are_not_healed(
 
 
 async def test_new_content_in_a_hole_is_not_overwritten_by_healing(power: Power) -> None:
-    """A second hole is healed, and the attribute lists only the range that is still lost."""
+    """Another hole is healed, and the xattr lists only the range that is still lost."""
     ino = await _lose(power, _three_blocks)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -161,7 +161,7 @@ async def test_hole_is_healed_only_by_content_with_the_right_hash(
 
 
 async def test_quarantine_with_a_damaged_database_does_not_prevent_the_mount(power: Power) -> None:
-    """A mount skips a damaged quarantine and uses the other one."""
+    """A mount skips a quarantined state with a damaged database, and uses the intact one."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         other = volume.state_dir.quarantine("9" * 19)
@@ -210,7 +210,7 @@ async def test_healed_content_survives_a_power_cut(power: Power) -> None:
 async def test_healed_content_is_synced_before_its_rows_are_committed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut between sync and commit leaves the hole, never a row without content."""
+    """A power cut between sync and commit leaves a hole, and never a row without content."""
     await _lose(power, _one_block)
     order: list[str] = []
     sync, commit = BlockFiles.sync, Database.commit

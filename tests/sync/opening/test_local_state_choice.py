@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def two_rounds(power: Power) -> dict[str, bytes]:
-    """Ship twice from host a; return the content of the bucket after the first time."""
+    """Ship two changes from host a; return the content of the bucket after the first change."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -43,7 +43,7 @@ async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
 
-    with pytest.raises(OlderBucketError, match="not in the state that was seen last"):
+    with pytest.raises(OlderBucketError, match="not in the state that this host saw last"):
         async with power.session("a"):
             pass
 
@@ -52,7 +52,7 @@ async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
-async def test_truncated_database_is_refused_with_advice(power: Power, size: int) -> None:
+async def test_truncated_local_database_is_refused_with_advice(power: Power, size: int) -> None:
     """The error about a truncated database advises fsck -y, and the mount moves no files."""
     await two_rounds(power)
     os.truncate(power.home / "a" / "meta.db", size)
@@ -205,7 +205,7 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
 async def test_interrupted_application_of_changelogs_is_completed_by_the_next_mount(
     power: Power,
 ) -> None:
-    """After a kill before the totals are computed, the next mount computes them."""
+    """The kill happens before the totals are computed, so the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await session.flush_at_end()
@@ -227,7 +227,7 @@ async def test_interrupted_application_of_changelogs_is_completed_by_the_next_mo
         assert not session.volume.notices
 
 
-async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_another_hosts_pack(
+async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_a_pack_of_another_host(
     power: Power,
 ) -> None:
     """After the kill, other hosts use the pack numbers of the unshipped compaction."""
@@ -253,7 +253,7 @@ async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_another_hosts
         assert not session.volume.notices
 
 
-async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> None:
+async def test_last_copies_of_blocks_in_a_damaged_pack_are_quarantined(power: Power) -> None:
     """Another host's fsck -y replaced a block with a hole, but this host has the block cached."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"only cached")
@@ -273,7 +273,7 @@ async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> No
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == bytes(len(b"only cached"))
         [notice] = session.volume.notices
-        assert "cached copies of content that is lost or damaged in the bucket" in notice
+        assert "the cache has copies of content that is lost or damaged in the bucket" in notice
         assert "recover-state --everything copies" in notice
         await session.close()
 

@@ -98,7 +98,7 @@ async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
 async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reachable(
     power: Power,
 ) -> None:
-    """Names are readable offline, and content as soon as the bucket answers."""
+    """Names are readable offline; content is readable as soon as the bucket answers."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -186,7 +186,7 @@ async def test_follower_starts_offline_and_catches_up_later(power: Power, killed
 
 
 async def test_local_state_of_a_follower_is_read_offline(power: Power) -> None:
-    """A follower keeps no totals in its local state."""
+    """A follower does not store totals in its local state."""
     async with (
         power.session("a", tasks=False) as writer,
         power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
@@ -203,8 +203,8 @@ async def test_local_state_of_a_follower_is_read_offline(power: Power) -> None:
             await close_filesystem(opened, release=True)
 
 
-async def test_local_state_with_unshipped_changes_cannot_follow_offline(power: Power) -> None:
-    """Other hosts' txgs could not be applied to a state with unshipped changes."""
+async def test_host_with_unshipped_changes_cannot_become_an_offline_follower(power: Power) -> None:
+    """Txgs of other hosts cannot be applied to a state with unshipped changes."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -236,7 +236,7 @@ async def test_offline_mount_of_an_incomplete_state_is_refused(power: Power) -> 
             await offline(power)
 
 
-async def test_offline_mount_after_a_power_loss_that_needs_the_bucket_is_refused(
+async def test_offline_mount_is_refused_if_recovery_from_a_power_loss_needs_the_bucket(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks whose origin is recorded only in the bucket cannot be restored offline."""
@@ -258,7 +258,7 @@ async def test_offline_mount_after_a_power_loss_that_needs_the_bucket_is_refused
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_offline_mount_of_a_state_older_than_the_at_least_option_is_refused(
+async def test_offline_mount_is_refused_if_the_state_is_older_than_at_least_requires(
     power: Power,
 ) -> None:
     """An offline mount is refused if --at-least names a later txg than this host has."""
@@ -295,7 +295,7 @@ async def test_bucket_without_a_lease_counts_as_reachable(
 
 
 async def test_offline_mount_with_keys_of_another_filesystem_is_refused(power: Power) -> None:
-    """Keys must match the local state; a passphrase is refused if the state is plain."""
+    """Keys must match the local state; an unencrypted local state refuses a passphrase."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.put(session.db, "key_check", "00")
@@ -305,6 +305,6 @@ async def test_offline_mount_with_keys_of_another_filesystem_is_refused(power: P
     state_dir, options = StateDir(power.home / "a"), OpenOptions(read_only=True)
 
     error = OfflineError if power.encrypted else PassphraseError
-    with pytest.raises(error, match=r"belongs to other keys|is not encrypted"):
+    with pytest.raises(error, match=r"was written with other keys|is not encrypted"):
         await open_offline(power.store, state_dir, given, power.clock, options, WHY)
     assert not state_dir.is_locked_by_other

@@ -38,7 +38,7 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
         assert session.status.writable
 
 
-async def test_killed_session_keeps_all_committed_changes(power: Power) -> None:
+async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
     """A block that was not uploaded before the kill is still dirty and readable."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
@@ -54,7 +54,7 @@ async def test_killed_session_keeps_all_committed_changes(power: Power) -> None:
 
 
 async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) -> None:
-    """The former writer restores the state in the bucket and names its quarantined state."""
+    """The former writer restores the state in the bucket and reports its quarantined state."""
     async with power.session("a") as session:
         write_file(session, b"only on a")
         session.durability.commit()
@@ -75,7 +75,7 @@ async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) 
 async def test_wrong_passphrase_is_refused(power: Power) -> None:
     """A mount with a wrong passphrase changes nothing in the bucket."""
     if not power.encrypted:
-        pytest.skip("a plain filesystem asks for none")
+        pytest.skip("an unencrypted filesystem has no passphrase")
     before = dict(power.store.objects)
     power.passphrase = b"wrong"
 
@@ -87,7 +87,7 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("journal_mode", ["off", "memory"])
-async def test_possibly_torn_state_is_quarantined_after_a_crash_without_a_journal(
+async def test_possibly_corrupt_state_is_quarantined_after_a_crash_without_a_journal(
     power: Power, journal_mode: str
 ) -> None:
     """After the quarantine, the host restores the bucket and acquires its own lease again."""
@@ -105,7 +105,7 @@ async def test_possibly_torn_state_is_quarantined_after_a_crash_without_a_journa
 async def test_verification_after_a_power_loss_continues_after_a_remount(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The hash of a clean block torn by a power cut is checked even at the second mount."""
+    """A clean block that was torn by a power cut is detected even in the second mount."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -124,10 +124,10 @@ async def test_verification_after_a_power_loss_continues_after_a_remount(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_power_loss_is_remembered_until_its_verification_is_complete(
+async def test_power_loss_is_recorded_until_all_cached_blocks_are_verified(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """If a mount is killed before it has verified the block files, the next mount does so."""
+    """If a mount is killed before it has verified all block files, the next mount verifies them."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.db.commit()
@@ -151,7 +151,7 @@ async def test_power_loss_is_remembered_until_its_verification_is_complete(
     assert lost == [True, True, True, False]
 
 
-async def test_verification_after_a_power_loss_ends_when_every_cached_block_is_checked(
+async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_verified(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -173,7 +173,7 @@ async def test_verification_after_a_power_loss_ends_when_every_cached_block_is_c
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
-    """SQLite would apply a leftover log to the restored database, which has another state."""
+    """SQLite would apply a leftover WAL to the restored database, which has another state."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -193,7 +193,7 @@ async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: P
     assert list((kept / "blocks").rglob("*"))
 
 
-async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block(
+async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is deleted last, so that the next mount can continue the deletion."""
@@ -201,7 +201,7 @@ async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block(
         write_file(session, CONTENT)
         await session.flush()
         session.db.begin_local()
-        # This change is worthless, but makes the local state differ from the bucket.
+        # This change only makes the local state differ from the bucket.
         session.db.counters.capacity_bytes = 1 << 40
         await session.close()
     async with power.session("b") as session:
@@ -223,7 +223,7 @@ async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block(
 
 
 @pytest.mark.parametrize("left", ["doubtful", "remains"])
-async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
+async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str) -> None:
     """Local state stays in its directory while another host holds the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Complete local state of a host that was away while another host rebuilt the filesystem."""
+"""Complete local state of a host that was offline while another host rebuilt the filesystem."""
 
 from pathlib import Path
 
@@ -49,8 +49,8 @@ def require_files_in(kept: Path, files: Files) -> None:
     db.close()
 
 
-async def test_rebuilt_state_is_used_before_any_host_has_mounted_it(power: Power) -> None:
-    """The local state would give the number of the rebuilt image to another txg."""
+async def test_mount_uses_the_rebuilt_state_and_quarantines_the_local_state(power: Power) -> None:
+    """A mount that continued the old local state would reuse the txg of the rebuilt image."""
     files, _last = await write_files(power)
     await rebuild(power)
 
@@ -83,7 +83,7 @@ async def test_local_state_can_be_published_over_the_rebuilt_state(power: Power)
 async def test_local_state_from_before_a_rebuild_is_never_dropped(
     power: Power, reclaimed: bool
 ) -> None:
-    """The rebuilt state may lack names, even after the retention has passed the rebuild."""
+    """The rebuilt state may miss names, even if the rebuild is older than the retention floor."""
     await power.retain(0)
     files, last = await write_files(power)
     await rebuild(power)
@@ -134,10 +134,10 @@ async def test_local_state_of_a_replaced_history_is_never_dropped(power: Power) 
 
 @pytest.mark.parametrize("publishes", [False, True])
 @pytest.mark.parametrize("writes", ["files", "nothing"])
-async def test_changes_that_an_older_copy_of_the_bucket_lacks_are_never_dropped(
+async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_dropped(
     power: Power, writes: str, publishes: bool
 ) -> None:
-    """The retention of the other history has passed the txgs of the local state."""
+    """The retention floor of the other history is later than the txgs of the local state."""
     await power.retain(0)
     await write_files(power)
     older = dict(power.store.objects)
@@ -161,7 +161,7 @@ async def test_changes_that_an_older_copy_of_the_bucket_lacks_are_never_dropped(
     require_files_in(kept, files)
 
 
-async def test_local_state_that_no_repair_replaced_is_dropped_after_the_retention(
+async def test_outdated_local_state_is_dropped_after_the_retention_if_no_repair_replaced_it(
     power: Power,
 ) -> None:
     await power.retain(0)
@@ -178,7 +178,7 @@ async def test_local_state_that_no_repair_replaced_is_dropped_after_the_retentio
 
 
 async def test_image_is_restored_if_all_later_changelogs_are_lost(power: Power) -> None:
-    """The local state is not continued under the numbers of the lost txgs."""
+    """A mount that continued the local state would reuse the numbers of the lost txgs."""
     _files, last = await write_files(power)
     async with power.session("b", tasks=False) as session:
         written = {write_file(session, b"theirs"): b"theirs"}

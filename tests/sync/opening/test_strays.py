@@ -39,7 +39,7 @@ def _quarantined(power: Power) -> list[bytes]:
 
 
 async def _write_and_kill(power: Power) -> None:
-    """Leave a dirty block and a lease that is not released."""
+    """Write a dirty block and kill the session, which does not release its lease."""
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
         write_file(session, DIRTY)
         await session.durability.sync_all()
@@ -49,7 +49,7 @@ async def _write_and_kill(power: Power) -> None:
 async def test_block_files_newer_than_the_database_are_quarantined(
     power: Power, clean: bool
 ) -> None:
-    """After an old database was put back, new blocks get the numbers of unknown block files."""
+    """A restored older database would give the numbers of unknown block files to new blocks."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -64,7 +64,7 @@ async def test_block_files_newer_than_the_database_are_quarantined(
         ino = write_file(session, b"new")
         assert await read_file(session, ino) == b"new"
 
-    assert "older than they are" in notice
+    assert "older than the files" in notice
     assert _quarantined(power) == [DIRTY]
 
 
@@ -107,7 +107,9 @@ async def test_block_file_is_not_used_if_another_host_used_its_number(power: Pow
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_crash_without_unknown_block_files_quarantines_nothing(power: Power) -> None:
+async def test_nothing_is_quarantined_after_a_crash_without_unknown_block_files(
+    power: Power,
+) -> None:
     """After a crash, every block file that has a row stays in place."""
     await _write_and_kill(power)
 
@@ -120,7 +122,7 @@ async def test_crash_without_unknown_block_files_quarantines_nothing(power: Powe
 def _leave_stray(power: Power, content: bytes) -> None:
     """Create the block file of an operation that was not committed before the kill.
 
-    Also create the log, which a kill would leave; leaving a session in a test removes it.
+    Also create the WAL, which a real kill would leave but a killed test session removes.
     """
     (power.home / "a" / "meta.db-wal").touch()
     files = BlockFiles(power.home / "a" / "blocks", power.home / "a" / "tmp")
@@ -139,7 +141,7 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
 
 
 async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: Power) -> None:
-    """The lost log may have contained the rows of the unknown block files."""
+    """The missing WAL may have contained the rows of the unknown block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     (power.home / "a" / "meta.db-wal").unlink()
@@ -150,8 +152,10 @@ async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: 
     assert DIRTY in _quarantined(power)
 
 
-async def test_newer_ctimes_of_block_files_do_not_prove_an_undone_group(power: Power) -> None:
-    """A change of owner or mode gives an old block file a later ctime than the database has."""
+async def test_block_files_with_newer_ctimes_are_not_quarantined_if_they_have_rows(
+    power: Power,
+) -> None:
+    """After a change of owner or mode, an old block file has a later ctime than the database."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -184,7 +188,7 @@ async def test_unknown_block_files_are_quarantined_after_a_power_cut(
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_block_file_with_a_damaged_inode_prevents_neither_mounts_nor_writes(
+async def test_mounts_and_writes_succeed_despite_a_block_file_with_a_damaged_inode(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failing disk damages inodes; ext4 then refuses every call that needs such an inode."""
@@ -202,7 +206,7 @@ async def test_block_file_with_a_damaged_inode_prevents_neither_mounts_nor_write
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Make all calls fail that need the inode of a given file."""
+    """Make every call that needs the inode of a given file fail."""
 
     def refuse(owner: object, call: str) -> None:
         real = getattr(owner, call)

@@ -1,4 +1,4 @@
-"""Changes of the superblock, and the restoration of its copies."""
+"""Changes of the superblock, and repairs of its copies."""
 
 from functools import partial
 
@@ -47,10 +47,10 @@ async def test_change_of_the_superblock_reaches_every_copy(power: Power) -> None
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-async def test_change_replaces_missing_or_damaged_superblocks(
+async def test_change_of_the_superblock_replaces_missing_or_damaged_copies(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """The replaced superblock gets the next generation."""
+    """The new superblock has the next generation."""
     if damage == "missing":
         del power.store.objects[key]
     else:
@@ -62,7 +62,9 @@ async def test_change_replaces_missing_or_damaged_superblocks(
     assert _decoded(power, key).generation == 2
 
 
-async def test_change_reports_a_superblock_copy_that_it_could_not_write(power: Power) -> None:
+async def test_change_of_the_superblock_reports_a_copy_that_could_not_be_written(
+    power: Power,
+) -> None:
     """A changed superblock is valid even if its copy in the bucket cannot be written."""
     store = _Guarded(power.store)
 
@@ -91,7 +93,7 @@ async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Powe
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_mount_restores_only_missing_superblock_objects(power: Power, key: ObjectKey) -> None:
-    """A damaged superblock, or one just created by another process, is not replaced."""
+    """A superblock that is damaged, or that another process has just created, is not replaced."""
     healthy = dict(power.store.objects)
     power.store.objects[key] = b"damaged"
     assert await put_back(power.store, await power.keys()) == []
@@ -160,7 +162,7 @@ async def test_repair_restores_the_newest_superblock_from_this_host(power: Power
 async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(
     power: Power,
 ) -> None:
-    """An accepted superblock gets a higher generation than any that hosts remember."""
+    """An accepted superblock has a higher generation than every superblock that hosts remember."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
             await session.close()
@@ -204,17 +206,17 @@ async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
         partial(accept_first, power.store, remembered, power.secret),
         partial(mend, power.store, remembered, foreign, SystemClock()),
     ):
-        with pytest.raises(LostSuperblockError, match="is another filesystem's"):
+        with pytest.raises(LostSuperblockError, match="keys of another filesystem"):
             await attempt()
 
     assert power.store.objects == before
     assert remembered.read() is None
 
 
-async def test_host_that_mounted_before_repairs_the_superblock_of_a_damaged_bucket(
+async def test_host_that_has_mounted_the_filesystem_repairs_its_superblock_in_a_damaged_bucket(
     power: Power,
 ) -> None:
-    """A host that mounted the filesystem before needs no intact object as proof of the keys."""
+    """A host that mounted the filesystem before knows its keys without an intact object."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     for key in power.store.objects:

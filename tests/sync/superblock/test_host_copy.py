@@ -22,8 +22,8 @@ def generations(number: int) -> list[bytes]:
     return [superblock_codec.encode(one) for one in found]
 
 
-def test_host_keeps_the_newest_superblock(tmp_path: Path) -> None:
-    """An older superblock, or another of the same generation, is stored only on request."""
+def test_host_stores_a_copy_of_the_newest_superblock(tmp_path: Path) -> None:
+    """An older superblock, or a different one of the same generation, is stored only on request."""
     remembered = Remembered(tmp_path)
     [first, second] = generations(2)
     assert remembered.read() is None
@@ -42,7 +42,7 @@ def test_host_keeps_the_newest_superblock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
 def test_damaged_host_copy_of_the_superblock_is_replaced(tmp_path: Path, damaged: bytes) -> None:
-    """A damaged copy of the superblock is never read beyond a superblock's maximum size."""
+    """A read of a damaged host copy stops at the maximum size of a superblock."""
     remembered = Remembered(tmp_path)
     remembered.path.write_bytes(damaged)
 
@@ -70,7 +70,7 @@ def test_superblock_is_not_stored_without_a_state_directory(tmp_path: Path) -> N
 
 
 def test_symbolic_link_instead_of_a_host_copy_is_not_followed(tmp_path: Path) -> None:
-    """A symbolic link in place of the host's copy is followed neither to read nor to write."""
+    """A host does not read or write its copy through a symbolic link."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
     remembered = Remembered(tmp_path)
@@ -82,7 +82,7 @@ def test_symbolic_link_instead_of_a_host_copy_is_not_followed(tmp_path: Path) ->
 
 
 def test_replaced_superblock_is_kept_on_this_host_under_another_name(tmp_path: Path) -> None:
-    """A superblock that was replaced is kept under a separate name."""
+    """After a replacement, the former superblock is stored under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 
     assert path.read_bytes() == b"whatever it was"

@@ -16,8 +16,8 @@ async def _require(power: Power) -> None:
     await require_own_keys(power.store, keys.keyring, keys.superblock.uuid)
 
 
-async def test_keys_of_another_filesystem_open_no_object(power: Power) -> None:
-    """The error names a remedy, and an object that the keys do not open."""
+async def test_keys_of_another_filesystem_open_no_object_of_this_one(power: Power) -> None:
+    """The error names an object that the keys do not open, and a remedy."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
 
@@ -35,7 +35,9 @@ async def test_superblock_with_another_uuid_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("left", ["image/", "changelog/", "pack/"])
-async def test_intact_objects_of_one_kind_prove_the_superblock(power: Power, left: str) -> None:
+async def test_intact_objects_of_one_kind_suffice_to_verify_the_superblock(
+    power: Power, left: str
+) -> None:
     """Intact objects of one kind are sufficient, even if all other objects are damaged."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
@@ -48,7 +50,9 @@ async def test_intact_objects_of_one_kind_prove_the_superblock(power: Power, lef
     await _require(power)
 
 
-async def test_image_pieces_prove_the_superblock_if_every_manifest_is_damaged(power: Power) -> None:
+async def test_image_pieces_verify_the_superblock_if_every_manifest_is_damaged(
+    power: Power,
+) -> None:
     """The bucket of a new filesystem contains only the image that mkfs made."""
     for key in power.store.objects:
         if key.endswith("/manifest"):
@@ -64,7 +68,7 @@ async def test_superblock_of_an_interrupted_mkfs_is_accepted(power: Power) -> No
     await _require(power)
 
 
-async def test_objects_of_a_newer_program_are_not_mistaken_for_another_filesystem(
+async def test_objects_of_a_newer_program_are_not_mistaken_for_foreign_objects(
     power: Power,
 ) -> None:
     for key, data in power.store.objects.items():

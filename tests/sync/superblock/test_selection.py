@@ -81,10 +81,10 @@ async def _mount_once(power: Power, host: str) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_mount_works_with_one_damaged_superblock_object(
+async def test_mount_succeeds_with_one_damaged_superblock_object(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """A host without a local copy mounts with the intact object and leaves the damaged one."""
+    """A host without a local copy uses the intact object and does not change the damaged object."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -102,7 +102,7 @@ async def test_mount_works_with_one_damaged_superblock_object(
 
 
 async def test_mount_for_writing_restores_missing_superblock_objects(power: Power) -> None:
-    """Only a host that mounted before can restore lost superblock objects."""
+    """Only a host that has mounted the filesystem before can restore lost superblock objects."""
     await _mount_once(power, "a")
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
 
@@ -150,7 +150,7 @@ async def test_error_about_a_lost_superblock_names_each_fault(power: Power, dama
 
 
 async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
-    """The error names --accept-superblock, and the bucket does not change."""
+    """The error names the option --accept-superblock, and the bucket does not change."""
     old = dict(power.store.objects)
     await power.retain(100)
     await _mount_once(power, "a")
@@ -167,7 +167,7 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
     assert (await power.keys("b")).superblock.generation == 1
 
 
-async def test_older_one_of_two_superblock_objects_is_not_used(power: Power) -> None:
+async def test_older_of_two_superblock_objects_is_not_used(power: Power) -> None:
     """Every host uses the authentic superblock with the highest generation."""
     old = power.store.objects[KEY]
     await power.retain(100)
@@ -184,7 +184,7 @@ async def test_older_one_of_two_superblock_objects_is_not_used(power: Power) -> 
 async def test_replaced_passphrase_is_refused(power: Power) -> None:
     """A host that used the new superblock refuses old objects that the old passphrase opens."""
     if not power.encrypted:
-        pytest.skip("it has no passphrase")
+        pytest.skip("an unencrypted filesystem has no passphrase")
     old = dict(power.store.objects)
     await change(power.store, power.remembered("-"), power.secret, _with(b"new"))
     power.store.objects[KEY] = old[KEY]
@@ -207,7 +207,7 @@ async def test_replaced_passphrase_is_refused(power: Power) -> None:
 async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power) -> None:
     """Only a holder of the keys can change the generation of an encrypted superblock."""
     if not power.encrypted:
-        pytest.skip("its fields are protected by nothing")
+        pytest.skip("the fields of an unencrypted superblock are not protected")
     present = superblock_codec.decode(KEY, power.store.objects[KEY])
     fields = superblock_codec.fields_of(present) | {"generation": 9, "retention_s": 0}
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 3, fields)
@@ -231,7 +231,9 @@ async def test_host_that_knows_no_newer_superblock_accepts_an_older_one(
     assert (await encrypted.keys("new")).faults == ("", "")
 
 
-async def test_new_host_without_a_passphrase_accepts_a_plain_superblock(encrypted: Power) -> None:
+async def test_new_host_without_a_passphrase_accepts_an_unencrypted_superblock(
+    encrypted: Power,
+) -> None:
     """As SECURITY.md states, a new host cannot know that the filesystem was encrypted."""
     plain = _exchange(encrypted, KEY, COPY_KEY)
 
@@ -243,8 +245,8 @@ async def test_new_host_without_a_passphrase_accepts_a_plain_superblock(encrypte
         await require_proof(encrypted.store, keys)
 
 
-async def test_forged_plain_superblock_with_a_higher_generation_is_used(plain: Power) -> None:
-    """A forged label is accepted, but a host that knows the keys refuses forged keys."""
+async def test_forged_unencrypted_superblock_with_a_higher_generation_is_used(plain: Power) -> None:
+    """A host accepts a forged label or retention, but refuses keys other than those it knows."""
     await _mount_once(plain, "a")
     present = (await plain.keys("a")).superblock
     higher = replace(present, generation=9, retention_s=0, label="forged")
@@ -265,7 +267,9 @@ async def test_forged_plain_superblock_with_a_higher_generation_is_used(plain: P
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_plain_superblock_with_wrong_keys_is_ignored(plain: Power, key: ObjectKey) -> None:
+async def test_unencrypted_superblock_with_wrong_keys_is_ignored(
+    plain: Power, key: ObjectKey
+) -> None:
     """A new host uses the superblock whose keys open the images, regardless of its generation."""
     good = await plain.keys()
     forged = replace(good.superblock, generation=9, hash_key="11" * 32)
@@ -277,7 +281,9 @@ async def test_plain_superblock_with_wrong_keys_is_ignored(plain: Power, key: Ob
     assert [bool(fault) for fault in keys.faults] == [key == KEY, key == COPY_KEY]
 
 
-async def test_tombstone_of_a_removal_is_final(power: Power) -> None:
+async def test_superblock_copy_is_not_used_after_a_tombstone_replaced_the_superblock(
+    power: Power,
+) -> None:
     """After a tombstone replaced the superblock, no host uses the copy of the superblock."""
     await _mount_once(power, "a")
     power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
@@ -360,7 +366,7 @@ async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> N
 
 
 def _plain_of(data: bytes) -> bytes:
-    """Return a plain superblock with the same UUID, which any writer of the bucket can make."""
+    """Make an unencrypted superblock with the same UUID, as any writer of the bucket can."""
     found = superblock_codec.decode(KEY, data)
     made, _keyring, _key = superblock_codec.create(
         found.uuid, found.label, found.block_bytes, found.page_size, False, None
@@ -388,7 +394,7 @@ def _exchange(power: Power, *keys: ObjectKey) -> bytes:
 
 
 @pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
-async def test_plain_superblock_beside_an_encrypted_one_is_not_used(
+async def test_unencrypted_superblock_next_to_an_encrypted_one_is_not_used(
     encrypted: Power, keys: list[ObjectKey]
 ) -> None:
     _exchange(encrypted, *keys)
@@ -400,10 +406,10 @@ async def test_plain_superblock_beside_an_encrypted_one_is_not_used(
         assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
 
 
-async def test_newer_superblock_copy_beside_a_forged_superblock_is_refused(
+async def test_newer_superblock_copy_next_to_a_forged_superblock_is_refused(
     encrypted: Power,
 ) -> None:
-    """Without the refusal, a repair would replace a copy that a newer program wrote."""
+    """If the copy were ignored, a repair would replace a copy that a newer program wrote."""
     await _mount_once(encrypted, "a")
     present = superblock_codec.decode(KEY, encrypted.store.objects[KEY])
     forged = replace(present, label="forged")
@@ -414,7 +420,7 @@ async def test_newer_superblock_copy_beside_a_forged_superblock_is_refused(
             await encrypted.keys("a", repairing=repairing)
 
 
-async def test_plain_superblock_is_refused_if_a_passphrase_is_given(encrypted: Power) -> None:
+async def test_unencrypted_superblock_is_refused_if_a_passphrase_is_given(encrypted: Power) -> None:
     _exchange(encrypted, KEY, COPY_KEY)
     before = dict(encrypted.store.objects)
 
@@ -430,7 +436,7 @@ async def test_plain_superblock_is_refused_if_a_passphrase_is_given(encrypted: P
 
 @pytest.mark.parametrize("forgets", ["nothing", "its copy"])
 @pytest.mark.parametrize("options", [OpenOptions(), OpenOptions(read_only=True, follow=True)])
-async def test_host_that_mounted_an_encrypted_filesystem_refuses_a_plain_superblock(
+async def test_host_that_mounted_an_encrypted_filesystem_refuses_an_unencrypted_superblock(
     encrypted: Power, options: OpenOptions, forgets: str
 ) -> None:
     """This host's copy of the superblock, or its database, proves the encryption."""
@@ -449,7 +455,7 @@ async def test_host_that_mounted_an_encrypted_filesystem_refuses_a_plain_superbl
     assert encrypted.store.objects == before
 
 
-async def test_local_state_without_a_record_of_keys_refuses_a_plain_superblock(
+async def test_local_state_without_a_record_of_keys_refuses_an_unencrypted_superblock(
     encrypted: Power,
 ) -> None:
     """If the local state has no record of keys, the keys in the bucket must open an image."""
@@ -473,7 +479,7 @@ async def test_local_state_without_a_record_of_keys_refuses_a_plain_superblock(
             pass
 
 
-async def test_local_state_of_an_older_program_gets_a_record_of_its_keys(power: Power) -> None:
+async def test_mount_records_the_keys_of_local_state_made_by_an_older_program(power: Power) -> None:
     """The next mount records the keys of local state that an older program left."""
     await _mount_once(power, "a")
     _forget_keys(power, "a")
@@ -484,14 +490,16 @@ async def test_local_state_of_an_older_program_gets_a_record_of_its_keys(power: 
     assert _key_check(power, "a") == (await power.keys()).keyring.check_value
 
 
-async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: Power) -> None:
+async def test_accepting_an_unencrypted_superblock_uploads_no_encrypted_state(
+    encrypted: Power,
+) -> None:
     """With --accept-superblock, encrypted local state is quarantined and not uploaded."""
     [manifest] = [key for key in encrypted.store.objects if key.endswith("/manifest")]
     opened = image_codec.decode(
         manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
     )
     plain = superblock_codec.decode(KEY, _exchange(encrypted, KEY, COPY_KEY))
-    # The keys of the plain superblock open no object in the bucket.
+    # The keys of the unencrypted superblock open no object in the bucket.
     with pytest.raises(LostSuperblockError):
         await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     encrypted.store.objects[manifest] = image_codec.encode(
@@ -500,7 +508,7 @@ async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: P
     await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     before = dict(encrypted.store.objects)
 
-    with pytest.raises(FormatError):  # The keys do not open the pieces of the image.
+    with pytest.raises(FormatError):  # These keys open no image piece.
         async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
             pass
 
@@ -522,7 +530,7 @@ def _key_check(power: Power, host: str) -> str | None:
 
 
 def _forget_keys(power: Power, host: str) -> None:
-    """Remove all records of the superblock from a state directory, as an older program left it."""
+    """Remove all superblock records from a state directory, as if an older program had made it."""
     db = _database(power, host)
     db.begin_local()
     local_state.delete(db, "key_check")
@@ -532,7 +540,7 @@ def _forget_keys(power: Power, host: str) -> None:
 
 
 async def test_longest_retention_is_used_until_the_superblock_copies_agree(power: Power) -> None:
-    """After an interrupted change, nothing is deleted that either superblock object retains."""
+    """After an interrupted change, the longer retention of the two superblock objects applies."""
     old = power.store.objects[COPY_KEY]
     await change(power.store, power.remembered("-"), power.secret, _retaining(0))
     assert (await power.keys()).retention_s == 0
@@ -543,16 +551,16 @@ async def test_longest_retention_is_used_until_the_superblock_copies_agree(power
     assert (keys.superblock.retention_s, keys.retention_s) == (0, 7 * 86_400)
 
 
-async def test_facts_of_the_superblock_are_readable_without_keys(power: Power) -> None:
+async def test_fields_of_the_superblock_are_readable_without_keys(power: Power) -> None:
     """Status shows the fields of the newest readable superblock without a passphrase."""
     power.store.objects[KEY] = b""
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 
 
 async def test_wrong_passphrase_is_not_reported_as_damage(power: Power, tmp_path: Path) -> None:
-    """After a wrong passphrase, the user is not asked again for other copies."""
+    """After a wrong passphrase, the user is not asked again for each superblock copy."""
     if not power.encrypted:
-        pytest.skip("it has no passphrase")
+        pytest.skip("an unencrypted filesystem has no passphrase")
     asked = []
 
     def ask() -> bytes:

@@ -23,7 +23,7 @@ def _never() -> bytes:
     raise AssertionError("no secret should be requested")
 
 
-async def test_each_secret_opens_the_superblock() -> None:
+async def test_passphrase_and_recovery_key_and_known_keys_open_the_superblock() -> None:
     """Each secret is requested once; a recovery key may be typed in upper or lower case."""
     made, keyring, key = _make(b"secret")
     asked = []
@@ -40,7 +40,7 @@ async def test_each_secret_opens_the_superblock() -> None:
     assert asked == [1]
 
 
-async def test_plain_filesystem_opens_without_a_secret() -> None:
+async def test_unencrypted_filesystem_opens_without_a_secret() -> None:
     made, keyring, _key = _make(None)
 
     for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):

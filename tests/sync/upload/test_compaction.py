@@ -139,7 +139,7 @@ async def test_failed_compaction_leaves_no_stray_block_file(
 
 
 def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[list[BlockRow]]]:
-    """Return a replacement of ``slices`` whose caller is cancelled after a slice of one block."""
+    """Return a replacement for ``slices`` whose caller is cancelled after a slice of one block."""
 
     def cancel(items: list[BlockRow]) -> Iterator[list[BlockRow]]:
         scope.cancel()
@@ -149,8 +149,8 @@ def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[l
     return cancel
 
 
-async def test_removed_file_whose_block_is_being_moved_leaves_no_row(power: Power) -> None:
-    """The row of a moved block is deleted if files no longer use the block."""
+async def test_file_removed_while_its_block_is_moved_leaves_no_row(power: Power) -> None:
+    """The row of a moved block is deleted if no file uses the block."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -165,7 +165,7 @@ async def test_removed_file_whose_block_is_being_moved_leaves_no_row(power: Powe
 
 
 async def test_block_removed_during_compaction_is_not_reused_by_deduplication(power: Power) -> None:
-    """An earlier txg reported the block as deleted, so equal content gets a new block."""
+    """An earlier txg reported the block as deleted, so equal content is stored as a new block."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -183,7 +183,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
         assert await read_file(session, again) == content
 
 
-async def test_pack_emptied_by_an_image_has_the_same_txg_of_death_on_all_hosts(
+async def test_all_hosts_record_the_same_txg_of_death_for_a_pack_emptied_by_an_image(
     power: Power,
 ) -> None:
     """Points in time before the image still need the emptied pack."""
@@ -307,7 +307,7 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.compactor.run_once)
             with trio.fail_after(30):
-                while not session.throttles.download.waiting_bytes:  # noqa: ASYNC110 - no event
+                while not session.throttles.download.waiting_bytes:  # noqa: ASYNC110 - a throttle has no event
                     await trio.sleep(0.005)
             nursery.cancel_scope.cancel()
 
@@ -315,7 +315,7 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
 async def test_packs_that_would_not_shrink_do_not_delay_compaction_of_others(
     power: Power,
 ) -> None:
-    """A pack that would not shrink does not count towards the packs of one run."""
+    """A pack that would not shrink does not count towards the limit of packs per run."""
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]
         await session.flush()

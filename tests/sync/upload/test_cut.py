@@ -1,4 +1,4 @@
-"""The cut of a txg: upload results of the blocks that it contains.
+"""The cut of a txg, which records where its blocks were uploaded.
 
 ``test_uploader.py`` and ``test_writer.py`` test complete cuts.
 """
@@ -15,8 +15,8 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
     return Placed(BlockId(block), content_hash, PACK.pack, 16, 60)
 
 
-def test_cut_records_placements_of_its_own_blocks_only() -> None:
-    """The cut lists each of its blocks once, with the pack of the block."""
+def test_txg_records_only_placements_of_its_own_blocks() -> None:
+    """Each block of the txg is listed once, with the pack that contains the block."""
     cut = Cut({BlockId(1), BlockId(2)})
     cut.resolve(placed(3), PACK)
     assert (cut.places, cut.packs) == ({}, {})
@@ -27,7 +27,7 @@ def test_cut_records_placements_of_its_own_blocks_only() -> None:
     assert cut.pending == {2}
 
 
-def test_equal_blocks_of_a_cut_share_a_location() -> None:
+def test_equal_blocks_of_a_txg_share_a_location() -> None:
     """Only the first of several equal blocks is stored in a pack."""
     cut = Cut({BlockId(1), BlockId(2)})
     assert cut.equal(BlockId(2), b"z" * 32) is None
@@ -37,7 +37,7 @@ def test_equal_blocks_of_a_cut_share_a_location() -> None:
     assert cut.equal(BlockId(3), b"z" * 32) is None
 
 
-def test_cut_does_not_wait_for_lost_blocks() -> None:
+def test_txg_does_not_wait_for_lost_blocks() -> None:
     cut = Cut({BlockId(1), BlockId(2)})
     cut.give_up([BlockId(2), BlockId(9)])
     assert cut.lost == {2}

@@ -1,4 +1,4 @@
-"""Damage in the bucket: proven damage is marked, and healed from any intact copy."""
+"""Damage in the bucket: proven damage is marked, and is repaired from any intact copy."""
 
 import os
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def _evict(session: Session) -> None:
 async def _damaged_file(
     power: Power, session: Session, damage: Damage, content: bytes = CONTENT
 ) -> tuple[Ino, Ino]:
-    """Write two files that share a block, damage its pack, and read one file."""
+    """Write two files that share a block, damage the block's pack, and read one file."""
     first, second = write_file(session, content), write_file(session, content)
     await session.flush()
     await session.durability.sync_all()
@@ -81,7 +81,7 @@ async def _damaged_file(
 
 
 @EVERY_DAMAGE
-async def test_equal_content_heals_every_file_that_shares_the_block(
+async def test_writing_equal_content_heals_every_file_that_shares_the_block(
     power: Power, damage: Damage
 ) -> None:
     """A user restores one file from a backup, which heals all files with this block."""
@@ -123,7 +123,7 @@ async def test_file_overwritten_with_the_same_content_heals_other_files(
         assert session.db.one("SELECT block, refs FROM blocks") == (before.block, 2)
 
 
-async def test_follower_sees_healed_content(power: Power) -> None:
+async def test_follower_reads_healed_content(power: Power) -> None:
     """A follower reads the healed content after the next txg."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
@@ -222,7 +222,7 @@ async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
 
 
 async def test_one_wrong_reply_of_the_store_is_not_treated_as_damage(power: Power) -> None:
-    """After a wrong reply a block is requested again, and the reader gets no error."""
+    """After a wrong reply, the block is requested again, and the read succeeds."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -240,10 +240,10 @@ async def test_one_wrong_reply_of_the_store_is_not_treated_as_damage(power: Powe
 
 
 @EVERY_DAMAGE
-async def test_damage_found_by_reading_marks_the_complete_pack(
+async def test_damage_found_by_a_read_marks_the_entire_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A read stops at the first error, so later records of the pack may be damaged as well."""
+    """A read stops at the first error, so later blocks of the pack may also be damaged."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
@@ -258,7 +258,7 @@ def _located(session: Session, ino: Ino) -> Located:
 
 
 async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
-    """Write two files into one pack, with only the first file cached; return all three."""
+    """Write a cached and an evicted file into one pack; return both files and the pack's key."""
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
     await session.flush()
     await session.durability.sync_all()
@@ -269,7 +269,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
 
 
 async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> None:
-    """When a reader detects a missing pack, its cached blocks are uploaded again."""
+    """When a read detects a missing pack, the pack's cached blocks are uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -327,7 +327,7 @@ async def test_kill_during_an_overwrite_keeps_the_last_copy_of_a_block(power: Po
 
 
 async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(power: Power) -> None:
-    """A mark of damage starts the upload without a user's request."""
+    """A damage mark starts the upload without a user's request."""
     async with power.session("a") as session:
         cached_one, evicted, key = await _two_blocks(session)
         before = _located(session, cached_one).pack
@@ -336,7 +336,7 @@ async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(po
             await read_file(session, evicted)
 
         with trio.fail_after(20):
-            while _located(session, cached_one).pack == before:  # noqa: ASYNC110 - no event says so
+            while _located(session, cached_one).pack == before:  # noqa: ASYNC110 - an upload has no event
                 await trio.lowlevel.checkpoint()
 
 
@@ -413,7 +413,7 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block(power: Power) -
 async def test_earlier_point_in_time_reads_healed_content_at_its_new_location(
     power: Power, tmp_path: Path
 ) -> None:
-    """An earlier txg refers to the damaged location; its content is found at the new one."""
+    """An earlier txg refers to the damaged location, but reads the content at the new location."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         link = session.link
@@ -438,8 +438,8 @@ async def test_earlier_point_in_time_reads_healed_content_at_its_new_location(
     await close_filesystem(opened, release=False)
 
 
-async def test_rollback_uses_the_healed_location(power: Power) -> None:
-    """The restored state finds content at the location to which it was uploaded again."""
+async def test_rollback_uses_the_new_location_of_healed_content(power: Power) -> None:
+    """The restored state reads healed content from the location of its second upload."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
         before = session.link
@@ -468,8 +468,8 @@ async def test_rollback_uses_the_healed_location(power: Power) -> None:
         assert await read_file(session, lost) == b"lost"
 
 
-async def test_marks_of_damage_are_deleted_with_their_packs(power: Power) -> None:
-    """When garbage collection has deleted the damaged packs, no mark of damage is left."""
+async def test_damage_marks_are_deleted_with_their_packs(power: Power) -> None:
+    """After garbage collection has deleted the damaged packs, no mark of damage remains."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)

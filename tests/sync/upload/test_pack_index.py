@@ -1,4 +1,4 @@
-"""Reading the index of a pack, and recognising the filesystem's packs by it."""
+"""Reading the index of a pack, which shows whether this filesystem owns the pack."""
 
 import pytest
 
@@ -20,7 +20,7 @@ ENCRYPTED = Keyring.from_master(bytes(32))
 
 @pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
 async def test_reading_a_pack_index_takes_at_most_two_requests(blocks: int, requests: int) -> None:
-    """The first request reads the end of the pack, a second one the rest of a long index."""
+    """One request reads the end of the pack; a second request reads the rest of a long index."""
     key = pack_codec.new_key(Epoch(1), bytes(16))
     writer = pack_codec.PackWriter(key, PLAIN, "none")
     for number in range(blocks):

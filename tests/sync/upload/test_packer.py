@@ -28,7 +28,7 @@ def sealed(files: BlockFiles, number: int, content: bytes) -> Sealed:
 
 
 def test_block_of_zeros_is_recognised(files: BlockFiles) -> None:
-    """A block with any other byte is not a zero block."""
+    """A block with any byte other than zero is not a block of zeros."""
     packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, bytes(100)), sealed(files, 2, bytes(99) + b"\1")]
 

@@ -1,4 +1,4 @@
-"""Sealing dirty blocks: delay, batches, slices."""
+"""Sealing dirty blocks after a delay, in batches and slices."""
 
 import itertools
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.thorough
 CONTENT = b"hello" * 1000
 
 
-async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
-    """Small files written in succession share a pack, but no block waits long."""
+async def test_few_dirty_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
+    """Small files written in succession share a pack, and no block waits for long."""
 
     def sealed(session: Session) -> int:
         return len(session.uploader.sealer.next_batch(SEAL_AGE_S))
@@ -41,7 +41,7 @@ async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClo
 
 
 async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
-    """A batch of small files is sealed in slices; blocks written meanwhile remain writable."""
+    """A batch of small files is sealed in slices; blocks written in between stay writable."""
     async with power.session("a", tasks=False) as session:
         for number in range(3 * LOOP_SLICE_ROWS):
             write_file(session, b"%d" % number)

@@ -7,18 +7,18 @@ from s3fs_meta.sync.upload.throughput import Speed, Throughput
 
 
 def _measured(*uploads: tuple[float, float, int]) -> Throughput:
-    """Return the throughput after uploads, each given by begin, end and bytes."""
+    """Return the throughput after uploads, each given as a tuple of start, end and bytes."""
     made = Throughput()
     for begun_s, ended_s, sent_bytes in uploads:
         made.add(begun_s, ended_s, sent_bytes=sent_bytes, content_bytes=2 * sent_bytes)
     return made
 
 
-def test_pauses_between_uploads_do_not_lower_the_speed() -> None:
+def test_pauses_between_uploads_do_not_lower_the_measured_speed() -> None:
     assert _measured((0, 2, 100), (8, 10, 300)).speed(10) == Speed(100, 200)
 
 
-def test_time_of_concurrent_uploads_counts_once() -> None:
+def test_overlapping_time_of_concurrent_uploads_counts_once() -> None:
     made = _measured((0, 4, 100), (1, 3, 100), (2, 5, 100))
 
     assert made.speed(5) == Speed(60, 120)
@@ -30,14 +30,14 @@ def test_speed_is_unknown_before_the_first_and_long_after_the_last_upload() -> N
     assert _measured((0, 1, 100)).speed(2 + UPLOADS_MEASURED_S) is None
 
 
-def test_upload_limit_bounds_the_speed() -> None:
-    """If uploads are faster than the limit, the remaining time is estimated with the limit."""
+def test_upload_limit_bounds_the_estimated_speed() -> None:
+    """If uploads were faster than the limit, the limit is used to estimate the remaining time."""
     assert Speed(100, 200).within(None) == Speed(100, 200)
     assert Speed(100, 200).within(100) == Speed(100, 200)
     assert Speed(100, 200).within(10) == Speed(10, 20)
 
 
-def test_slow_upload_long_ago_does_not_lower_the_speed() -> None:
+def test_old_slow_upload_does_not_lower_the_measured_speed() -> None:
     uploads = [(float(at), at + 0.5, 100) for at in range(100, 100 + UPLOADS_MEASURED)]
 
     made = _measured((0, 100, 1), *uploads)
@@ -46,11 +46,11 @@ def test_slow_upload_long_ago_does_not_lower_the_speed() -> None:
     assert made.sent_bytes == 1 + 100 * UPLOADS_MEASURED
 
 
-def test_upload_without_duration_has_no_speed() -> None:
+def test_speed_is_unknown_after_an_upload_that_took_no_time() -> None:
     """A store in memory replies at once, so an upload takes no time."""
     assert _measured((1, 1, 100)).speed(1) is None
 
 
 @pytest.mark.parametrize("now_s", [5.0, 20.0])
-def test_speed_changes_only_when_an_upload_ends(now_s: float) -> None:
+def test_measured_speed_changes_only_when_an_upload_ends(now_s: float) -> None:
     assert _measured((0, 5, 100)).speed(now_s) == Speed(20, 40)

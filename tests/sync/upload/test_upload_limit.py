@@ -17,7 +17,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.sync.conftest import REGULAR, Power, read_file, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
-SLOW = rate_limit("upload_limit", "1K")  # a pack of these tests would wait for 15 minutes
+SLOW = rate_limit("upload_limit", "1K")  # This limit delays a pack of a test by 15 minutes.
 STRICT = rate_limit("upload_limit", "1K strict")
 
 
@@ -33,7 +33,7 @@ def _make_empty_file(session: Session) -> None:
 
 
 async def _waiting(session: Session) -> None:
-    """Write a file, and return when its pack waits for the limit."""
+    """Write a file, and return as soon as its pack waits for the limit."""
     write_file(session, os.urandom(MIB - KIB))
     await _until(lambda: session.throttles.upload.waiting_bytes > 0)
 
@@ -78,8 +78,8 @@ async def test_remote_fsync_ignores_the_upload_limit(power: Power) -> None:
         assert session.uploader.pending == 0
 
 
-async def test_writer_at_a_full_cache_ignores_the_upload_limit(power: Power) -> None:
-    """A writer that waits for room in the cache gets it at the speed of the network."""
+async def test_uploads_that_free_a_full_cache_ignore_the_upload_limit(power: Power) -> None:
+    """If a writer waits for space in the cache, blocks are uploaded at full network speed."""
     options = SessionOptions(
         upload_limit=SLOW, cache_bytes=2 * MIB, sync_interval_s=3600, commit_interval_s=3600
     )

@@ -36,7 +36,7 @@ WATCHFUL = OpenOptions(lease_check_s=0)
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:
-    """Blocks of one batch, and blocks equal to stored ones, are stored as one block."""
+    """Equal blocks of one batch are stored once, and blocks that are already stored are reused."""
     async with power.session("a") as session:
         first, second = write_file(session, CONTENT), write_file(session, CONTENT)
         await session.flush()
@@ -65,10 +65,10 @@ async def test_zero_block_becomes_a_hole(power: Power) -> None:
         assert await read_file(session, ino) == bytes(5000)
 
 
-async def test_writers_at_a_full_cache_do_not_wait_for_the_commit_interval(
+async def test_writers_waiting_for_cache_space_do_not_wait_for_the_commit_interval(
     power: Power,
 ) -> None:
-    """An upload and a sync free room at once, without the next background sync."""
+    """An upload and a sync free cache space at once, without waiting for a background sync."""
     options = SessionOptions(
         cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
     )
@@ -94,7 +94,7 @@ async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Pow
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_block_whose_upload_was_killed_is_dirty_again(power: Power) -> None:
+async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power: Power) -> None:
     """A block that the store has not confirmed is dirty again after a kill."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -146,7 +146,7 @@ async def test_lost_block_of_a_removed_file_does_not_stop_the_next_image(power: 
 
 
 async def test_lost_block_does_not_stop_uploads_of_other_blocks(power: Power) -> None:
-    """Every flush reports the lost block with a remedy, and all hosts fail to read it."""
+    """Every flush reports the lost block with a remedy, and no host can read the block."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -210,7 +210,7 @@ async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> Non
     assert rounds <= UPLOADS_MAX
 
 
-async def test_flush_ends_although_many_batches_fail(power: Power) -> None:
+async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:
     """A flush reports the first failure, even if more batches fail than can run in parallel."""
     async with power.session("a", tasks=False, bounds=UploadBounds(batch_blocks=1)) as session:
         for _ in range(UPLOADS_MAX * 3):
@@ -228,7 +228,7 @@ async def test_flush_ends_although_many_batches_fail(power: Power) -> None:
 async def test_each_upload_keeps_only_one_pack_in_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush of several packs frees each pack before it builds the next one of the batch."""
+    """A flush of several packs frees the memory of each pack before it builds the next one."""
     alive = weakref.WeakSet[mmap.mmap]()
     counts: list[int] = []
 
@@ -245,12 +245,12 @@ async def test_each_upload_keeps_only_one_pack_in_memory(
         await session.flush()
         await session.close()
 
-    assert len(counts) >= UPLOADS_MAX * 8, "each block has a pack of its own"
+    assert len(counts) >= UPLOADS_MAX * 8, "each block must have its own pack"
     assert max(counts) <= UPLOADS_MAX
     assert not alive
 
 
-async def test_group_lost_while_locations_are_recorded_loses_no_block(
+async def test_rolling_back_the_locations_of_uploaded_blocks_loses_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the group is rolled back, every block is still in the cache or in the bucket."""
@@ -287,7 +287,7 @@ async def test_group_lost_while_locations_are_recorded_loses_no_block(
 
 
 async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
-    """The background upload detects a takeover before the next image."""
+    """The background upload detects a takeover before the next image is made."""
     by_force = power.session("b", options=OpenOptions(force_takeover=True))
     first = power.session("a", options=WATCHFUL, bounds=IMPATIENT, tasks=False)
     async with first as old, by_force, trio.open_nursery() as nursery:
@@ -324,7 +324,7 @@ async def test_session_taken_over_before_its_mount_is_ready_is_fenced(power: Pow
             assert old.status.state is MountState.FENCED
 
 
-async def test_takeover_during_the_close_of_a_session_is_handled(power: Power) -> None:
+async def test_takeover_while_a_session_closes_causes_no_crash(power: Power) -> None:
     """Uploads may still run while the session is being closed."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
@@ -348,7 +348,7 @@ def _packs(power: Power) -> list[str]:
 async def test_equal_blocks_removed_during_shipping_share_one_pack(
     power: Power, batch_blocks: int, kept: int
 ) -> None:
-    """The open cut needs a location for each block, but equal blocks can share one."""
+    """A shipped txg needs a location for each block, but equal blocks can share a location."""
     faulty = FaultyStore(power.store)
     bounds = UploadBounds(batch_blocks=batch_blocks)
     async with power.session("a", store=faulty, bounds=bounds, tasks=False) as session:

@@ -86,7 +86,7 @@ async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -
     opened = await open_filesystem(
         store,
         StateDir(path),
-        lambda: b"",  # type: ignore[arg-type] # a program of version 1 takes this
+        lambda: b"",  # type: ignore[arg-type] # The version 1 program expects this type.
         SystemClock(),
         options,
     )

@@ -57,7 +57,7 @@ def test_command_with_a_mistyped_url_creates_no_file_or_directory(
 def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> None:
     done = quick.run("fsck", "-n", str(empty.bucket))
 
-    assert f"is local://{empty.bucket}" in done.stderr
+    assert f"write local://{empty.bucket}" in done.stderr
 
 
 @pytest.mark.parametrize(

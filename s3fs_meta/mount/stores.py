@@ -21,6 +21,7 @@ from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, ignore_charge
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import request_log
+from s3fs_meta.sync.state_dir import require_own
 
 _CLOSE_S_MAX = 10.0
 S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # in the order of the fields of S3Options
@@ -61,9 +62,12 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.
         UsageError: the URL is invalid.
+        SettingsError: the state directory belongs to another user.
 
     Always yields to other tasks. Takes no locks.
     """
+    if counts is not None:
+        await trio.to_thread.run_sync(require_own, counts)
     store = urls.open_store(
         url,
         options,

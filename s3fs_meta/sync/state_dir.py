@@ -353,6 +353,22 @@ def remove_stale_snapshot(path: Path) -> None:
             left.unlock()
 
 
+def require_own(path: Path) -> None:
+    """Raise SettingsError if another user owns a state directory, which may not exist. Blocking.
+
+    A file that root creates in the directory of another user would make that user's mounts fail.
+
+    Raises:
+        SettingsError: the directory belongs to another user; the message says what to do.
+        OSError: the directory cannot be examined.
+    """
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    _require_owner(f"the state directory {str(path)!r}", found)
+
+
 def require_private(path: Path) -> None:
     """Raise SettingsError if another user owns, can write to, or has an entry in the directory.
 

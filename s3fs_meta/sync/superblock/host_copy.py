@@ -16,6 +16,7 @@ from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.hashed_dir import sync_path, write_durably
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.sync.state_dir import require_own
 
 _NAME: Final = "superblock"
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -29,7 +30,12 @@ class Remembered:
         self.path = state / _NAME
 
     def read(self) -> bytes | None:
-        """Return the bytes of the copy, which may be damaged, or None if no copy exists."""
+        """Return the bytes of the copy, which may be damaged, or None if no copy exists.
+
+        Raises:
+            SettingsError: the state directory belongs to another user.
+        """
+        require_own(self._state)
         try:
             with open(os.open(self.path, _READ), "rb") as file:
                 return file.read(TEXT_OBJECT_BYTES_MAX + 1)

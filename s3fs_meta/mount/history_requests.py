@@ -22,7 +22,7 @@ from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, mount_table
 from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.unanswered import named
+from s3fs_meta.mount.unanswered import named, of_closed_path
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.history.path_versions import PathVersions, Version
 
@@ -42,9 +42,13 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
 
     Raises:
         NotMountedError: the path is not on a filesystem of s3fs-meta.
+        OtherUserError: the path is in a mount of another user, who alone may access it.
     """
     above, name = os.path.split(os.path.abspath(path))
     absolute = os.path.join(os.path.realpath(above), name)
+    closed = of_closed_path(absolute)
+    if closed is not None:
+        raise closed
     existing = absolute
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)

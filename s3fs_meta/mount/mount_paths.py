@@ -8,6 +8,7 @@ Symbolic links in a path are followed, except at its end, as by rm(1); commands 
 (``nodes``) also follow a link at the end.
 """
 
+import errno
 import os
 import stat
 import time
@@ -23,8 +24,8 @@ from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.limits import KERNEL_FORGET_S_MAX
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.unanswered import named
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount.unanswered import named, of_closed_path
+from s3fs_meta.mount_errors import NotMountedError, OtherUserError
 
 _POLL_S: Final = 0.05
 REMOVE: Final = "remove"
@@ -73,7 +74,7 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
         absolute = os.path.realpath(path, strict=True)
         found = os.stat(absolute)
     except OSError as exc:
-        raise UsageError(f"{path}: {exc.strerror}") from exc
+        raise _unusable(path, exc) from exc
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(found.st_mode) else 0)
     if not os.access(absolute, wanted):
         raise UsageError(f"{path}: no permission to read it")
@@ -98,7 +99,7 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
     try:
         above, found = os.stat(parent), os.lstat(absolute)
     except OSError as exc:
-        raise UsageError(f"{path}: {exc.strerror}") from exc
+        raise _unusable(path, exc) from exc
     mounts = mount_table.read()
     inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
     if inside or above.st_dev != found.st_dev:
@@ -187,6 +188,7 @@ def _split(path: Path) -> tuple[str, str]:
 
     Raises:
         UsageError: the path does not end in a name, or its directory does not exist.
+        OtherUserError: the path is in a mount of another user.
     """
     above, name = os.path.split(os.fspath(path))
     if name in {"", ".", ".."}:
@@ -194,7 +196,13 @@ def _split(path: Path) -> tuple[str, str]:
     try:
         return os.path.realpath(above or ".", strict=True), name
     except OSError as exc:
-        raise UsageError(f"{path}: {exc.strerror}") from exc
+        raise _unusable(path, exc) from exc
+
+
+def _unusable(path: Path, exc: OSError) -> UsageError | OtherUserError:
+    """Return the error for a path that cannot be examined."""
+    closed = of_closed_path(os.path.realpath(path)) if exc.errno == errno.EACCES else None
+    return closed or UsageError(f"{path}: {exc.strerror}")
 
 
 def _is_below(path: str, above: str) -> bool:

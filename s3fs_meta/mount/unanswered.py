@@ -37,9 +37,9 @@ def _reason(place: Target) -> NotMountedError:
     mounted = _mounted(place)
     if mounted is None:
         return NotMountedError(place.mountpoint or place.url)
-    owner = mount_table.owner(mounted)
-    if owner not in {None, os.geteuid()}:
-        return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
+    other_user = _other_user(mounted)
+    if other_user is not None:
+        return other_user
     if not _is_disconnected(mounted.mountpoint):
         return UnreachedDaemonError(mounted.mountpoint, str(place.state))
     from s3fs_meta.mount import killed_state  # imported late: loads SQLite
@@ -48,6 +48,33 @@ def _reason(place: Target) -> NotMountedError:
     return KilledMountError(
         mounted.mountpoint, killed_state.described(killed.state), targets.mount_command(killed)
     )
+
+
+def of_closed_path(path: str) -> OtherUserError | None:
+    """Return the error for a path in a mount that is closed to this user; None for other paths.
+
+    Without ``allow_other`` the kernel refuses all other users, including root, even the attributes
+    of the mountpoint.
+    """
+    for mounted in reversed(mount_table.read()):
+        above = mounted.mountpoint.rstrip("/")
+        if mounted.fs_type == mount_table.FS_TYPE and (
+            path == above or path.startswith(f"{above}/")
+        ):
+            try:
+                os.stat(above)
+            except PermissionError:
+                return _other_user(mounted)
+            except OSError:
+                return None
+    return None
+
+
+def _other_user(mounted: Mounted) -> OtherUserError | None:
+    owner = mount_table.owner(mounted)
+    if owner in {None, os.geteuid()}:
+        return None
+    return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
 
 
 def _mounted(place: Target) -> Mounted | None:

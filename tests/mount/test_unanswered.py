@@ -119,3 +119,43 @@ def test_error_about_a_mount_of_another_user_shows_the_user_name(
         env=program.environment,
     )
     assert done.stdout.startswith(f"OtherUserError {mounted.mountpoint} is mounted by user root")
+
+
+_PATH_AS_ANOTHER_USER = """
+import os, sys
+from pathlib import Path
+from s3fs_meta.mount import history_requests, mount_paths
+from s3fs_meta.errors import S3fsError
+os.setgid(65534)
+os.setuid(65534)
+path = Path(sys.argv[1])
+for find in (
+    lambda: history_requests.past_path(path, None),
+    lambda: mount_paths.existing(path, None),
+    lambda: mount_paths.nodes([path], None),
+):
+    try:
+        find()
+    except S3fsError as exc:
+        print(type(exc).__name__, exc.message)
+"""
+
+
+@pytest.mark.parametrize("name", ["report", "missing", "folder/missing"])
+def test_error_about_a_path_in_a_closed_mount_names_its_user(
+    program: Program, mounted: Place, name: str
+) -> None:
+    """Without allow_other another user cannot examine even the mountpoint."""
+    (mounted.mountpoint / "report").touch()
+    (mounted.mountpoint / "folder").mkdir()
+
+    done = subprocess.run(
+        [sys.executable, "-c", _PATH_AS_ANOTHER_USER, str(mounted.mountpoint / name)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+
+    text = f"OtherUserError {mounted.mountpoint} is mounted by user root: run this command as that user"
+    assert done.stdout.splitlines() == [text] * 3

@@ -9,6 +9,7 @@ Tasks: any task; ``run`` is one background task.
 """
 
 import contextlib
+import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -20,7 +21,9 @@ import trio
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import (
     DatabaseError,
+    DatabaseFullError,
     MetadataError,
+    NoSpaceLeftError,
     PastUnavailableError,
     SettingsError,
 )
@@ -44,6 +47,8 @@ from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
+
+_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # No other process reads this database. After a crash it is restored from the bucket.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
@@ -150,7 +155,7 @@ class OpenPoints:
                 try:
                     yield point
                 except (DatabaseError, MetadataError) as exc:
-                    raise PastUnavailableError(txg, str(exc)) from exc
+                    raise self._failure(txg, exc) from exc
 
     @contextlib.asynccontextmanager
     async def kept_open(self, txg: Txg) -> AsyncIterator[OpenPoint]:
@@ -217,11 +222,25 @@ class OpenPoints:
                         state.path.rmdir()  # no error if the directory was already removed
                     raise
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
-                raise PastUnavailableError(txg, str(exc)) from exc
+                raise self._failure(txg, exc) from exc
             _log.info("opened the point in time of txg %d", txg)
             self._open[txg] = point = OpenPoint(volume, self._find_elsewhere)
             point.used_s = trio.current_time()
             return point
+
+    def _failure(self, txg: Txg, exc: Exception) -> PastUnavailableError | NoSpaceLeftError:
+        """Return the error of a request for a point in time whose database failed.
+
+        A disk that other programs fill during the restore is no damage of the point in time.
+        """
+        is_full = isinstance(exc, OSError) and exc.errno in _NO_SPACE_ERRNOS
+        if not is_full and not isinstance(exc, DatabaseFullError):
+            return PastUnavailableError(txg, str(exc))
+        folder = self._volume.state_dir.path.parent
+        return NoSpaceLeftError(
+            f"the metadata of txg {txg} does not fit on the disk of {folder}; delete other files on"
+            " that disk"
+        )
 
     async def _reserve(self, database: Path, size_bytes: int) -> None:  # noqa: RUF029 - as Restorer
         self._disk.hold_more(database, size_bytes)

@@ -1,5 +1,6 @@
 """Points in time that a mount opens and closes."""
 
+import errno
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import (
     BusyError,
     DatabaseError,
+    DatabaseFullError,
     NoSpaceLeftError,
     PastUnavailableError,
     StoreUnavailableError,
@@ -145,9 +147,9 @@ async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power)
     async with shipped(plain, 2) as (session, (first, second)):
 
         def state_of(_txg: Txg) -> StateDir:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.EIO, "Input/output error")
 
-        with pytest.raises(PastUnavailableError, match="No space left"):
+        with pytest.raises(PastUnavailableError, match="Input/output error"):
             await inodes_at(points_of(session, state_of), first)
         points = points_of(session)
         with pytest.raises(PastUnavailableError, match="wrong"):
@@ -194,6 +196,36 @@ async def test_opening_a_point_in_time_fails_if_the_disk_has_too_little_space(
         assert snapshots_in(plain.home) == []
         monkeypatch.setattr(disk, "spare_bytes", lambda: 2 * size_bytes)
         assert await inodes_at(points, txg)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        DatabaseFullError("the disk is full"),
+    ],
+)
+async def test_disk_that_fills_up_during_a_restore_is_reported_as_full(
+    plain: Power, error: Exception
+) -> None:
+    """The point in time is not damaged, and the next request after files were deleted succeeds."""
+    async with shipped(plain, 1) as (session, (txg,)):
+        errors = [error]
+
+        def state_of(txg: Txg) -> StateDir:
+            if errors:
+                raise errors.pop()
+            return StateDir(plain.home / f"snapshot {txg}")
+
+        points = points_of(session, state_of)
+        with pytest.raises(NoSpaceLeftError, match=f"txg {txg} .*delete other files on that disk"):
+            await inodes_at(points, txg)
+        assert await inodes_at(points, txg)
+        with pytest.raises(NoSpaceLeftError):
+            async with points.used(txg):
+                raise DatabaseFullError("the disk is full")
+        assert session.status.writable
 
 
 async def test_requests_for_the_past_leave_workers_free_for_other_requests(plain: Power) -> None:

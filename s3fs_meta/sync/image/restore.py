@@ -435,7 +435,7 @@ def allocate(path: Path, size_bytes: int) -> None:
     available = free_bytes(path)
     if size_bytes > available:
         text = f"the metadata needs {size_bytes} bytes, but only {available} are free on the disk"
-        raise OSError(errno.ENOSPC, text, os.fspath(path.parent))
+        raise _disk_full(path, text)
     create_empty(path)
     os.truncate(path, size_bytes)
 
@@ -446,10 +446,25 @@ def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Key
 
 
 def write_piece(path: Path, number: int, content: bytes) -> None:
-    """Write the decoded bytes of a piece at its offset. Blocking."""
-    with path.open("r+b") as file:
-        file.seek(number * IMAGE_PIECE_BYTES)
-        file.write(content)
+    """Write the decoded bytes of a piece at its offset. Blocking.
+
+    Raises:
+        OSError: for example, other programs have filled the disk.
+    """
+    try:
+        with path.open("r+b") as file:
+            file.seek(number * IMAGE_PIECE_BYTES)
+            file.write(content)
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC:
+            raise
+        raise _disk_full(path, "the disk became full during the restore of the metadata") from exc
+
+
+def _disk_full(path: Path, why: str) -> OSError:
+    """Return the error for a database that does not fit on its disk."""
+    advice = "delete other files there, or choose a directory on another disk with --cachedir"
+    return OSError(errno.ENOSPC, f"{why}; {advice}", os.fspath(path.parent))
 
 
 def _sync(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Restoring an image from the bucket."""
 
+import errno
 import gc
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image import restore
-from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.image.restore import Restorer, allocate, write_piece
 from s3fs_meta.sync.progress import no_progress
 from tests.damage import claim_newer, flipped
 from tests.sync.conftest import Power, read_file, write_file
@@ -334,3 +335,16 @@ async def test_image_with_a_changed_schema_is_not_used(
         assert await read_file(session, ino) == b"more"
         found = session.db.all("SELECT name FROM sqlite_schema WHERE name = 'x'")
         assert found == []
+
+
+def test_error_about_a_full_disk_names_the_directory_and_says_what_to_do(tmp_path: Path) -> None:
+    """The error is the same before the restore and during the restore."""
+    advice = "delete other files there, or choose a directory on another disk with --cachedir"
+
+    with pytest.raises(OSError, match=advice) as before:
+        allocate(tmp_path / "meta.db", 1 << 60)
+    with pytest.raises(OSError, match=advice) as during:
+        write_piece(Path("/dev/full"), 0, b"x" * 4096)
+
+    assert (before.value.errno, before.value.filename) == (errno.ENOSPC, str(tmp_path))
+    assert (during.value.errno, during.value.filename) == (errno.ENOSPC, "/dev")

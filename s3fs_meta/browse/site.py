@@ -60,6 +60,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import HttpRequest, Reply
+from s3fs_meta.mount.stores import with_options
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +156,9 @@ class Site:
                 status, title = next(
                     one for kind, one in _ERRORS.items() if isinstance(reason, kind)
                 )
-                return self._error(status, title, str(reason))
+                source = self._source
+                why = with_options(str(reason), source.place.url, source.reading.options)
+                return self._error(status, title, why)
             _log.exception("a page could not be generated because of a bug")
             return self._error(http_server.BUG, "A bug", "the terminal shows the traceback")
 

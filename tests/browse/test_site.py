@@ -14,11 +14,12 @@ from s3fs_meta.browse.limits import BROWSE_ANSWER_S, BROWSE_OUTAGE_S_MAX
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.source import Source
-from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.errors import CorruptionError, StoreUnavailableError
 from s3fs_meta.model import Address
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.objects.contact import Outage
+from s3fs_meta.objects.urls import S3Options
 from tests.browse.conftest import SECOND
 from tests.browse.serving import Served
 
@@ -113,6 +114,7 @@ class _Away:
         self._began_s = trio.current_time()
         self._age_s = age_s
         self.place = SimpleNamespace(url="s3://away")
+        self.reading = SimpleNamespace(options=S3Options(endpoint_url="http://host:9000"))
 
     @property
     def outage(self) -> Outage:
@@ -204,3 +206,24 @@ async def test_page_reports_several_failed_requests_as_one_error(
     assert b"The bucket cannot be read" in reply.content
     assert b"SlowDown" in reply.content
     assert not caplog.records
+
+
+class _Damaged(_Away):
+    """A source whose changelogs are damaged."""
+
+    @override
+    async def bounds(self) -> Any:
+        """Raise an error that advises a command without the URL."""
+        raise CorruptionError("log/1 is damaged: s3fs-meta fsck -y repairs as much as possible")
+
+
+async def test_command_in_an_error_page_has_the_url_and_the_s3_options(
+    nursery: trio.Nursery,
+) -> None:
+    access = Access(Address("127.0.0.1", 8080), new_path())
+    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
+    site = Site(cast("Source", _Damaged(0.0)), access, render, PendingPages(nursery))
+    headers = await _entered(site, access)
+    reply = await _made(site, HttpRequest("GET", access.root.encode(), headers))
+    command = b"s3fs-meta fsck -y --endpoint-url http://host:9000 s3://away repairs"
+    assert command in reply.content

@@ -24,6 +24,8 @@ def test_two_versions_of_a_file_can_be_compared(served: Served) -> None:
     assert "four &lt;b&gt;" in page
     assert served.page(f"/compare/reports/report.txt?old=2&new={served.txg}").count("<tr") == 5
     assert re.findall(r'value="(\d+-\d+)"[^>]* checked', listed) == [new, old]
+    # On a phone, only the left part of the table is visible.
+    assert re.findall(r'<th scope="col"[^>]*>(\w+)</th>', listed)[:3] == ["Time", "Old", "New"]
 
 
 def test_removal_of_a_file_is_listed_as_a_version_without_a_comparison(served: Served) -> None:

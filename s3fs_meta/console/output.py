@@ -17,6 +17,7 @@ _SECOND_IN_MS = 0.9995  # times below this limit, in seconds, are shown in ms
 _MS_IN_US = 0.0009995  # times below this limit, in seconds, are shown in µs
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
+_COLUMNS_MAX = 10_000  # more than the longest row of a table
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -46,13 +47,20 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
 
 
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table; all columns except the first contain numbers."""
+    """Print rows as a table; all columns except the first contain numbers.
+
+    A row that is longer than a line of the terminal is printed whole: a name that was cut
+    could not be used in the next command.
+    """
     table = Table(box=None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(printable, row))
-    Console(markup=False, highlight=False).print(table)
+    console = Console(markup=False, highlight=False)
+    needed = console.measure(table, options=console.options.update(max_width=_COLUMNS_MAX))
+    width = max(console.width, needed.maximum)
+    Console(markup=False, highlight=False, width=width).print(table)
 
 
 def human_bytes(size_bytes: float) -> str:

@@ -69,3 +69,18 @@ def test_tables_print_brackets_unchanged(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_durations_are_printed_with_their_unit(time_s: float, expected: str) -> None:
     assert output.human_duration(time_s) == expected
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_row_longer_than_the_terminal_is_printed_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """The name of a kept point can be copied from the list, also from a pipe."""
+    monkeypatch.setenv("COLUMNS", columns)
+    name, time = "auto-2026-11-26T15:44:20 (auto)", "2026-11-26T15:44:20.798+00:00"
+
+    output.print_columns(("name", "time", "txg", "needed only by it"), [(name, time, "2", "0 B")])
+
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "time", "txg", "needed", "only", "by", "it"]
+    assert row.split() == [*name.split(), time, "2", "0", "B"]

@@ -8,8 +8,8 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,8 @@ from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
+
+_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Reserve = Callable[[int], Awaitable[None]]
 
@@ -134,7 +136,7 @@ class Restorer:
             if self._reserve is not None:
                 size_bytes = await trio.to_thread.run_sync(os.path.getsize, earlier)
                 await self._reserve(size_bytes)
-            await trio.to_thread.run_sync(shutil.copyfile, earlier, unfinished)
+            await trio.to_thread.run_sync(copy_database, earlier, unfinished)
             advanced = await self._apply(link, unfinished, upto, by_levels=True)
             await trio.to_thread.run_sync(self._finish, unfinished, target)
         except (NeedsImageError, FormatError, ObjectMissingError) as exc:
@@ -451,12 +453,28 @@ def write_piece(path: Path, number: int, content: bytes) -> None:
     Raises:
         OSError: for example, other programs have filled the disk.
     """
+    with _naming_a_full_disk(path), path.open("r+b") as file:
+        file.seek(number * IMAGE_PIECE_BYTES)
+        file.write(content)
+
+
+def copy_database(source: Path, path: Path) -> None:
+    """Copy a database that is not in use. Blocking.
+
+    Raises:
+        OSError: for example, the disk has no room for the copy.
+    """
+    with _naming_a_full_disk(path):
+        shutil.copyfile(source, path)
+
+
+@contextmanager
+def _naming_a_full_disk(path: Path) -> Iterator[None]:
+    """Name the directory of *path*, and say what to do, if its disk is full."""
     try:
-        with path.open("r+b") as file:
-            file.seek(number * IMAGE_PIECE_BYTES)
-            file.write(content)
+        yield
     except OSError as exc:
-        if exc.errno != errno.ENOSPC:
+        if exc.errno not in _NO_SPACE_ERRNOS:
             raise
         raise _disk_full(path, "the disk became full during the restore of the metadata") from exc
 

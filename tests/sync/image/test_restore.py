@@ -27,7 +27,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image import restore
-from s3fs_meta.sync.image.restore import Restorer, allocate, write_piece
+from s3fs_meta.sync.image.restore import Restorer, allocate, copy_database, write_piece
 from s3fs_meta.sync.progress import no_progress
 from tests.damage import claim_newer, flipped
 from tests.sync.conftest import Power, read_file, write_file
@@ -345,6 +345,10 @@ def test_error_about_a_full_disk_names_the_directory_and_says_what_to_do(tmp_pat
         allocate(tmp_path / "meta.db", 1 << 60)
     with pytest.raises(OSError, match=advice) as during:
         write_piece(Path("/dev/full"), 0, b"x" * 4096)
+    (tmp_path / "earlier").write_bytes(b"x" * 4096)
+    with pytest.raises(OSError, match=advice) as copying:
+        copy_database(tmp_path / "earlier", Path("/dev/full"))
 
     assert (before.value.errno, before.value.filename) == (errno.ENOSPC, str(tmp_path))
     assert (during.value.errno, during.value.filename) == (errno.ENOSPC, "/dev")
+    assert (copying.value.errno, copying.value.filename) == (errno.ENOSPC, "/dev")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.from_snapshot import names_of
+from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.history_requests import PastPath, past_path
@@ -20,6 +21,8 @@ def is_url(target: str) -> bool:
 
 def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPath:
     """Return the filesystem, and the path in the filesystem, that the arguments name.
+
+    A path that shows the past, such as .snapshots/TIME/file, names the file without the time.
 
     Args:
         target: a path in a mounted filesystem, or the URL of a bucket.
@@ -38,4 +41,15 @@ def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPat
             f"{target!r} is not a URL; to give a path in a mount, join both arguments: "
             f"{os.path.join(target, path)!r}"
         )
-    return past_path(Path(target), cachedir)
+    found = past_path(Path(target), cachedir)
+    if found.top < PAST_INO_MIN and _is_in_the_past(target):
+        return found._replace(names=found.names[2:])
+    return found
+
+
+def _is_in_the_past(target: str) -> bool:
+    """Return whether a path, or its nearest existing parent, is in the directory of the past."""
+    existing = os.path.abspath(target)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    return os.lstat(existing).st_ino >= PAST_INO_MIN

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 
@@ -32,3 +33,29 @@ def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_pat
     refused = program.run("versions", f"local://{tmp_path}")
     assert refused.returncode == ExitStatus.USAGE
     assert "the path of the file is missing" in refused.stderr
+
+
+@pytest.mark.mount
+def test_path_below_the_directory_of_the_past_names_the_file_itself(
+    program: Program, mounted: Place
+) -> None:
+    """The path may exist at that time, only at another time, or be the directory itself."""
+    mnt = mounted.mountpoint
+    (mnt / "folder").mkdir()
+    (mnt / "folder" / "report").write_text("first")
+    program.ok("flush", mnt)
+    then = f"txg={program.status(mnt)['txg']}"
+    (mnt / "folder" / "report").write_text("second")
+    (mnt / "folder" / "later").touch()
+    program.ok("flush", mnt)
+
+    past = mnt / ".snapshots" / then
+    for path in ("folder/report", "folder/later", "folder"):
+        assert program.ok("versions", past / path) == program.ok("versions", mnt / path)
+        assert program.ok("log", past / path) == program.ok("log", mnt / path)
+    for top in (past, mnt / ".snapshots"):
+        assert program.ok("diff", top, then) == program.ok("diff", mnt, then)
+    pattern = "folder/re*"
+    assert program.ok("versions", "--pattern", past / pattern) == program.ok(
+        "versions", "--pattern", mnt / pattern
+    )

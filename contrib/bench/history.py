@@ -18,8 +18,18 @@ from typing import Final, NamedTuple
 
 import trio
 
-from contrib.bench import far_store, fill, history_pages, local_bucket, machine, samples, targets
-from contrib.bench.subjects import S3fsSubject, SubjectError, begin, call, program
+from contrib.bench import (
+    far_store,
+    fill,
+    history_pages,
+    local_bucket,
+    machine,
+    measured_command,
+    samples,
+    targets,
+)
+from contrib.bench.measured_command import CommandRun
+from contrib.bench.subjects import S3fsSubject, SubjectError, call, program
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
 
@@ -124,27 +134,10 @@ def _questions(command: list[str], earlier: int, last: int, rounds: int) -> _Ans
     )
 
 
-class _Run(NamedTuple):
-    """One run of a command."""
-
-    seconds: float
-    peak_mb: float  # resident memory of the process
-    output: str
-
-
-def _run(*command: str) -> _Run:
+def _run(*command: str) -> CommandRun:
     """Run a command with cold kernel caches; return its time, memory and output."""
     machine.drop_kernel_caches()
-    start = time.perf_counter()
-    process = begin(*command)
-    assert process.stdout is not None, "the process was started with a pipe"
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    taken_s = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SubjectError(f"{' '.join(command)}: exit status {process.returncode}")
-    return _Run(taken_s, usage.ru_maxrss * 1024 / 1e6, output)
+    return measured_command.run(*command)
 
 
 class _Far(NamedTuple):

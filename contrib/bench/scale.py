@@ -12,7 +12,6 @@ default page cache, so a large database is read through the page cache of the ke
 
 import contextlib
 import math
-import os
 import shutil
 import sqlite3
 import statistics
@@ -22,8 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import fill, machine, samples, targets
-from contrib.bench.subjects import S3fsSubject, begin, call, call_s, program
+from contrib.bench import fill, machine, measured_command, samples, targets
+from contrib.bench.subjects import S3fsSubject, call, call_s, program
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
@@ -92,19 +91,11 @@ def _measure(place: Path, files: int) -> Row:
 def _fsck(subject: S3fsSubject, row: Row) -> None:
     """Run fsck, which must report no damage; relate its time to a count of the rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
-    began_s = time.perf_counter()
-    process = begin(*command)
-    assert process.stdout is not None, "begin opens a pipe"
-    with process.stdout:
-        found = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    taken_s = time.perf_counter() - began_s
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, f"fsck: status {process.returncode}: {found}"
-    row["fsck"] = (taken_s - row["idle s"]) * 1e6 / row["files"]
-    row["fsck cpu"] = (usage.ru_utime + usage.ru_stime) * 1e6 / row["files"]
-    row["fsck MB"] = usage.ru_maxrss * 1024 / 1e6
-    row["fsck, of a count"] = taken_s / _count_s(subject.database())
+    found = measured_command.run(*command)
+    row["fsck"] = (found.seconds - row["idle s"]) * 1e6 / row["files"]
+    row["fsck cpu"] = found.cpu_s * 1e6 / row["files"]
+    row["fsck MB"] = found.peak_mb
+    row["fsck, of a count"] = found.seconds / _count_s(subject.database())
 
 
 def _count_s(database: Path) -> float:

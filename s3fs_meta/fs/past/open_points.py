@@ -231,7 +231,7 @@ class OpenPoints:
     def _failure(self, txg: Txg, exc: Exception) -> PastUnavailableError | NoSpaceLeftError:
         """Return the error of a request for a point in time whose database failed.
 
-        A disk that other programs fill during the restore is no damage of the point in time.
+        A disk that other programs fill during the restore does not damage the point in time.
         """
         is_full = isinstance(exc, OSError) and exc.errno in _NO_SPACE_ERRNOS
         if not is_full and not isinstance(exc, DatabaseFullError):

@@ -9,7 +9,6 @@ Tasks: any task; ``run`` is one background task.
 """
 
 import contextlib
-import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -41,14 +40,13 @@ from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot
+from s3fs_meta.sync.image.restore import NO_SPACE_ERRNOS
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
-
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # No other process reads this database. After a crash it is restored from the bucket.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
@@ -233,7 +231,7 @@ class OpenPoints:
 
         A disk that other programs fill during the restore does not damage the point in time.
         """
-        is_full = isinstance(exc, OSError) and exc.errno in _NO_SPACE_ERRNOS
+        is_full = isinstance(exc, OSError) and exc.errno in NO_SPACE_ERRNOS
         if not is_full and not isinstance(exc, DatabaseFullError):
             return PastUnavailableError(txg, str(exc))
         folder = self._volume.state_dir.path.parent

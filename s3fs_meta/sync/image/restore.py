@@ -44,7 +44,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Reserve = Callable[[int], Awaitable[None]]
 
@@ -474,7 +474,7 @@ def _naming_a_full_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno not in _NO_SPACE_ERRNOS:
+        if exc.errno not in NO_SPACE_ERRNOS:
             raise
         raise _disk_full(path, "the disk became full during the restore of the metadata") from exc
 

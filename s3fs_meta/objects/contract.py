@@ -109,6 +109,8 @@ class ObjectStore(Protocol):
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag* (compare-and-set).
 
+        As for ``create``, *data* must contain bytes that no other caller sends.
+
         Raises:
             PreconditionError: the version differs, or the object is missing; nothing was written.
         """

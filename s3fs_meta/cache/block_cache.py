@@ -138,6 +138,18 @@ class BlockCache:
         self.index.used(located.block)
         return data if end == stop else data + bytes(stop - end)
 
+    def open_local(self, located: Located) -> int | None:
+        """Return the descriptor of a cached block's file, which only the event loop may use.
+
+        Returns:
+            None if the file must be read by ``read_local``, which checks for lost content.
+        """
+        fd = self._files.open_on_loop(located.block)
+        if fd is not None:
+            self.hits += 1
+            self.index.used(located.block)
+        return fd
+
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if located.state in NOT_UPLOADED:
             raise exc

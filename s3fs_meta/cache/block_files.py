@@ -81,6 +81,20 @@ class BlockFiles:
                 return self.read(block, start, stop)
         return self._read(block, fd, start, stop)
 
+    def open_on_loop(self, block: BlockId) -> int | None:
+        """Return the open descriptor of a block's file. On the event loop.
+
+        Returns:
+            None if the file cannot be opened, or if a failed sync may have lost a part of it.
+        """
+        if self._sync_failure:
+            return None
+        fd = self._open.get(block)
+        if fd is None:
+            with contextlib.suppress(LostBlockError):  # the next ``read_on_loop`` raises it again
+                fd = self._opened(block)
+        return fd
+
     def _read(self, block: BlockId, fd: int, start: int, stop: int) -> bytes:
         if self._sync_failure:  # after a failed sync, pages that the kernel lost read as zeros
             lost = first_lost_byte(fd, start)

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "f14ed7c5a7be5b10064540a84a3d5ab52dd80009915ccaa25be7660aafbb3094"
+SOURCE_SUM: Final = "9f580a61bb4a8caeac7bc2f250c652da43951199537923536a90ff232950dc93"
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
+#define READ_BYTES_MAX (1 << 20) /* most content of one read request: 256 pages */
+
 #define UNKNOWN (-1)    /* as in fs/waiting_room.py */
 #define WRITE_BACK (-2) /* as in fs/waiting_room.py */
 
@@ -287,6 +289,8 @@ static int intercept(struct fuse_session *session, Request *request)
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
     case FUSE_READ: /* Without an open request the handle is not set. Use the inode number. */
+        request->fh = request->header.nodeid;
+        return call_handler("read", request);
     case FUSE_READDIRPLUS:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
@@ -464,6 +468,32 @@ static PyObject *module_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+static PyObject *module_answer_from_file(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    static char content[READ_BYTES_MAX];
+    unsigned long long unique;
+    long long offset;
+    Py_ssize_t length, count = 0;
+    int fd;
+
+    if (!PyArg_ParseTuple(arguments, "KiLn:answer_from_file", &unique, &fd, &offset, &length))
+        return NULL;
+    if (channel < 0 || length < 0 || length > READ_BYTES_MAX)
+        Py_RETURN_FALSE;
+    Py_BEGIN_ALLOW_THREADS
+    while (count < length) {
+        ssize_t part = pread(fd, content + count, (size_t)(length - count), offset + count);
+
+        if (part <= 0)
+            break;
+        count += part;
+    }
+    if (count == length)
+        answer(unique, 0, content, (size_t)length);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(count == length);
+}
+
 static PyMethodDef methods[] = {
     {"install", module_install, METH_VARARGS,
      "Set the object whose methods answer requests of the next session, or None; set the flags to\n"
@@ -476,6 +506,9 @@ static PyMethodDef methods[] = {
      "Return the thread of the last request, or 0 for a thread in another process namespace."},
     {"answer", module_answer, METH_VARARGS,
      "Answer the request with a number; give an errno or 0, and the content."},
+    {"answer_from_file", module_answer_from_file, METH_VARARGS,
+     "Answer the request with a number from a file: descriptor, offset, length. Return whether the\n"
+     "answer was sent; if the file is shorter or cannot be read, nothing was sent."},
     {"bounds_ns", module_bounds_ns, METH_NOARGS,
      "Return the upper bounds of the buckets of times, ascending; one more bucket has no bound."},
     {"times", module_times, METH_NOARGS,

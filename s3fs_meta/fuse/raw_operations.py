@@ -53,6 +53,7 @@ SET_MTIME: Final = 1 << 5
 SET_CTIME: Final = 1 << 10
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
+READ: Final = struct.Struct("=8xQI")  # fields: offset, length
 LSEEK: Final = struct.Struct("=8xqI4x")  # fields: offset, whence
 LSEEK_OUT: Final = struct.Struct("=q")
 FALLOCATE: Final = struct.Struct("=8xqqI4x")  # fields: offset, length, mode
@@ -127,6 +128,7 @@ class RawOperations:
         self._nursery = nursery
         self._device = device
         self._fs = operations.filesystem
+        self._data = self._fs.data
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
@@ -243,6 +245,24 @@ class RawOperations:
         return WRITE_OUT.pack(copied)
 
     # --- frequent requests, which pyfuse3 handles slowly ---------------------------------------
+
+    def read(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Reply with bytes of one cached block; the extension copies them from the block's file.
+
+        Returns:
+            True if the reply was sent. Otherwise ``Operations.read`` handles the request.
+        """
+        if ino >= PAST_INO_MIN:
+            return False
+        offset, length = READ.unpack_from(content)
+        try:
+            found = self._data.find_cached(ino, offset, length)
+        except S3fsError:
+            return False  # the handler in ``Operations`` raises the same error again
+        if found is None or not fuse_intercept.answer_from_file(unique, *found):
+            return False
+        self.operations.requests["read"] += 1
+        return True
 
     def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply that an extended attribute is missing if the inode has no extended attributes.

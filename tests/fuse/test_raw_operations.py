@@ -18,6 +18,7 @@ from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.raw_operations import (
     GETXATTR,
+    READ,
     SET_ATIME,
     SET_CTIME,
     SET_GID,
@@ -223,6 +224,60 @@ async def test_extension_answers_only_requests_for_missing_xattrs(
         assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
         fs.db.inodes.run("UPDATE inodes SET mode = x'00' WHERE ino = ?", (ino,))
         assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+
+
+def write_parts(path: Path) -> None:
+    """Write one complete block, leave one as a hole, and write a part of a third block."""
+    with path.open("wb") as file:
+        file.write(b"a" * BLOCK_BYTES)
+        file.seek(2 * BLOCK_BYTES)
+        file.write(b"c" * 100)
+
+
+async def test_extension_answers_only_reads_inside_one_cached_block(mounted: Mounted) -> None:
+    """A read of a hole, of two blocks, or at the end of the file is left to pyfuse3."""
+    path = mounted.path / "f"
+    await mounted.run(write_parts, path)
+    ino = Ino((await mounted.run(os.stat, path)).st_ino)
+    requests = mounted.handlers.operations.requests
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(mounted.handlers.operations, nursery, 0)
+
+        def is_answered(offset: int, length: int) -> bool:
+            before = requests["read"]
+            answered = raw.read(NONE, ino, 0, READ.pack(offset, length))
+            assert requests["read"] == before + answered
+            return answered
+
+        assert is_answered(0, BLOCK_BYTES)
+        assert is_answered(10, 4096)
+        assert is_answered(2 * BLOCK_BYTES, BLOCK_BYTES)
+        assert not is_answered(BLOCK_BYTES, 4096)
+        assert not is_answered(BLOCK_BYTES - 10, 20)
+        assert not is_answered(2 * BLOCK_BYTES + 100, 4096)
+        assert not raw.read(NONE, Ino(ino + 1000), 0, READ.pack(0, 4096))
+
+
+async def test_read_of_a_truncated_cache_file_is_not_answered_with_fewer_bytes(
+    mounted: Mounted,
+) -> None:
+    """If the file of a dirty block is too short, the read fails; its content is nowhere else."""
+    path = mounted.path / "f"
+    await mounted.run(path.write_bytes, b"a" * 10_000)
+    await mounted.run(drop_pages, path)
+    ino = Ino((await mounted.run(os.stat, path)).st_ino)
+    found = mounted.handlers.fs.data.find_cached(ino, 0, 10_000)
+    assert found is not None
+    os.ftruncate(found[0], 9_999)
+    with pytest.raises(OSError, match="Input/output error"):
+        await mounted.run(path.read_bytes)
+
+
+def drop_pages(path: Path) -> None:
+    """Write the dirty pages of a file back, and drop its pages from the kernel's memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def size_of_list(path: Path) -> int:

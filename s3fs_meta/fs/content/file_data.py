@@ -64,6 +64,8 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
 _new = tuple.__new__  # three times as fast as calling the class
+# Bytes of a file within the file of one cached block: descriptor, offset and length.
+CachedBytes = tuple[int, int, int]
 
 
 class FileData:
@@ -146,6 +148,30 @@ class FileData:
         if isinstance(found, bytes):
             self._attributes.accessed(attributes)
         return found
+
+    def find_cached(self, ino: Ino, offset: int, length: int) -> CachedBytes | None:
+        """Return the location of the bytes that ``try_read`` would return, in the file of a block.
+
+        Returns:
+            None if the bytes are not the content of one cached block; then call ``try_read``.
+
+        Raises the same errors as ``read``. Never yields to other tasks.
+        """
+        attributes = self.regular(ino)
+        stop = min(offset + length, attributes.size_bytes)
+        index, start = divmod(offset, self._block_bytes)
+        end = start + stop - offset
+        if not start < end <= self._block_bytes:
+            return None
+        located = block_map.locate(self._db, ino, BlockIndex(index))
+        if located is None or end > located.plain_bytes or not self._cache.is_local(located):
+            return None
+        self.read_ahead.note(ino, offset, stop)
+        fd = self._cache.open_local(located)
+        if fd is None:
+            return None
+        self._attributes.accessed(attributes)
+        return fd, start, end - start
 
     def _read_here(self, ino: Ino, offset: int, stop: int) -> bytes | list[Located]:
         cache = self._cache

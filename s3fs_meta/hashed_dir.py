@@ -341,12 +341,22 @@ def write_durably(path: Path, data: bytes) -> None:
     No other process may write the file. ``os.write`` is used because the tests of power cuts record
     calls of ``os``.
     """
+    _write(path, data, sync=True)
+
+
+def write_new(path: Path, data: bytes | memoryview) -> None:
+    """Write a file, which is not durable yet; replace its content; do not follow a symbolic link."""
+    _write(path, data, sync=False)
+
+
+def _write(path: Path, data: bytes | memoryview, *, sync: bool) -> None:
     fd = os.open(path, _NEW, FILE_MODE)
     try:
         left = memoryview(data)
         while left:
             left = left[os.write(fd, left) :]
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
 

@@ -430,6 +430,8 @@ ALLOCATOR_ARENAS: Final = 2
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
 # Maximum free memory at the end of an arena; more is returned to the system.
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
+# Buffers of at least this size use huge pages of 2 MiB.
+LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 600  # with this many waiting handlers, pyfuse3 stops reading requests

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from s3fs_meta import memory_allocator
+from s3fs_meta.limits import LARGE_BUFFER_BYTES_MIN
 
 # Each thread allocates buffers and then one small value, and frees only the buffers.
 # The small value keeps the end of its arena in use.
@@ -49,6 +50,16 @@ def test_memory_freed_by_one_thread_is_reused_by_the_next() -> None:
     kept_mib = int(subprocess.run(command, capture_output=True, check=True).stdout)
 
     assert kept_mib <= 32
+
+
+@pytest.mark.parametrize("size_bytes", [1, LARGE_BUFFER_BYTES_MIN - 1, LARGE_BUFFER_BYTES_MIN + 1])
+def test_new_buffer_has_exactly_the_requested_size_and_contains_zeros(size_bytes: int) -> None:
+    """A small and a large buffer are writable, and each has its own memory."""
+    buffer, other = memory_allocator.new_buffer(size_bytes), memory_allocator.new_buffer(size_bytes)
+
+    assert bytes(buffer) == bytes(size_bytes)
+    buffer[-1] = 1
+    assert other[-1] == 0
 
 
 def test_memory_allocator_is_configured_only_for_glibc(monkeypatch: pytest.MonkeyPatch) -> None:

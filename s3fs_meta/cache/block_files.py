@@ -22,7 +22,7 @@ from s3fs_meta.cache.files_ahead import FilesAhead
 from s3fs_meta.cache.lost_pages import first_lost_byte
 from s3fs_meta.cache.open_blocks import OpenBlocks, WrittenBlocks
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
-from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again
+from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
@@ -250,7 +250,7 @@ class BlockFiles:
         # The name is unique, because a reader and compaction may fetch the same block at once.
         path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
-            path.write_bytes(data)
+            write_new(path, data)
             self._directory.put_from(path, _name(block))
             self._open.forget(block)
         except OSError as exc:

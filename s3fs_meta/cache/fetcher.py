@@ -209,7 +209,7 @@ class Fetcher:
         self,
         wanted: Sequence[Located],
         object_key: ObjectKey,
-        get_range: Callable[[ObjectKey, int, int], Awaitable[bytes]],
+        get_range: Callable[[ObjectKey, int, int], Awaitable[bytes | memoryview]],
     ) -> None:
         if not wanted:
             return
@@ -309,7 +309,7 @@ class Fetcher:
 
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
-    ) -> tuple[Sequence[Located], int, bytes]:
+    ) -> tuple[Sequence[Located], int, bytes | memoryview]:
         """Fetch a block with its neighbours, or the block alone if neighbours are unavailable.
 
         Returns:
@@ -328,7 +328,7 @@ class Fetcher:
         start, stop = extent([located])
         return (), start, await self._get_range(object_key, start, stop)
 
-    async def _get_range(self, object_key: ObjectKey, start: int, stop: int) -> bytes:
+    async def _get_range(self, object_key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Fetch a range of an object; retry while the store is unavailable, until cancelled."""
         while True:
             try:
@@ -337,7 +337,9 @@ class Fetcher:
                 _log.info("a read waits until the store is available: %s", exc)
             await trio.sleep(STORE_DELAY_S_MAX / 10)
 
-    def _unpack(self, located: Located, object_key: ObjectKey, first: int, stored: bytes) -> None:
+    def _unpack(
+        self, located: Located, object_key: ObjectKey, first: int, stored: bytes | memoryview
+    ) -> None:
         """Verify a block and write its file. In a thread.
 
         Args:
@@ -354,7 +356,11 @@ class Fetcher:
         self._files.adopt(located.block, data)
 
     def _unpack_quietly(
-        self, wanted: Sequence[Located], object_key: ObjectKey, first: int, stored: bytes
+        self,
+        wanted: Sequence[Located],
+        object_key: ObjectKey,
+        first: int,
+        stored: bytes | memoryview,
     ) -> list[Located]:
         """Verify blocks that no reader requested, write their files; return the valid blocks."""
         intact: list[Located] = []

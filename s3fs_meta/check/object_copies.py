@@ -98,7 +98,7 @@ class ObjectCopies:
             return _Found(None, "", "it is missing"), None
         except ObjectTooLargeError as exc:
             data = await self._store.get_range(key, 0, min(max_bytes, RANGE_BYTES_MAX))
-            return _Found(data, exc.etag, "it is too large"), None
+            return _Found(bytes(data), exc.etag, "it is too large"), None
         try:
             decoded = await trio.to_thread.run_sync(decode, fetched.data)
         except NewerFormatError:

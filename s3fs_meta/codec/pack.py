@@ -18,7 +18,6 @@ offset occurs twice. A record that was moved within its pack, or to another pack
 decrypted.
 """
 
-import mmap
 import os
 import re
 import struct
@@ -37,6 +36,7 @@ from s3fs_meta.limits import (
     PACK_BYTES_MAX,
     PACK_BYTES_TARGET,
 )
+from s3fs_meta.memory_allocator import new_buffer
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 
 VERSION: Final = 1
@@ -121,9 +121,7 @@ class PackWriter:
         self._compressor = Compressor.for_name(compression)
         self._salt = os.urandom(SALT_BYTES) if keyring.encrypted else b""
         self.pack_cipher = pack_cipher(keyring, key, self._salt) if keyring.encrypted else None
-        self._buffer = memoryview(
-            mmap.mmap(-1, PACK_BYTES_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        )
+        self._buffer = new_buffer(PACK_BYTES_MAX)
         self._size_bytes = 0
         self._entries: list[PackEntry] = []
 

@@ -215,7 +215,7 @@ class MeteredStore(StoreWrapper):
         self._meter.count(RequestClass.GET, key, 0, received_bytes=len(fetched.data))
         return fetched
 
-    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Return bytes ``[start, stop)`` of an object."""
         self._meter.count(RequestClass.GET, key)
         data = await self.inner.get_range(key, start, stop)

@@ -78,8 +78,10 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Return exactly the bytes ``[start, stop)`` of an object; see ``check_range``.
+
+        A memoryview is read-only, and no other caller has its buffer.
 
         Raises:
             ObjectMissingError: no object has the key.

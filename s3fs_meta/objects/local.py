@@ -50,6 +50,7 @@ from s3fs_meta.limits import (
     STORE_BODY_CHUNK_BYTES,
     STORE_THREADS_MAX,
 )
+from s3fs_meta.memory_allocator import new_buffer
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import (
     ETag,
@@ -158,7 +159,7 @@ class LocalStore:
         """Return a complete object."""
         return await self._in_thread(key, partial(self._get, key, max_bytes))
 
-    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> memoryview:
         """Return bytes ``[start, stop)`` of an object."""
         check_range(key, start, stop)
         return await self._in_thread(key, partial(self._get_range, key, start, stop))
@@ -278,11 +279,13 @@ class LocalStore:
         except FileNotFoundError:
             return None
 
-    def _get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    def _get_range(self, key: ObjectKey, start: int, stop: int) -> memoryview:
         with self._opened(key) as (fd, status):
             if stop > status.st_size:
                 raise FormatError(key, f"the object ends at byte {status.st_size}, before {stop}")
-            return _read(key, fd, start, stop)
+            buffer = new_buffer(stop - start)
+            _read_into(key, fd, start, buffer)
+            return buffer.toreadonly()
 
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """Yield objects below *prefix* with keys after *after*, in the order of their keys."""
@@ -480,12 +483,26 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
     while start < stop:
         piece = os.pread(fd, stop - start, start)
         if not piece:
-            raise TransientStoreError(
-                key, f"the file was truncated during the read: {stop - start} bytes are missing"
-            )
+            raise _truncated(key, stop - start)
         pieces.append(piece)
         start += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _read_into(key: str, fd: int, start: int, buffer: memoryview) -> None:
+    """Fill a buffer with the bytes of a file from *start* on."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(fd, [buffer[done:]], start + done)
+        if not count:
+            raise _truncated(key, len(buffer) - done)
+        done += count
+
+
+def _truncated(key: str, missing_bytes: int) -> TransientStoreError:
+    return TransientStoreError(
+        key, f"the file was truncated during the read: {missing_bytes} bytes are missing"
+    )
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:

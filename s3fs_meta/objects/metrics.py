@@ -50,7 +50,7 @@ class CountingStore(StoreWrapper):
             counts.received_bytes += len(fetched.data)
         return fetched
 
-    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Return bytes ``[start, stop)`` of an object."""
         with self._counted("get_range") as counts:
             data = await self.inner.get_range(key, start, stop)

@@ -160,7 +160,7 @@ class RetryingStore(StoreWrapper):
         """Return a complete object."""
         return await self._repeat(key, partial(self.inner.get, key, max_bytes))
 
-    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Return bytes ``[start, stop)`` of an object."""
         request = partial(self.inner.get_range, key, start, stop)
         return await self._repeat(key, request, received_bytes=stop - start)

@@ -39,6 +39,7 @@ from s3fs_meta.limits import (
     STORE_CLEANUP_S_MAX,
     STORE_THREADS_MAX,
 )
+from s3fs_meta.memory_allocator import new_buffer
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter, RequestClass
 from s3fs_meta.objects.contract import (
@@ -160,7 +161,7 @@ class S3Store:
         """Return a complete object."""
         return await self._request(key, partial(self._get, key, max_bytes))
 
-    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Return bytes ``[start, stop)`` of an object."""
         check_range(key, start, stop)
         return await self._request(key, partial(self._get_range, key, start, stop))
@@ -275,9 +276,13 @@ class S3Store:
             # close the connection, because the server would still send the rest of the body
             body.close()
             raise
-        return Fetched(self.read_body(key, body, size_bytes), etag)
+        # BytesIO hands over its buffer as bytes without a copy.
+        # A copy would hold the interpreter lock and block the event loop.
+        target = io.BytesIO(bytes(size_bytes))
+        self.read_body(key, body, target.getbuffer())
+        return Fetched(target.getvalue(), etag)
 
-    def _get_range(self, key: ObjectKey, start: int, stop: int, client: "S3Client") -> bytes:
+    def _get_range(self, key: ObjectKey, start: int, stop: int, client: "S3Client") -> memoryview:
         answer = client.get_object(**self._named(key), Range=f"bytes={start}-{stop - 1}")
         body = answer["Body"]
         try:
@@ -285,34 +290,36 @@ class S3Store:
         except BaseException:
             body.close()
             raise
-        return self.read_body(key, body, stop - start)
+        buffer = new_buffer(stop - start)
+        self.read_body(key, body, buffer)
+        return buffer.toreadonly()
 
-    def read_body(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
-        """Read the body of a response, exactly *size_bytes* bytes. Blocking.
+    def read_body(self, key: str, body: StreamingBody, buffer: memoryview) -> None:
+        """Read the body of a response, which must fill *buffer* exactly. Blocking.
 
         Raises:
             TransientStoreError: the body was shorter or longer, or arrived below the minimum rate.
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
-        deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
-        # The buffer is allocated once and never copied.
-        # A copy would hold the interpreter lock and block the event loop.
-        buffer = io.BytesIO(bytes(size_bytes))
+        deadline_s += len(buffer) / STORE_BODY_BYTES_PER_S_MIN
+        received_bytes = 0
         try:
-            while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
-                buffer.write(piece)
+            while piece := body.read(STORE_BODY_CHUNK_BYTES):
+                begin, received_bytes = received_bytes, received_bytes + len(piece)
+                if received_bytes > len(buffer):
+                    break
+                buffer[begin:received_bytes] = piece
                 if time.monotonic() > deadline_s:
                     raise TransientStoreError(
                         key, "the transfer of the response body took too long"
                     )
         finally:
             body.close()
-            self._meter.count(RequestClass.GET, key, 0, received_bytes=buffer.tell())
-        if buffer.tell() != size_bytes:
+            self._meter.count(RequestClass.GET, key, 0, received_bytes=received_bytes)
+        if received_bytes != len(buffer):
             raise TransientStoreError(
-                key, f"the response body has {buffer.tell()} bytes instead of {size_bytes}"
+                key, f"the response body has {received_bytes} bytes instead of {len(buffer)}"
             )
-        return buffer.getvalue()
 
     def _put(
         self,

@@ -48,7 +48,7 @@ class _Window:
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
-        self.data: bytes | None = None
+        self.data: bytes | memoryview | None = None
 
 
 class _Record(NamedTuple):
@@ -123,7 +123,7 @@ class UncachedReader:
             return [b""]
         records = [one for one in run if one is not None]
         key = packs.object_key(self._db, first.pack)
-        stored: bytes | None = None
+        stored: bytes | memoryview | None = None
         try:
             if first.stop - first.start < SMALL_BLOCK_BYTES and len(records) == 1:
                 stored = await self._from_window(key, first)
@@ -138,7 +138,7 @@ class UncachedReader:
         # A truncated object may lack only its last blocks, so read each block alone.
         return [data for one in records for data in await self._read_run([one])]
 
-    async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
+    async def _from_window(self, key: ObjectKey, record: _Record) -> bytes | memoryview:
         """Return a small record; keep the window around it in memory for neighbouring records."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
@@ -161,7 +161,7 @@ class UncachedReader:
         return window.data[record.start - begin : record.stop - begin]
 
     def _open_all(
-        self, key: ObjectKey, start: int, stored: bytes, records: Sequence[_Record]
+        self, key: ObjectKey, start: int, stored: bytes | memoryview, records: Sequence[_Record]
     ) -> list[bytes]:
         """Verify and unpack the records in a range of a pack. Blocking."""
         return [

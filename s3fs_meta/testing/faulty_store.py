@@ -126,7 +126,7 @@ class FaultyStore(StoreWrapper):
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object, damaged if a fault was requested."""
         fault = await self.enter("get_range", key)
-        return _damaged(await self.inner.get_range(key, start, stop), fault)
+        return _damaged(bytes(await self.inner.get_range(key, start, stop)), fault)
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
         """Store an object unconditionally."""

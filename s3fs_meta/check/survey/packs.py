@@ -181,7 +181,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
     except ObjectMissingError:
         return b""
     except ObjectTooLargeError:  # extra bytes after the end of a pack do no harm to its blocks
-        return await store.get_range(key, 0, PACK_BYTES_MAX)
+        return bytes(await store.get_range(key, 0, PACK_BYTES_MAX))
 
 
 def _note(

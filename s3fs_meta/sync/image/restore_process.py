@@ -107,7 +107,7 @@ class ProcessRestorer:
         return None if message is None else message.fields
 
     async def _reply(self, connection: Connection, message: Message) -> None:
-        body = b""
+        body: bytes | memoryview = b""
         try:
             reply, body = await self._answer(message.fields)
         except (S3fsError, OSError) as exc:
@@ -117,7 +117,7 @@ class ProcessRestorer:
         except trio.BrokenResourceError:
             return  # ``_served`` detects the end of the connection
 
-    async def _answer(self, wanted: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    async def _answer(self, wanted: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
         match wanted["request"]:
             case "get":
                 fetched = await self._store.get(ObjectKey(wanted["key"]), wanted["max_bytes"])

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import trio
+from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 
 from s3fs_meta.errors import (
@@ -58,6 +59,7 @@ from s3fs_meta.objects.s3_errors import (
     error_code,
     from_code,
     one_line,
+    requires_md5,
     server_of,
     translate,
 )
@@ -137,6 +139,7 @@ class S3Store:
         self._holder = S3ClientHolder(self._place, self._count_answer)
         self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
         self._multipart_bytes = multipart_bytes
+        self._needs_md5 = False  # True after the bucket has refused an upload without Content-MD5
 
     @property
     def url(self) -> str:
@@ -330,12 +333,22 @@ class S3Store:
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object must fit into one PUT"
         self._current.carry(len(body))
-        # boto3 accepts any buffer, although its type stubs allow only a few types.
-        # A buffer of a type that the stubs allow would be copied or read in chunks.
-        answer = client.put_object(
-            **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
-        )
-        return answer["ETag"]
+        answer = self._send(body, partial(client.put_object, **self._named(key), **condition))
+        return cast("ETag", answer["ETag"])
+
+    def _send(self, body: bytes | memoryview, request: Callable[..., Any]) -> Any:
+        """Send an upload; repeat it with Content-MD5 if the bucket refuses it without.
+
+        *body* may be any buffer, although the stubs of boto3 allow only types that would be copied.
+        """
+        if not self._needs_md5:
+            try:
+                return request(Body=body)
+            except ClientError as exc:
+                if not requires_md5(exc):
+                    raise
+            self._needs_md5 = True
+        return request(Body=body, ContentMD5=content_md5(body))
 
     def _delete(self, keys: Sequence[ObjectKey], client: "S3Client") -> None:
         names: list[ObjectIdentifierTypeDef] = [{"Key": f"{self._prefix}{key}"} for key in keys]
@@ -398,12 +411,9 @@ class S3Store:
         begin = (number - 1) * self._multipart_bytes
         part = bytes(memoryview(body)[begin : begin + self._multipart_bytes])
         self._current.carry(len(part))
-        answer = client.upload_part(
-            **self._named(key),
-            UploadId=upload_id,
-            PartNumber=number,
-            Body=part,
-            ContentMD5=content_md5(part),
+        answer = self._send(
+            part,
+            partial(client.upload_part, **self._named(key), UploadId=upload_id, PartNumber=number),
         )
         return {"PartNumber": number, "ETag": answer["ETag"]}
 

@@ -151,12 +151,13 @@ def _config(place: S3Place) -> Config:
         max_pool_connections=STORE_THREADS_MAX,
         tcp_keepalive=True,
         parameter_validation=False,
-        # Content-MD5 protects uploads, and the hashes in the objects protect downloads.
+        # The signature protects uploads, and the hashes in the objects protect downloads.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            # TLS protects the payload of https requests, and a signature protects it over http.
-            "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
+            # The signature contains the SHA-256 of the payload, which every S3 server verifies.
+            # SHA-256 takes half of the time of Content-MD5 on processors with its instructions.
+            "payload_signing_enabled": True,
             # Few self-hosted servers have a DNS name for each bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
@@ -165,7 +166,7 @@ def _config(place: S3Place) -> Config:
 
 
 def content_md5(data: bytes | memoryview) -> str:
-    """Return the value of a Content-MD5 header, which every S3 server checks."""
+    """Return the value of a Content-MD5 header, for requests that servers refuse without it."""
     digest = hashlib.md5(data, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 

@@ -248,6 +248,17 @@ def error_code(exc: Exception) -> str:
     return ""
 
 
+def requires_md5(exc: boto.ClientError) -> bool:
+    """Return whether a bucket accepts only uploads with Content-MD5, as with Object Lock.
+
+    Amazon S3 has no error code for this case, only the message. MinIO has a code.
+    """
+    message = str(exc.response.get("Error", {}).get("Message", ""))
+    return error_code(exc) == "MissingContentMD5" or (
+        error_code(exc) == "InvalidRequest" and "content-md5" in message.lower()
+    )
+
+
 def from_code(code: str, text: str, key: str) -> S3fsError:
     """Return an S3fsError for an S3 error code of a request, or of one key in a batch."""
     if code in _TRANSIENT_CODES:

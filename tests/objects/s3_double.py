@@ -54,6 +54,7 @@ class Forward(NamedTuple):
     lose: bool = False  # Execute the request, and close the connection without an answer.
     keep_bytes: int | None = None  # Close the connection after this number of bytes of the body.
     flip: bool = False  # Flip one bit of the body.
+    flip_sent: bool = False  # Flip one bit of the body of the request.
 
 
 class Drop(NamedTuple):
@@ -76,8 +77,9 @@ Choice = Answer | Callable[[Seen], Answer]
 
 def error(status: int, code: str, headers: Mapping[str, str] | None = None, **fields: str) -> Reply:
     """Return an error answer as S3 sends it."""
+    fields.setdefault("Message", "as ordered")
     inner = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in fields.items())
-    text = f"<Error><Code>{code}</Code><Message>as ordered</Message>{inner}</Error>"
+    text = f"<Error><Code>{code}</Code>{inner}</Error>"
     return _xml(status, text, headers or {})
 
 
@@ -87,6 +89,10 @@ def listing(keys: list[str], token: str | None = None) -> Reply:
     more = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
     truncated = f"<IsTruncated>{'true' if token else 'false'}</IsTruncated>"
     return _xml(200, f"<ListBucketResult>{items}{truncated}{more}</ListBucketResult>", {})
+
+
+def _flipped(content: bytes) -> bytes:
+    return bytes([content[0] ^ 1]) + content[1:]
 
 
 def _xml(status: int, text: str, headers: Mapping[str, str]) -> Reply:
@@ -227,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
         # The signature covers all headers, including Host.
         for name, value in self.headers.items():
             connection.putheader(name, value)
-        connection.endheaders(body)
+        connection.endheaders(_flipped(body) if how.flip_sent else body)
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
@@ -237,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         hop = {"content-length", "connection", "transfer-encoding"}
         headers = {name: value for name, value in answer.getheaders() if name.lower() not in hop}
         if how.flip:
-            content = bytes([content[0] ^ 1]) + content[1:]
+            content = _flipped(content)
         cut = content if how.keep_bytes is None else content[: how.keep_bytes]
         self._reply(Reply(answer.status, cut, headers, len(content)))
 

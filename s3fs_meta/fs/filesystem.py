@@ -198,14 +198,21 @@ class Filesystem:
             NotPermittedError: the inode is locked, immutable or append-only.
             The errors of ``FileData.truncate``.
         """
-        attributes = self.attributes.get(ino)
-        if writes or truncates:
-            (require_changeable if appends and not truncates else require_unprotected)(attributes)
-        clears = truncates and caller.uid != 0 and self.attributes.clear_privileges(ino)
-        if truncates:
-            await self.data.truncate(ino, 0)
+        if not truncates:
+            self.open_now(ino, writes=writes, appends=appends)
+            return False
+        require_unprotected(self.attributes.get(ino))
+        clears = caller.uid != 0 and self.attributes.clear_privileges(ino)
+        await self.data.truncate(ino, 0)
         self.open_files.opened(ino, writes=writes)
         return clears
+
+    def open_now(self, ino: Ino, *, writes: bool, appends: bool) -> None:
+        """Open an inode without O_TRUNC, as ``open``. Never yields to other tasks."""
+        attributes = self.attributes.get(ino)
+        if writes:
+            (require_changeable if appends else require_unprotected)(attributes)
+        self.open_files.opened(ino, writes=writes)
 
     def release(self, ino: Ino) -> None:
         """Close an inode once, after ``open``. Never yields to other tasks."""

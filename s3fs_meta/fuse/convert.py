@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.fs.filesystem import SpaceFigures
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
-from s3fs_meta.model import ROOT_INO, Attributes, Caller
+from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
 ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
@@ -21,8 +21,15 @@ ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a
 # Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
 
-# The time for which attributes are valid, and the attributes (fuse_attr_out in linux/fuse.h).
-_ATTRIBUTES_OUT: Final = struct.Struct("=QI4xQQQqqqIIIIIIIII4x")
+# The attributes of an inode (fuse_attr in linux/fuse.h).
+_ATTRIBUTES: Final = struct.Struct("=QQQqqqIIIIIIIII4x")
+# The time for which attributes are valid: seconds and nanoseconds (fuse_attr_out in linux/fuse.h).
+_ATTRIBUTES_VALID: Final = struct.Struct("=QI4x")
+# Inode, generation, and the times for which name and attributes are valid (fuse_entry_out).
+_ENTRY: Final = struct.Struct("=QQQQII")
+# The file handle and the flags of an open file (fuse_open_out).
+_OPEN_OUT: Final = struct.Struct("=QI4x")
+_KEEP_CACHE: Final = 1 << 1
 _SECOND_NS: Final = 1_000_000_000
 GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has space for 32 bits of the generation
 
@@ -62,19 +69,25 @@ class Converter:
         """
         self._block_bytes = block_bytes
         self._has_generations = has_generations
-        self._timeout_s = self._timeout_most_s = timeout_s
+        self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
         # A reply with inode 0 makes the kernel cache that the name is missing.
         # All lookups share this object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
-        self.no_entry.entry_timeout = timeout_s
+        self._set_timeout(timeout_s)
 
     def let_remember(self, may: bool) -> None:
         """Set whether the kernel may cache later replies."""
-        self._timeout_s = self._timeout_most_s if may else 0.0
-        self.no_entry.entry_timeout = self._timeout_s
+        self._set_timeout(self._timeout_most_s if may else 0.0)
+
+    def _set_timeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.no_entry.entry_timeout = timeout_s
+        whole_s = int(timeout_s)
+        self._valid_s, self._valid_ns = whole_s, int((timeout_s - whole_s) * _SECOND_NS)
+        self._valid_out = _ATTRIBUTES_VALID.pack(self._valid_s, self._valid_ns)
 
     def entry(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Return the attributes of an inode in the form of a reply to the kernel."""
@@ -122,6 +135,29 @@ class Converter:
 
         The result is that of pyfuse3 for ``entry``, in a third of the time.
         """
+        return self._valid_out + self._attributes(attributes)
+
+    def entry_out(self, attributes: Attributes) -> bytes:
+        """Return the reply to a lookup of an inode, in the layout of the kernel."""
+        ino, valid_s, valid_ns = attributes.ino, self._valid_s, self._valid_ns
+        has_generation = self._has_generations and ino != ROOT_INO
+        generation = attributes.btime_ns & GENERATION_MAX if has_generation else 0
+        head = _ENTRY.pack(ino, generation, valid_s, valid_s, valid_ns, valid_ns)
+        return head + self._attributes(attributes)
+
+    def created_out(self, attributes: Attributes) -> bytes:
+        """Return the reply to the creation of a file, which is open."""
+        return self.entry_out(attributes) + self.opened_out(attributes.ino)
+
+    def opened_out(self, ino: Ino) -> bytes:
+        """Return the reply to the opening of a file, whose handle is its inode number."""
+        return _OPEN_OUT.pack(ino, _KEEP_CACHE)
+
+    def no_entry_out(self) -> bytes:
+        """Return the reply to a lookup of a missing name, as ``no_entry``."""
+        return _ENTRY.pack(0, 0, self._valid_s, 0, self._valid_ns, 0) + bytes(_ATTRIBUTES.size)
+
+    def _attributes(self, attributes: Attributes) -> bytes:
         mode, uid, gid = attributes.mode, attributes.uid, attributes.gid
         if self._overrides is not None:
             shown = self.entry(attributes)
@@ -131,10 +167,7 @@ class Converter:
         atime_s, atime_ns = divmod(attributes.atime_ns, _SECOND_NS)
         mtime_s, mtime_ns = divmod(attributes.mtime_ns, _SECOND_NS)
         ctime_s, ctime_ns = divmod(attributes.ctime_ns, _SECOND_NS)
-        timeout_s = int(self._timeout_s)
-        return _ATTRIBUTES_OUT.pack(
-            timeout_s,
-            int((self._timeout_s - timeout_s) * _SECOND_NS),
+        return _ATTRIBUTES.pack(
             attributes.ino,
             size_bytes,
             sectors(size_bytes, mapped_bytes),

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "9f580a61bb4a8caeac7bc2f250c652da43951199537923536a90ff232950dc93"
+SOURCE_SUM: Final = "aae280aa21ac6a7005d983cfcbc87090ad3789992834740c26578d10d3042daa"
 
 
 @contextlib.contextmanager

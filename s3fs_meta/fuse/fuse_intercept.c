@@ -26,6 +26,7 @@
 #include <fuse_log.h>
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -36,6 +37,8 @@
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
+#define NEXT_REQUEST_NS 50000 /* a busy program sends its next request within this time */
+#define STREAK_NS 500000      /* time after which other tasks of the event loop run */
 #define READ_BYTES_MAX (1 << 20) /* most content of one read request: 256 pages */
 
 #define UNKNOWN (-1)    /* as in fs/waiting_room.py */
@@ -53,7 +56,9 @@ static unsigned unopened;  /* FUSE_NO_OPEN_SUPPORT, FUSE_NO_OPENDIR_SUPPORT: ans
 static unsigned agreed;    /* the flags of `unopened` that the kernel offers */
 static uint64_t init_unique; /* number of the INIT request until it is answered, then 0 */
 static long long caller = UNKNOWN; /* user of the last request, UNKNOWN or WRITE_BACK */
+static unsigned caller_group;      /* group of the last request */
 static unsigned caller_thread;     /* thread of the last request */
+static uint64_t answered; /* number of requests that this module has finished */
 static int channel = -1; /* file descriptor of /dev/fuse; -1 before the INIT request */
 
 /* One request as the kernel sends it. */
@@ -184,6 +189,7 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
         .len = (unsigned)(sizeof out + length), .error = -error, .unique = unique};
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
 
+    answered++;
     end_flight(&out);
     if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: the process was killed */
         fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
@@ -262,89 +268,137 @@ static long long caller_of(const Request *request)
     return request->header.uid;
 }
 
-/* Note the sender of a request, and that it has arrived. */
-static void note_arrival(const struct fuse_buf *buffer, int is_complete)
-{
-    const Request *request = buffer->mem;
-    long long user = is_complete ? caller_of(request) : (long long)request->header.uid;
-    int writes = is_complete && request->header.opcode == FUSE_WRITE;
-
-    begin_flight(&request->header, user == WRITE_BACK ? NO_USER : (unsigned)user,
-                 writes ? request->write.size : 0);
-}
+/* The handlers' methods for requests that need no change here. FUSE_RENAME2 has flags. */
+static const char *const methods_of_opcodes[OPCODES] = {
+    [FUSE_LOOKUP] = "lookup",
+    [FUSE_FORGET] = "forget",
+    [FUSE_GETATTR] = "getattr",
+    [FUSE_SETATTR] = "setattr",
+    [FUSE_UNLINK] = "unlink",
+    [FUSE_RENAME] = "rename",
+    [FUSE_OPEN] = "open",
+    [FUSE_READ] = "read",
+    [FUSE_WRITE] = "write",
+    [FUSE_RELEASE] = "release",
+    [FUSE_GETXATTR] = "getxattr",
+    [FUSE_LISTXATTR] = "listxattr",
+    [FUSE_CREATE] = "create",
+    [FUSE_IOCTL] = "ioctl",
+    [FUSE_FALLOCATE] = "fallocate",
+    [FUSE_LSEEK] = "lseek",
+    [FUSE_COPY_FILE_RANGE] = "copy_file_range",
+    [OPCODE_STATX] = "statx",
+};
 
 /* Return true if this module answers the request; else libfuse must get the changed request. */
 static int intercept(struct fuse_session *session, Request *request)
 {
-    switch (request->header.opcode) {
+    unsigned opcode = request->header.opcode;
+
+    switch (opcode) {
     case FUSE_INIT:
         begin(session, &request->init, request->header.unique);
         break;
     case FUSE_OPEN: /* After ENOSYS the kernel opens files without requests (fuse_lowlevel.h). */
-        if (agreed & FUSE_NO_OPEN_SUPPORT)
-            return answer(request->header.unique, ENOSYS, NULL, 0), 1;
-        break;
-    case FUSE_OPENDIR: /* After ENOSYS the kernel opens directories without requests. */
-        if (agreed & FUSE_NO_OPENDIR_SUPPORT)
+    case FUSE_OPENDIR:
+        if (agreed & (opcode == FUSE_OPEN ? FUSE_NO_OPEN_SUPPORT : FUSE_NO_OPENDIR_SUPPORT))
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
     case FUSE_READ: /* Without an open request the handle is not set. Use the inode number. */
-        request->fh = request->header.nodeid;
-        return call_handler("read", request);
     case FUSE_READDIRPLUS:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
         request->fh = request->header.nodeid;
         break;
     case FUSE_WRITE: /* A write must clear set-user-ID bits if the kernel sets this flag. */
-        if (request->write.write_flags & FUSE_WRITE_KILL_SUIDGID)
-            return call_handler("clear_privileges", request);
+        if (request->write.write_flags & FUSE_WRITE_KILL_SUIDGID
+            && call_handler("clear_privileges", request))
+            return 1;
+        break;
+    case FUSE_FORGET: /* has no answer */
+        answered++;
         break;
     case OPCODE_TMPFILE: /* is passed on as CREATE with O_TMPFILE */
         request->header.opcode = FUSE_CREATE;
         request->create.flags |= O_TMPFILE;
-        break;
-    case FUSE_GETXATTR: /* pyfuse3 answers "no such attribute" slowly. */
-        return call_handler("getxattr", request);
-    case FUSE_LISTXATTR:
-        return call_handler("listxattr", request);
-    case FUSE_SETATTR: /* pyfuse3 converts attributes slowly. */
-        return call_handler("setattr", request);
+        return 0;
     case FUSE_INTERRUPT: /* Ignored: pyfuse3 does not support interrupts. */
         return 1;
-    case FUSE_LSEEK:
-        return call_handler("lseek", request);
-    case FUSE_FALLOCATE:
-        return call_handler("fallocate", request);
-    case FUSE_COPY_FILE_RANGE:
-        return call_handler("copy_file_range", request);
-    case FUSE_IOCTL:
-        return call_handler("ioctl", request);
-    case OPCODE_STATX:
-        return call_handler("statx", request);
     }
-    return 0;
+    if (opcode >= OPCODES || methods_of_opcodes[opcode] == NULL)
+        return 0;
+    return call_handler(methods_of_opcodes[opcode], request);
 }
 
-__attribute__((visibility("default"))) void
-fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *buffer)
+/* Return whether a request has all fields that this module reads. A name may be shorter. */
+static int is_complete(const struct fuse_buf *buffer)
+{
+    unsigned opcode = ((const Request *)buffer->mem)->header.opcode;
+
+    return opcode == FUSE_LOOKUP || opcode == FUSE_UNLINK
+           || buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
+}
+
+/* Answer a request, or pass it to libfuse. Return whether it was answered. */
+static int serve(struct fuse_session *session, const struct fuse_buf *buffer)
 {
     static void (*real)(struct fuse_session *, const struct fuse_buf *);
-    int is_complete = !(buffer->flags & FUSE_BUF_IS_FD)
-                      && buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
+    Request *request = buffer->mem;
+    uint64_t before = answered;
 
     if (real == NULL)
         real = (void (*)(struct fuse_session *, const struct fuse_buf *))dlsym(
             RTLD_NEXT, "fuse_session_process_buf");
-    if (handlers != NULL && !(buffer->flags & FUSE_BUF_IS_FD)
-        && buffer->size >= sizeof(struct fuse_in_header))
-        note_arrival(buffer, is_complete);
-    if (is_complete) {
-        caller = caller_of(buffer->mem);
-        caller_thread = ((const Request *)buffer->mem)->header.pid;
+    if (!(buffer->flags & FUSE_BUF_IS_FD) && buffer->size >= sizeof request->header) {
+        int complete = is_complete(buffer);
+
+        caller = complete ? caller_of(request) : (long long)request->header.uid;
+        caller_group = request->header.gid;
+        caller_thread = request->header.pid;
+        if (handlers != NULL) {
+            int writes = complete && request->header.opcode == FUSE_WRITE;
+
+            begin_flight(&request->header, caller == WRITE_BACK ? NO_USER : (unsigned)caller,
+                         writes ? request->write.size : 0);
+            if (complete && intercept(session, request))
+                return answered != before;
+        }
     }
-    if (handlers == NULL || !is_complete || !intercept(session, buffer->mem))
-        real(session, buffer);
+    real(session, buffer);
+    return 0;
+}
+
+/* Return whether a request arrives soon. */
+static int arrives(void)
+{
+    static const struct timespec soon = {.tv_nsec = NEXT_REQUEST_NS};
+    struct pollfd wanted_fd = {.fd = channel, .events = POLLIN};
+    int count;
+
+    Py_BEGIN_ALLOW_THREADS
+    count = ppoll(&wanted_fd, 1, &soon, NULL);
+    Py_END_ALLOW_THREADS
+    return count > 0;
+}
+
+/* After a request that this module answered, serve the next one here if it arrives soon: receiving
+ * it through pyfuse3 and the gate in fuse/request_loop.py takes longer than many answers. Return
+ * after a request for libfuse, because pyfuse3 then awaits its handler, and after STREAK_NS, because
+ * other tasks must run. pyfuse3 passes its own buffer, which it reads no more after this function. */
+__attribute__((visibility("default"))) void
+fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *buffer)
+{
+    struct fuse_buf *next = (struct fuse_buf *)buffer;
+    uint64_t end_ns = 0;
+
+    while (serve(session, next)) {
+        uint64_t at_ns = now_ns();
+
+        if (end_ns == 0)
+            end_ns = at_ns + STREAK_NS;
+        if (at_ns > end_ns || !arrives() || fuse_session_receive_buf(session, next) <= 0)
+            return;
+    }
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
@@ -449,6 +503,11 @@ static PyObject *module_caller(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return PyLong_FromLongLong(caller);
 }
 
+static PyObject *module_caller_group(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromUnsignedLong(caller_group);
+}
+
 static PyObject *module_caller_thread(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyLong_FromUnsignedLong(caller_thread);
@@ -502,6 +561,7 @@ static PyMethodDef methods[] = {
      "Return whether this module received the INIT request of the session."},
     {"caller", module_caller, METH_NOARGS,
      "Return the user of the last request, -2 for the kernel's write-back, -1 if unknown."},
+    {"caller_group", module_caller_group, METH_NOARGS, "Return the group of the last request."},
     {"caller_thread", module_caller_thread, METH_NOARGS,
      "Return the thread of the last request, or 0 for a thread in another process namespace."},
     {"answer", module_answer, METH_VARARGS,

@@ -131,6 +131,12 @@ class Operations(pyfuse3.Operations):
         self._count(attributes.ino)
         return entry
 
+    def may_be_special(self, parent: Ino, name: bytes) -> bool:
+        """Return whether a name without a row may be the barrier or a past point in time."""
+        if parent == ROOT_INO:
+            return name in (self.barrier.name, self.past.name)
+        return parent >= PAST_INO_MIN
+
     # --- names ---------------------------------------------------------------------------------
 
     @override
@@ -327,31 +333,38 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file, and truncate it if O_TRUNC is set (libfuse sets FUSE_ATOMIC_O_TRUNC).
-
-        On a read-only mount the kernel refuses to open for writing. A follower is writable for the
-        kernel, because it may be promoted, so this handler must refuse.
-        """
+        """Open a file, and truncate it if O_TRUNC is set (libfuse sets FUSE_ATOMIC_O_TRUNC)."""
         if ino >= PAST_INO_MIN:
             if ino != BARRIER_INO:
                 return self.past.open(ino, flags)
             self.barrier.opened()
             return pyfuse3.FileInfo(ino)
+        if not flags & os.O_TRUNC:
+            self.open_now(ino, flags)
+            return pyfuse3.FileInfo(ino)
+        writes = self._opens_for_writing(flags)
+        asking.set(ctx.uid)
+        if await self._fs.open(ino, caller(ctx), truncates=True, writes=writes):
+            # After O_TRUNC the kernel requests the size, but not the mode.
+            invalidate_inode(ino, attr_only=True)
+        return pyfuse3.FileInfo(ino)
+
+    def open_now(self, ino: Ino, flags: int) -> None:
+        """Open a file without O_TRUNC. Never yields to other tasks."""
+        writes = self._opens_for_writing(flags)
+        self._fs.open_now(ino, writes=writes, appends=bool(flags & os.O_APPEND))
+
+    def _opens_for_writing(self, flags: int) -> bool:
+        """Return whether flags of open(2) permit writing.
+
+        On a read-only mount the kernel refuses to open for writing. A follower is writable for the
+        kernel, because it may be promoted, so this method must refuse.
+        """
         self._fs.open_files.expect_reports(True)
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
             self.status.require_writable()
-        asking.set(ctx.uid)
-        changes_mode = await self._fs.open(
-            ino,
-            caller(ctx),
-            truncates=bool(flags & os.O_TRUNC),
-            writes=writes,
-            appends=bool(flags & os.O_APPEND),
-        )
-        if changes_mode:  # after O_TRUNC the kernel requests the size, but not the mode
-            invalidate_inode(ino, attr_only=True)
-        return pyfuse3.FileInfo(ino)
+        return writes
 
     @override
     @answered
@@ -485,13 +498,20 @@ class Operations(pyfuse3.Operations):
     async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Decrease lookup counts. Errors are only logged, because this request has no reply."""
         self.requests["forget"] += 1
-        forget = self._fs.forget
         for ino, times in pairs:
-            if ino >= PAST_INO_MIN:
-                continue
-            try:
-                forget(Ino(ino), times)
-            except S3fsError as exc:
-                failed(self.status, "forget", (ino, times), exc)
-            except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
-                broken(self.status, "forget", (ino, times), exc)
+            self._forget(Ino(ino), times)
+
+    def forget_one(self, ino: Ino, times: int) -> None:
+        """Decrease the lookup count of one inode, as ``forget``."""
+        self.requests["forget"] += 1
+        self._forget(ino, times)
+
+    def _forget(self, ino: Ino, times: int) -> None:
+        if ino >= PAST_INO_MIN:
+            return
+        try:
+            self._fs.forget(ino, times)
+        except S3fsError as exc:
+            failed(self.status, "forget", (ino, times), exc)
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
+            broken(self.status, "forget", (ino, times), exc)

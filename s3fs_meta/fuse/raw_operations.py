@@ -1,4 +1,4 @@
-"""The handlers of requests that libfuse or pyfuse3 does not support, or supports slowly.
+"""The handlers of requests that libfuse or pyfuse3 does not support.
 
 Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
 semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
@@ -20,15 +20,13 @@ from typing import Any, Final
 import trio
 
 from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
-from s3fs_meta.fs import acl, inode_flags
-from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
-from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse import errnos
-from s3fs_meta.fuse.barrier import BARRIER_INO
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
+from s3fs_meta.fuse.frequent_requests import WRITE_OUT, FrequentRequests
 from s3fs_meta.fuse.kernel_cache import invalidate_inode
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX, PAST_INO_MIN
@@ -43,28 +41,13 @@ PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
 HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests then say whether to clear set-user-ID bits
-# Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
-SET_MODE: Final = 1 << 0
-SET_UID: Final = 1 << 1
-SET_GID: Final = 1 << 2
-SET_SIZE: Final = 1 << 3
-SET_ATIME: Final = 1 << 4
-SET_MTIME: Final = 1 << 5
-SET_CTIME: Final = 1 << 10
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
-READ: Final = struct.Struct("=8xQI")  # fields: offset, length
 LSEEK: Final = struct.Struct("=8xqI4x")  # fields: offset, whence
 LSEEK_OUT: Final = struct.Struct("=q")
 FALLOCATE: Final = struct.Struct("=8xqqI4x")  # fields: offset, length, mode
 # Fields: offset, target inode, target offset, length.
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
-WRITE_OUT: Final = struct.Struct("=I4x")
-# Fields: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
-SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
-# Maximum size of the reply; the name of the attribute follows.
-GETXATTR: Final = struct.Struct("=I4x")
-LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # fields: command, number of bytes that follow
 IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted ioctl commands use
 
@@ -82,9 +65,6 @@ _DONT_SYNC: Final = 0x4000
 _INO_AND_SIZE: Final = 0x300  # STATX_INO and STATX_SIZE, from linux/stat.h
 # Fields of struct statx: inode, size and device number.
 _STATX: Final = struct.Struct("=32xQQ88xII112x")
-
-# The kernel and cp(1) often request these extended attributes, which few files have.
-_OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
@@ -113,8 +93,8 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
     fuse_intercept.answer(unique, code, content)
 
 
-class RawOperations:
-    """The handlers of one mount for the requests that pyfuse3 does not support."""
+class RawOperations(FrequentRequests):
+    """The handlers of one mount that the extension calls."""
 
     def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
         """Create the handlers of one mount.
@@ -124,11 +104,9 @@ class RawOperations:
             nursery: runs the tasks; open from the first request to the last reply.
             device: the device number of the mount.
         """
-        self.operations = operations
+        super().__init__(operations)
         self._nursery = nursery
         self._device = device
-        self._fs = operations.filesystem
-        self._data = self._fs.data
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
@@ -243,86 +221,6 @@ class RawOperations:
             self._clear_privileges(target)
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
         return WRITE_OUT.pack(copied)
-
-    # --- frequent requests, which pyfuse3 handles slowly ---------------------------------------
-
-    def read(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with bytes of one cached block; the extension copies them from the block's file.
-
-        Returns:
-            True if the reply was sent. Otherwise ``Operations.read`` handles the request.
-        """
-        if ino >= PAST_INO_MIN:
-            return False
-        offset, length = READ.unpack_from(content)
-        try:
-            found = self._data.find_cached(ino, offset, length)
-        except S3fsError:
-            return False  # the handler in ``Operations`` raises the same error again
-        if found is None or not fuse_intercept.answer_from_file(unique, *found):
-            return False
-        self.operations.requests["read"] += 1
-        return True
-
-    def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply that an extended attribute is missing if the inode has no extended attributes.
-
-        Returns:
-            True if the reply was sent. Otherwise ``Operations.getxattr`` handles the request.
-        """
-        name = content[GETXATTR.size : -1]
-        if name not in _OFTEN_MISSING or not self._has_none(ino):
-            return False
-        self.operations.requests["getxattr"] += 1
-        _answer(unique, errno.ENODATA)
-        return True
-
-    def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with an empty list if an inode has no xattrs; return whether it replied."""
-        if not self._has_none(ino):
-            return False
-        self.operations.requests["listxattr"] += 1
-        (room_bytes,) = GETXATTR.unpack_from(content)
-        _answer(unique, 0, b"" if room_bytes else LISTXATTR_SIZE_OUT)
-        return True
-
-    def setattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Change attributes other than the size; return whether the reply was sent.
-
-        For the time "now" the kernel also sends the current time.
-        """
-        valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
-            content
-        )
-        operations = self.operations
-        if valid & SET_SIZE or ino == BARRIER_INO:
-            return False
-        operations.requests["setattr"] += 1
-        begun, code, answer = operations.status.progress, 0, b""
-        try:
-            wanted = SetAttributes(
-                mode if valid & SET_MODE else None,
-                uid if valid & SET_UID else None,
-                gid if valid & SET_GID else None,
-                None,
-                atime_s * _SECOND_NS + atime if valid & SET_ATIME else None,
-                mtime_s * _SECOND_NS + mtime if valid & SET_MTIME else None,
-                ctime_s * _SECOND_NS + ctime if valid & SET_CTIME else None,
-            )
-            changed = self._fs.attributes.set_attributes(ino, wanted)
-            answer = operations.converter.attributes_out(changed)
-        except S3fsError as exc:
-            code = failed(operations.status, "setattr", (ino,), exc, begun)
-        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
-            code = broken(operations.status, "setattr", (ino,), exc)
-        _answer(unique, code, answer)
-        return True
-
-    def _has_none(self, ino: Ino) -> bool:
-        try:
-            return self._fs.xattrs.has_none(ino)
-        except S3fsError:
-            return False  # the handler in ``Operations`` raises the same error again
 
     # --- flags, birth time, privileges ---------------------------------------------------------
 

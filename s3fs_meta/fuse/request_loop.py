@@ -9,7 +9,8 @@ A program that makes many system calls sends its next request within that time. 
 arrives, the worker waits through trio. If a worker takes over while another worker handles the last
 request, it does not poll, because the poll would delay that work.
 
-Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX``; while workers are
+Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX`` and the 0.5 ms for
+which the extension serves frequent requests itself (``STREAK_NS`` in ``fuse_intercept.c``); while workers are
 busy, another worker waits for requests or is about to wait.
 Tasks: pyfuse3's workers, all in one thread, so nothing happens between two awaits.
 """

@@ -11,7 +11,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.fuse.extension import fuse_intercept
-from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.raw_operations import RawOperations
 from s3fs_meta.limits import KERNEL_BACKGROUND_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from tests.fuse.conftest import Mounted, mounted, mountpoint
@@ -180,10 +180,10 @@ async def test_read_requests_have_a_user_and_write_back_requests_have_none(
 
 
 def _record_callers(monkeypatch: pytest.MonkeyPatch, name: str, seen: set[int]) -> None:
-    handler = getattr(Operations, name)
+    handler = getattr(RawOperations, name)
 
-    def noted(self: Operations, *arguments: object) -> object:
+    def noted(self: RawOperations, *arguments: object) -> object:
         seen.add(fuse_intercept.caller())
         return handler(self, *arguments)
 
-    monkeypatch.setattr(Operations, name, noted)
+    monkeypatch.setattr(RawOperations, name, noted)

@@ -16,14 +16,13 @@ import trio
 
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
-from s3fs_meta.fuse.raw_operations import (
-    COPY_FILE_RANGE,
+from s3fs_meta.fuse.frequent_requests import (
     SET_ATIME,
     SET_CTIME,
     SET_MTIME,
     SETATTR,
-    RawOperations,
 )
+from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, RawOperations
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.calls import Counted, counting
 from tests.fuse.conftest import BLOCK_BYTES, Context, Handlers

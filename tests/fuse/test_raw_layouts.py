@@ -1,29 +1,70 @@
 """Memory layouts of requests and replies, as in linux/fuse.h."""
 
 import struct
+from types import ModuleType
 
 import pytest
 
-from s3fs_meta.fuse import raw_operations
+from s3fs_meta.fuse import frequent_requests, raw_operations
 from s3fs_meta.fuse.convert import Converter, Overrides
+from s3fs_meta.model import ROOT_INO, Ino
 from tests.fuse.conftest import FILE
 
 
 @pytest.mark.parametrize(
-    ("name", "size_bytes"),
+    ("module", "name", "size_bytes"),
     [
-        ("LSEEK", 24),
-        ("LSEEK_OUT", 8),
-        ("FALLOCATE", 32),
-        ("COPY_FILE_RANGE", 56),
-        ("WRITE_OUT", 8),
-        ("GETXATTR", 8),
-        ("SETATTR", 88),
-        ("IOCTL", 32),
+        (raw_operations, "LSEEK", 24),
+        (raw_operations, "LSEEK_OUT", 8),
+        (raw_operations, "FALLOCATE", 32),
+        (raw_operations, "COPY_FILE_RANGE", 56),
+        (frequent_requests, "CREATE", 16),
+        (frequent_requests, "FORGET", 8),
+        (frequent_requests, "RENAME", 8),
+        (frequent_requests, "OPEN", 8),
+        (frequent_requests, "READ", 20),
+        (frequent_requests, "WRITE", 40),
+        (frequent_requests, "WRITE_OUT", 8),
+        (frequent_requests, "GETXATTR", 8),
+        (frequent_requests, "SETATTR", 88),
+        (raw_operations, "IOCTL", 32),
     ],
 )
-def test_request_structures_have_the_same_sizes_as_in_linux(name: str, size_bytes: int) -> None:
-    assert getattr(raw_operations, name).size == size_bytes
+def test_request_structures_have_the_same_sizes_as_in_linux(
+    module: ModuleType, name: str, size_bytes: int
+) -> None:
+    """READ has more fields, which the daemon does not need."""
+    assert getattr(module, name).size == size_bytes
+
+
+@pytest.mark.parametrize("ino", [ROOT_INO, FILE.ino])
+@pytest.mark.parametrize("has_generations", [True, False])
+def test_entry_reply_has_the_same_layout_as_in_linux(ino: Ino, has_generations: bool) -> None:
+    """Struct fuse_entry_out has the inode, its generation, the timeouts, and the attributes."""
+    converter = Converter(1 << 20, timeout_s=1.5, has_generations=has_generations)
+    found = FILE._replace(ino=ino, btime_ns=(1 << 40) + 7)
+    entry, content = converter.entry(found), converter.entry_out(found)
+    assert len(content) == 128
+    assert struct.unpack_from("=QQQQII", content) == (
+        ino,
+        entry.generation,
+        1,
+        1,
+        500_000_000,
+        500_000_000,
+    )
+    assert content[40:] == converter.attributes_out(found)[16:]
+    assert converter.created_out(found) == content + struct.pack("=QII", ino, 2, 0)
+
+
+def test_reply_for_a_missing_name_has_inode_0_and_a_timeout() -> None:
+    """A timeout makes the kernel cache that the name is missing; 0 makes it forget."""
+    converter = Converter(1 << 20, timeout_s=1.5)
+    content = converter.no_entry_out()
+    assert len(content) == 128
+    assert struct.unpack_from("=QQQQII", content) == (0, 0, 1, 0, 500_000_000, 0)
+    converter.let_remember(False)
+    assert converter.no_entry_out() == bytes(128)
 
 
 def test_statx_reply_has_the_same_layout_as_in_linux() -> None:

@@ -1,0 +1,253 @@
+"""Frequent requests, which the extension passes to this module before pyfuse3 sees them.
+
+Owns: the layouts of these requests, and the decision whether a request can be answered at once.
+Does not know: semantics (``fs``), replies that must wait, past points in time (``Operations``).
+pyfuse3 creates a coroutine and several objects for each request, and waits for the next request
+through its loop. The extension receives the next request itself after a reply of this module.
+A handler returns None if the request must wait, or is special: then ``Operations`` handles it.
+Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
+"""
+
+import errno
+import functools
+import os
+import stat
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.fuse.barrier import BARRIER_INO
+from s3fs_meta.fuse.error_boundary import broken, failed
+from s3fs_meta.fuse.extension import fuse_intercept
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.limits import PAST_INO_MIN
+from s3fs_meta.model import Caller, Ino
+
+# Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
+SET_MODE: Final = 1 << 0
+SET_UID: Final = 1 << 1
+SET_GID: Final = 1 << 2
+SET_SIZE: Final = 1 << 3
+SET_ATIME: Final = 1 << 4
+SET_MTIME: Final = 1 << 5
+SET_CTIME: Final = 1 << 10
+
+CREATE: Final = struct.Struct("=III4x")  # fields: flags, mode, umask; the name follows
+FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
+RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
+OPEN: Final = struct.Struct("=I4x")  # field: flags
+READ: Final = struct.Struct("=8xQI")  # fields: offset, length
+WRITE: Final = struct.Struct("=8xQ24x")  # field: offset; the data follows
+WRITE_OUT: Final = struct.Struct("=I4x")
+# Fields: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
+SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
+# Maximum size of the reply; the name of the attribute follows.
+GETXATTR: Final = struct.Struct("=I4x")
+LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
+
+_SECOND_NS: Final = 1_000_000_000
+# The kernel and cp(1) often request these extended attributes, which few files have.
+_OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
+
+# A function of inode, user ID and body of the request; returns the reply.
+Answer = Callable[["FrequentRequests", Ino, int, bytes], bytes | None]
+# A handler of the request number, inode, user ID and body; returns whether it replied.
+Handler = Callable[["FrequentRequests", int, Ino, int, bytes], bool]
+
+
+def at_once(function: Answer) -> Handler:
+    """Create a handler that replies with the result of a function, or with an errno."""
+    name = function.__name__
+
+    @functools.wraps(function)
+    def handler(self: "FrequentRequests", unique: int, ino: Ino, uid: int, content: bytes) -> bool:
+        status = self.operations.status
+        code, begun = 0, status.progress
+        answer: bytes | None = b""
+        try:
+            answer = function(self, ino, uid, content)
+        except S3fsError as exc:
+            code = failed(status, name, (ino,), exc, begun)
+        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
+            code = broken(status, name, (ino,), exc)
+        if answer is None:
+            return False
+        self.operations.requests[name] += 1
+        fuse_intercept.answer(unique, code, answer)
+        return True
+
+    return handler
+
+
+class FrequentRequests:
+    """The handlers of one mount for frequent requests; none of them waits."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.operations = operations
+        self._fs = operations.filesystem
+        self._data = self._fs.data
+        self._namespace = operations.filesystem.namespace
+        self._converter = operations.converter
+
+    @at_once
+    def lookup(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
+        """Reply with the inode of a name or with its absence; the kernel caches either reply."""
+        found = self._fs.lookup(parent, content[:-1])
+        if found is not None:
+            answer = self._converter.entry_out(found)
+            self._fs.lookups.add(found.ino)
+            return answer
+        if self.operations.may_be_special(parent, content[:-1]):
+            return None
+        return self._converter.no_entry_out()
+
+    @at_once
+    def getattr(self, ino: Ino, _uid: int, _content: bytes) -> bytes | None:
+        """Reply with the attributes of an inode."""
+        if ino >= PAST_INO_MIN:
+            return None
+        return self._converter.attributes_out(self._fs.getattr(ino))
+
+    @at_once
+    def setattr(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
+        """Change attributes other than the size.
+
+        For the time "now" the kernel also sends the current time.
+        """
+        valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
+            content
+        )
+        if valid & SET_SIZE or ino == BARRIER_INO:
+            return None
+        wanted = SetAttributes(
+            mode if valid & SET_MODE else None,
+            uid if valid & SET_UID else None,
+            gid if valid & SET_GID else None,
+            None,
+            atime_s * _SECOND_NS + atime if valid & SET_ATIME else None,
+            mtime_s * _SECOND_NS + mtime if valid & SET_MTIME else None,
+            ctime_s * _SECOND_NS + ctime if valid & SET_CTIME else None,
+        )
+        return self._converter.attributes_out(self._fs.attributes.set_attributes(ino, wanted))
+
+    @at_once
+    def create(self, parent: Ino, uid: int, content: bytes) -> bytes:
+        """Create a regular file and open it. The extension passes no request with O_TMPFILE."""
+        _flags, mode, umask = CREATE.unpack_from(content)
+        created = self._namespace.make_node(
+            parent,
+            content[CREATE.size : -1],
+            mode & 0o7777 | stat.S_IFREG,
+            self._caller(uid, umask),
+        )
+        answer = self._converter.created_out(created)
+        self._fs.lookups.add(created.ino)
+        self._fs.open_files.opened(created.ino, writes=True, is_linkable=False)
+        return answer
+
+    @at_once
+    def open(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
+        """Open a file without O_TRUNC."""
+        (flags,) = OPEN.unpack_from(content)
+        if flags & os.O_TRUNC or ino >= PAST_INO_MIN:
+            return None
+        self.operations.open_now(ino, flags)
+        return self._converter.opened_out(ino)
+
+    @at_once
+    def release(self, ino: Ino, _uid: int, _content: bytes) -> bytes | None:
+        """End one open(2) of a file, after the last descriptor was closed."""
+        if ino >= PAST_INO_MIN:
+            return None
+        self._fs.release(ino)
+        return b""
+
+    @at_once
+    def unlink(self, parent: Ino, _uid: int, content: bytes) -> bytes:
+        """Remove a name of an inode that is not a directory."""
+        self._namespace.unlink(parent, content[:-1])
+        return b""
+
+    @at_once
+    def rename(self, parent: Ino, uid: int, content: bytes) -> bytes | None:
+        """Rename or move a directory entry. The extension passes no request with flags."""
+        (new_parent,) = RENAME.unpack_from(content)
+        name, new_name, _ = content[RENAME.size :].split(b"\0")
+        if max(parent, new_parent) >= PAST_INO_MIN:
+            return None
+        if self.operations.may_be_special(new_parent, new_name):
+            return None
+        self._namespace.rename(
+            parent, name, new_parent, new_name, 0, caller=self._caller(uid, umask=0)
+        )
+        return b""
+
+    @at_once
+    def write(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
+        """Write all given bytes to a file, if nothing must be waited for."""
+        data = memoryview(content)[WRITE.size :]
+        if not data or ino >= PAST_INO_MIN:
+            return None
+        (offset,) = WRITE.unpack_from(content)
+        sets_times = not self.operations.enable_writeback_cache
+        if self._data.try_write(ino, offset, data, sets_times=sets_times) is not None:
+            return None
+        return WRITE_OUT.pack(len(data))
+
+    def read(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Reply with bytes of one cached block; the extension copies them from the block's file.
+
+        Returns:
+            True if the reply was sent. Otherwise ``Operations.read`` handles the request.
+        """
+        if ino >= PAST_INO_MIN:
+            return False
+        offset, length = READ.unpack_from(content)
+        try:
+            found = self._data.find_cached(ino, offset, length)
+        except S3fsError:
+            return False  # the handler in ``Operations`` raises the same error again
+        if found is None or not fuse_intercept.answer_from_file(unique, *found):
+            return False
+        self.operations.requests["read"] += 1
+        return True
+
+    def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Reply that an extended attribute is missing if the inode has no extended attributes.
+
+        Returns:
+            True if the reply was sent. Otherwise ``Operations.getxattr`` handles the request.
+        """
+        name = content[GETXATTR.size : -1]
+        if name not in _OFTEN_MISSING or not self._has_none(ino):
+            return False
+        self.operations.requests["getxattr"] += 1
+        fuse_intercept.answer(unique, errno.ENODATA, b"")
+        return True
+
+    def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
+        """Reply with an empty list if an inode has no xattrs; return whether it replied."""
+        if not self._has_none(ino):
+            return False
+        self.operations.requests["listxattr"] += 1
+        (room_bytes,) = GETXATTR.unpack_from(content)
+        fuse_intercept.answer(unique, 0, b"" if room_bytes else LISTXATTR_SIZE_OUT)
+        return True
+
+    def forget(self, _unique: int, ino: Ino, _uid: int, content: bytes) -> None:
+        """Decrease the lookup count of an inode; this request has no reply."""
+        self.operations.forget_one(ino, *FORGET.unpack_from(content))
+
+    def _caller(self, uid: int, umask: int) -> Caller:
+        """Return the process that sent the current request."""
+        return Caller(uid, fuse_intercept.caller_group(), umask, fuse_intercept.caller_thread())
+
+    def _has_none(self, ino: Ino) -> bool:
+        try:
+            return self._fs.xattrs.has_none(ino)
+        except S3fsError:
+            return False  # the handler in ``Operations`` raises the same error again

@@ -1,0 +1,298 @@
+"""Requests that the extension passes on before pyfuse3 sees them, on a real mount."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.fuse.frequent_requests import (
+    GETXATTR,
+    READ,
+    SET_ATIME,
+    SET_CTIME,
+    SET_GID,
+    SET_MODE,
+    SET_MTIME,
+    SET_SIZE,
+    SET_UID,
+    SETATTR,
+)
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.raw_operations import RawOperations
+from s3fs_meta.model import ROOT_INO, Caller, Ino
+from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened
+
+pytestmark = pytest.mark.mount
+
+# The requests that never reach pyfuse3 if a file is small and has a plain name.
+NOT_PASSED_ON = ("lookup", "getattr", "create", "open", "write", "rename", "unlink", "release")
+FLOODED = 5000
+NONE = 1 << 60  # The kernel ignores an answer to a request with this number.
+# Changes the mode of a file as fast as possible; each change is one request.
+_FLOOD = "import os, sys\nfor n in range(int(sys.argv[2])): os.chmod(sys.argv[1], 0o600 + n % 2)"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def use(root: Path) -> None:
+    """Create, write, read, rename and remove a file, and look up a missing name."""
+    path = root / "f"
+    path.write_bytes(b"content")
+    fd = os.open(path, os.O_RDWR)
+    assert os.pwrite(fd, b"C", 0) == 1
+    os.fsync(fd)
+    os.close(fd)
+    assert path.read_bytes() == b"Content"
+    assert path.stat().st_size == 7
+    path.rename(root / "g")
+    assert not path.exists()
+    (root / "g").unlink()
+
+
+async def test_small_changes_of_a_file_do_not_reach_pyfuse3(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that pyfuse3 called would fail, but the extension answers first."""
+
+    def refuse(*_: object) -> object:
+        raise AssertionError("pyfuse3 has received the request")
+
+    for name in NOT_PASSED_ON:
+        monkeypatch.setattr(Operations, name, refuse)
+
+    await mounted.run(use, mounted.path)
+
+    requests = mounted.handlers.operations.requests
+    assert all(requests[name] for name in NOT_PASSED_ON)
+    assert not mounted.handlers.operations.status.read_only
+
+
+async def test_errors_have_the_same_errno_as_in_pyfuse3(mounted: Mounted) -> None:
+    """Errors of the filesystem reach the program, and the mount stays usable."""
+
+    def fail(root: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            (root / "missing").unlink()
+        with pytest.raises(OSError, match="File name too long"):
+            (root / ("n" * 256)).touch()
+        (root / "d").mkdir()
+        with pytest.raises(IsADirectoryError):
+            (root / "d").unlink()
+
+    await mounted.run(fail, mounted.path)
+    await mounted.run(use, mounted.path)
+
+
+async def test_create_uses_user_group_and_umask_of_the_process(mounted: Mounted) -> None:
+    """The extension passes the group and the umask that pyfuse3 would pass."""
+    code = (
+        "import os\nos.umask(0o027)\nos.setgid(1234)\nos.setuid(4321)\n"
+        "os.close(os.open('f', os.O_WRONLY | os.O_CREAT, 0o666))"
+    )
+    await mounted.run(os.chmod, mounted.path, 0o777)
+    await mounted.run(
+        lambda: subprocess.run(
+            [sys.executable, "-c", code], cwd=mounted.path, check=True, timeout=60
+        )
+    )
+    status = await mounted.run(os.stat, mounted.path / "f")
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (4321, 1234, 0o640)
+
+
+async def test_other_tasks_run_while_requests_arrive_without_a_pause(mounted: Mounted) -> None:
+    """The extension returns to the event loop even if another request is always available."""
+    path = mounted.path / "f"
+    await mounted.run(path.touch)
+    command = [sys.executable, "-c", _FLOOD, str(path), str(FLOODED)]
+    passes = 0
+    async with trio.open_nursery() as nursery:
+
+        async def flood() -> None:
+            await mounted.run(lambda: subprocess.run(command, check=True, timeout=60))
+
+        async def count() -> None:
+            nonlocal passes
+            while True:
+                await trio.lowlevel.checkpoint()
+                passes += 1
+
+        nursery.start_soon(count)
+        before = mounted.handlers.operations.requests["setattr"]
+        async with trio.open_nursery() as clients:
+            clients.start_soon(flood)
+            clients.start_soon(flood)
+        nursery.cancel_scope.cancel()
+    assert mounted.handlers.operations.requests["setattr"] - before == 2 * FLOODED
+    # A pass of the event loop serves requests for at most 1.5 ms, which is about 100 requests.
+    assert passes > 10
+
+
+def set_and_remove_attributes(path: Path) -> None:
+    """Read extended attributes of a file that has none, then one, then none again."""
+    path.touch()
+    for _ in range(2):
+        assert os.listxattr(path) == []
+        for name in ("security.capability", "system.posix_acl_access", "user.a"):
+            with pytest.raises(OSError, match="No data"):
+                os.getxattr(path, name)
+        os.setxattr(path, "user.a", b"value")
+        assert os.listxattr(path) == ["user.a"]
+        assert os.getxattr(path, "user.a") == b"value"
+        with pytest.raises(OSError, match="No data"):
+            os.getxattr(path, "security.capability")
+        os.removexattr(path, "user.a")
+
+
+async def test_xattr_requests_get_correct_replies_with_and_without_xattrs(mounted: Mounted) -> None:
+    """Extended attributes are read correctly whether a file has any or none."""
+    await mounted.run(set_and_remove_attributes, mounted.path / "f")
+    requests = mounted.handlers.operations.requests
+    assert requests["getxattr"] >= 8
+    assert requests["listxattr"] >= 4
+
+
+async def test_extension_answers_only_requests_for_missing_xattrs(
+    mounted: Mounted,
+) -> None:
+    """The kernel asks for ``security.capability`` before writes, so the answer must be quick."""
+    fs = mounted.handlers.fs
+    capability = GETXATTR.pack(0) + b"security.capability\0"
+    other = GETXATTR.pack(0) + b"user.a\0"
+    await mounted.run((mounted.path / "f").touch)
+    ino = Ino((await mounted.run(os.stat, mounted.path / "f")).st_ino)
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(mounted.handlers.operations, nursery, 0)
+        quick = raw.getxattr, raw.listxattr
+        assert [ask(NONE, ino, 0, capability) for ask in quick] == [True, True]
+        assert not raw.getxattr(NONE, ino, 0, other)
+        assert [ask(NONE, Ino(ino + 1000), 0, capability) for ask in quick] == [False, False]
+        fs.xattrs.set(ino, b"user.a", b"value", Caller(0, 0, 0, 0))
+        assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+        fs.db.inodes.run("UPDATE inodes SET mode = x'00' WHERE ino = ?", (ino,))
+        assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+
+
+def write_parts(path: Path) -> None:
+    """Write one complete block, leave one as a hole, and write a part of a third block."""
+    with path.open("wb") as file:
+        file.write(b"a" * BLOCK_BYTES)
+        file.seek(2 * BLOCK_BYTES)
+        file.write(b"c" * 100)
+
+
+async def test_extension_answers_only_reads_inside_one_cached_block(mounted: Mounted) -> None:
+    """A read of a hole, of two blocks, or at the end of the file is left to pyfuse3."""
+    path = mounted.path / "f"
+    await mounted.run(write_parts, path)
+    ino = Ino((await mounted.run(os.stat, path)).st_ino)
+    requests = mounted.handlers.operations.requests
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(mounted.handlers.operations, nursery, 0)
+
+        def is_answered(offset: int, length: int) -> bool:
+            before = requests["read"]
+            answered = raw.read(NONE, ino, 0, READ.pack(offset, length))
+            assert requests["read"] == before + answered
+            return answered
+
+        assert is_answered(0, BLOCK_BYTES)
+        assert is_answered(10, 4096)
+        assert is_answered(2 * BLOCK_BYTES, BLOCK_BYTES)
+        assert not is_answered(BLOCK_BYTES, 4096)
+        assert not is_answered(BLOCK_BYTES - 10, 20)
+        assert not is_answered(2 * BLOCK_BYTES + 100, 4096)
+        assert not raw.read(NONE, Ino(ino + 1000), 0, READ.pack(0, 4096))
+
+
+async def test_read_of_a_truncated_cache_file_is_not_answered_with_fewer_bytes(
+    mounted: Mounted,
+) -> None:
+    """If the file of a dirty block is too short, the read fails; its content is nowhere else."""
+    path = mounted.path / "f"
+    await mounted.run(path.write_bytes, b"a" * 10_000)
+    await mounted.run(drop_pages, path)
+    ino = Ino((await mounted.run(os.stat, path)).st_ino)
+    found = mounted.handlers.fs.data.find_cached(ino, 0, 10_000)
+    assert found is not None
+    os.ftruncate(found[0], 9_999)
+    with pytest.raises(OSError, match="Input/output error"):
+        await mounted.run(path.read_bytes)
+
+
+def drop_pages(path: Path) -> None:
+    """Write the dirty pages of a file back, and drop its pages from the kernel's memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def size_of_list(path: Path) -> int:
+    """Return the size that listxattr(2) reports to a caller without a buffer."""
+    return int(_libc.listxattr(os.fsencode(path), None, 0))
+
+
+async def test_listxattr_without_a_buffer_returns_the_size_of_the_list(mounted: Mounted) -> None:
+    """A call of listxattr(2) with an empty buffer returns the size of the list."""
+    path = mounted.path / "f"
+    await mounted.run(path.touch)
+    assert await mounted.run(size_of_list, path) == 0
+    await mounted.run(os.setxattr, path, "user.a", b"value")
+    assert await mounted.run(size_of_list, path) == len(b"user.a\0")
+
+
+def times_request(valid: int) -> bytes:
+    """Return a request that sets these time fields."""
+    return SETATTR.pack(valid, -2, 3, 4, 999_999_999, 0, 5, 0o640, 7, 8)
+
+
+async def test_attribute_changes_without_a_size_bypass_pyfuse3(tmp_path: Path) -> None:
+    """The extension handles attribute changes without a size, and pyfuse3 all others."""
+    async with opened(tmp_path) as handlers, trio.open_nursery() as nursery:
+        raw, fs = RawOperations(handlers.operations, nursery, 0), handlers.fs
+        made = fs.namespace.make_node(ROOT_INO, b"f", 0o100644, Caller(0, 0, 0, 0))
+        times = SET_ATIME | SET_MTIME | SET_CTIME
+        assert raw.setattr(NONE, made.ino, 0, times_request(times))
+        after = fs.getattr(made.ino)
+        assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (
+            -1_000_000_001,
+            3_000_000_000,
+            4_000_000_005,
+        )
+        assert after[:7] == made[:7]
+        assert raw.setattr(NONE, made.ino, 0, times_request(SET_MODE | SET_UID | SET_GID))
+        last = fs.getattr(made.ino)
+        assert (last.mode, last.uid, last.gid) == (0o100640, 7, 8)
+        assert (last.atime_ns, last.mtime_ns) == (after.atime_ns, after.mtime_ns)
+        requests = handlers.operations.requests["setattr"]
+        assert requests == 2
+        assert not raw.setattr(NONE, made.ino, 0, times_request(SET_SIZE | SET_MTIME))
+        assert fs.getattr(made.ino) == last
+        assert raw.setattr(NONE, Ino(made.ino + 1000), 0, times_request(SET_MODE))
+        assert handlers.operations.requests["setattr"] == requests + 1
+
+
+def set_attributes(root: Path) -> None:
+    """Change attributes by system calls, some of which must be refused."""
+    path = root / "f"
+    path.write_bytes(b"content")
+    os.chmod(path, 0o4750)
+    os.chown(path, 1, 2)
+    os.utime(path, ns=(-1_000_000_001, 4_000_000_000_999_999_999))
+    found = path.stat()
+    assert (found.st_mode, found.st_uid, found.st_gid, found.st_size) == (0o100750, 1, 2, 7)
+    assert (found.st_atime_ns, found.st_mtime_ns) == (-1_000_000_001, 4_000_000_000_999_999_999)
+    os.truncate(path, 3)
+    assert path.read_bytes() == b"con"
+    subprocess.run(["chattr", "+i", path], check=True)
+    with pytest.raises(PermissionError):
+        os.chmod(path, 0o600)
+    subprocess.run(["chattr", "-i", path], check=True)
+
+
+async def test_kernel_receives_replies_of_the_extension(mounted: Mounted) -> None:
+    """Replies and errors that the extension sends reach the kernel completely."""
+    await mounted.run(set_attributes, mounted.path)

@@ -21,12 +21,12 @@ from s3fs_meta import sync_failures
 from s3fs_meta.cache.files_ahead import FilesAhead
 from s3fs_meta.cache.lost_pages import first_lost_byte
 from s3fs_meta.cache.open_blocks import OpenBlocks, WrittenBlocks
+from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
-_NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Opening a file fails with EIO if the disk has lost its inode.
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
@@ -510,6 +510,6 @@ def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:
 
 
 def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:
-    if exc.errno in _NO_SPACE_ERRNOS:
+    if exc.errno in FULL_ERRNOS:
         return NoSpaceLeftError("the disk of the cache directory is full")
     return LostBlockError(block, f"access to the cache file failed ({exc.strerror})")

@@ -9,11 +9,9 @@ Tasks: any task on the event loop; a lock keeps syncs apart, and a thread runs t
 Design: docs/design/durability.md, "From write to fsync" and "The intent log".
 """
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -25,6 +23,7 @@ from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.cache.unlogged import UnloggedRanges
+from s3fs_meta.disk_full import NO_ROOM_ERRNOS
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.database import Database
@@ -32,8 +31,6 @@ from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId
 
 _log = logging.getLogger(__name__)
-
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class BlockSync:
@@ -198,7 +195,7 @@ class BlockSync:
         try:
             await trio.to_thread.run_sync(self._prepare, log)
         except OSError as exc:
-            if exc.errno not in _NO_SPACE_ERRNOS:
+            if exc.errno not in NO_ROOM_ERRNOS:
                 raise
             why = exc.strerror
             _log.info("cannot create the intent log, so each fsync syncs block files: %s", why)
@@ -209,7 +206,7 @@ class BlockSync:
         try:
             log.prepare()
         except OSError as exc:
-            if exc.errno in _NO_SPACE_ERRNOS:
+            if exc.errno in NO_ROOM_ERRNOS:
                 raise
             with self._files.syncing():
                 raise

@@ -30,6 +30,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import (
     FormatError,
     InvalidRequestError,
@@ -74,8 +75,7 @@ _Result = TypeVar("_Result")
 # Disk errors that may be temporary: the disk may come back, or space may become free.
 _TRANSIENT: Final = frozenset(
     {
-        errno.ENOSPC,
-        errno.EDQUOT,
+        *FULL_ERRNOS,
         errno.EIO,
         errno.ESTALE,
         errno.ENOTCONN,

@@ -18,6 +18,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import (
     DatabaseError,
     DatabaseFullError,
@@ -40,7 +41,6 @@ from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot
-from s3fs_meta.sync.image.restore import NO_SPACE_ERRNOS
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
@@ -231,7 +231,7 @@ class OpenPoints:
 
         A disk that other programs fill during the restore does not damage the point in time.
         """
-        is_full = isinstance(exc, OSError) and exc.errno in NO_SPACE_ERRNOS
+        is_full = isinstance(exc, OSError) and exc.errno in FULL_ERRNOS
         if not is_full and not isinstance(exc, DatabaseFullError):
             return PastUnavailableError(txg, str(exc))
         folder = self._volume.state_dir.path.parent

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from s3fs_meta import sync_failures
+from s3fs_meta.disk_full import NO_ROOM_ERRNOS
 from s3fs_meta.limits import (
     WAL_CHECKPOINT_BYTES,
     WAL_PASSES_MAX,
@@ -48,7 +49,6 @@ _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Errors of a checkpoint that do not indicate a failed disk. The log then only grows.
 _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
@@ -149,7 +149,7 @@ class Wal:
             try:
                 os.write(self._fd, bytes(lacking))
             except OSError as exc:
-                if exc.errno not in _NO_SPACE_ERRNOS:
+                if exc.errno not in NO_ROOM_ERRNOS:
                     self._fail(f"the log could not be written ({exc.strerror or exc})")
                     raise
                 _log.info("cannot extend the file of the write-ahead log: %s", exc.strerror)

@@ -20,6 +20,7 @@ from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
@@ -43,8 +44,6 @@ from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
-
-NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Reserve = Callable[[int], Awaitable[None]]
 
@@ -474,7 +473,7 @@ def _naming_a_full_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno not in NO_SPACE_ERRNOS:
+        if exc.errno not in FULL_ERRNOS:
             raise
         raise _disk_full(path, "the disk became full during the restore of the metadata") from exc
 

@@ -1,6 +1,5 @@
 """Targets of results: a minimum or maximum, and whether the result meets it."""
 
-from collections.abc import Iterable
 from typing import Any
 
 Target = dict[str, Any]
@@ -14,11 +13,6 @@ def at_least(what: str, measured: float, wanted: float, unit: str = "") -> Targe
 def at_most(what: str, measured: float, wanted: float, unit: str = "") -> Target:
     """Return a target that is met if *measured* is at most *wanted*."""
     return _target(what, measured, "at most", wanted, unit, met=measured <= wanted)
-
-
-def all_met(targets: Iterable[Target]) -> bool:
-    """Return whether all targets are met."""
-    return all(target["met"] for target in targets)
 
 
 def _target(

@@ -142,7 +142,6 @@ class RetryingStore(StoreWrapper):
         """
         super().__init__(inner)
         self._charge = charge
-        self.retries = 0  # number of retries of all requests so far
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - it only spreads load
         self._contact = Contact(inner, self._policy, notify)
@@ -199,7 +198,6 @@ class RetryingStore(StoreWrapper):
                     return
             except TransientStoreError as exc:
                 await attempts.pause_after(exc)
-                self.retries += 1
 
     def _attempts(self, key: str) -> _Attempts:
         return _Attempts(key, self._policy, self._jitter, self._contact)
@@ -218,7 +216,6 @@ class RetryingStore(StoreWrapper):
                 return await self._contact.watched(request)
             except TransientStoreError as exc:
                 await attempts.pause_after(exc)
-                self.retries += 1
                 self._charge(ObjectKey(key), sent_bytes, received_bytes)
 
     async def _conditional(

@@ -133,13 +133,6 @@ class ModelFilesystem:
             child == ino for other in self.nodes.values() for child in other.entries.values()
         )
 
-    def ino_at(self, path: bytes) -> Ino:
-        """Return the inode at a path; raise NoEntryError if the path does not exist."""
-        ino = ROOT_INO
-        for name in filter(None, path.split(b"/")):
-            ino = self.find(ino, name)
-        return ino
-
     def find(self, parent: Ino, name: bytes) -> Ino:
         """Return the inode of a name; raise NoEntryError if the name does not exist."""
         child = self.node(parent).entries.get(name)

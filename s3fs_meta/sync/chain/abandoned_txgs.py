@@ -97,10 +97,6 @@ def done(db: Database) -> None:
     local_state.delete(db, _ROW)
 
 
-async def publish_nothing(_progress: Progress) -> None:
-    """Publish nothing; the default until the shipper has an imager."""
-
-
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:

@@ -29,6 +29,7 @@ from urllib.parse import parse_qs
 import trio
 
 from s3fs_meta import option_syntax
+from s3fs_meta.background_task import background_task
 from s3fs_meta.browse import (
     file_pages,
     find_page,
@@ -164,19 +165,9 @@ class Site:
 
     async def _in_time(self, target: bytes) -> Reply:
         """Return a page, or an error page if the bucket does not answer in time."""
-        reply: Reply | None = None
-        error: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_without_bucket, nursery.cancel_scope)
-            try:
-                reply = await self._page(target)
-            except Exception as exc:  # noqa: BLE001 - raised below, not in an exception group
-                error = exc
-            nursery.cancel_scope.cancel()
-        if error is not None:
-            raise error
-        if reply is not None:
-            return reply
+        with trio.CancelScope() as scope:
+            async with background_task(partial(self._cancel_without_bucket, scope)):
+                return await self._page(target)
         outage = self._source.outage
         why = (
             f"{self._source.place.url} has not answered for {outage.age_s:.0f} s ({outage.why})."

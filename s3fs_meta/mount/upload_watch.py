@@ -5,12 +5,13 @@ The mount always answers ``status``, so lines appear even while the bucket does 
 """
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import background_task
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.output import human_bytes, human_duration
 from s3fs_meta.console.ui import Front
@@ -130,22 +131,9 @@ class UploadWatch:
         """Call *give_up* at each poll while the bucket has failed for UPLOAD_FORCE_S_MIN."""
         self._give_up = give_up
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Print lines until the context ends; print nothing if it ends before the first poll.
-
-        An error of the context is raised unchanged, not in an exception group.
-        """
-        error: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run)
-            try:
-                yield
-            except Exception as exc:  # noqa: BLE001 - raised below
-                error = exc
-            nursery.cancel_scope.cancel()
-        if error is not None:
-            raise error
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Print lines until the context ends; print nothing if it ends before the first poll."""
+        return background_task(self._run)
 
     async def _run(self) -> None:
         while True:

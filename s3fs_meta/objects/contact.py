@@ -4,12 +4,13 @@ Owns: the start of an outage, and one message to the user if the first answer is
 Does not know: retries (``retry``), requests.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import background_task
 from s3fs_meta.errors import S3fsError, TransientStoreError
 from s3fs_meta.limits import (
     STORE_CONNECT_TIMEOUT_S,
@@ -99,7 +100,7 @@ class Contact:
         """Make one attempt; report a failure, or a delay while the attempt waits."""
         began_s = trio.current_time()
         try:
-            async with _alarm(STORE_SILENCE_S_MAX, self._report_silence):
+            async with background_task(partial(_alarm, STORE_SILENCE_S_MAX, self._report_silence)):
                 return await request()
         except TransientStoreError as exc:
             self._report_failure(exc, trio.current_time() - began_s)
@@ -135,24 +136,7 @@ class Contact:
             self._notify(text)
 
 
-@asynccontextmanager
-async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None]:
-    """Call a function if the with-block is still running after *after_s* seconds.
-
-    An error of the with-block is raised unchanged, not in an exception group.
-    """
-
-    async def wait() -> None:
-        await trio.sleep(after_s)
-        call()
-
-    error: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
-        try:
-            yield
-        except Exception as exc:  # noqa: BLE001 - raised below
-            error = exc
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
+async def _alarm(after_s: float, call: Callable[[], None]) -> None:
+    """Call a function after *after_s* seconds."""
+    await trio.sleep(after_s)
+    call()

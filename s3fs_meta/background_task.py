@@ -1,0 +1,25 @@
+"""A task that runs beside a with-block.
+
+Owns: the end of the task with the block. Does not know: the work of the task.
+Keeps: an error of the block is raised unchanged, not in an exception group.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def background_task(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run a task until the with-block ends; then cancel it. *run* must not raise."""
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - raised below
+            error = exc
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

@@ -15,7 +15,7 @@ from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import local_state
+from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.model import BlockId, BlockState, PackId, PackState, Txg
 
 _TEMPORARY: Final = ("touched_blocks", "touched_packs")
@@ -194,6 +194,15 @@ def settle(db: Database) -> None:
         " WHERE block NOT IN (SELECT block FROM blocks)"
     )
     local_state.delete(db, _UNSETTLED)
+
+
+def settle_at_txg(db: Database) -> None:
+    """Settle a database that equals a txg of the chain, so changelogs contain all its blocks.
+
+    Takes 1 s per ten million blocks. Requires an open transaction.
+    """
+    settle(db)
+    pending.set_block_floor(db, pending.first_new_block(db))
 
 
 def _touch(db: Database, table: str, numbers: Iterable[int]) -> None:

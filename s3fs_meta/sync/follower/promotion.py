@@ -80,9 +80,8 @@ async def take_over(
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that a writer maintains, which takes 1 s per ten million blocks."""
+    """Recount the totals that a writer maintains."""
     db.begin_local()
-    replica.settle(db)
-    pending.set_block_floor(db, pending.first_new_block(db))
+    replica.settle_at_txg(db)
     db.commit()
     db.sync_wal()

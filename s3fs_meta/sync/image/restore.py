@@ -34,7 +34,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import create_empty
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy, restored_schema
-from s3fs_meta.meta.tables import local_state, pending
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, levels
@@ -345,9 +345,8 @@ class Restorer:
 def _settle(db: Database, link: Link, uuid: str) -> None:
     """Record the link of a restored database, and the totals of all its blocks."""
     db.begin_local()
-    replica.settle(db)
+    replica.settle_at_txg(db)
     chain.record(db, link)
-    pending.set_block_floor(db, pending.first_new_block(db))
     local_state.put(db, "uuid", uuid)
     db.commit()
 

@@ -292,8 +292,7 @@ class Chooser:
             return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
-        replica.settle(db)
-        pending.set_block_floor(db, pending.first_new_block(db))
+        replica.settle_at_txg(db)
         db.commit()
         return db
 

@@ -32,7 +32,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import local_state, pending
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import AbbreviatedLink, BlockId, Epoch
 from s3fs_meta.objects.contract import ObjectStore
@@ -159,10 +159,9 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that changelogs do not contain: 1 s per ten million blocks."""
+    """Recount the totals that changelogs do not contain."""
     db.begin_local()
-    replica.settle(db)
-    pending.set_block_floor(db, pending.first_new_block(db))
+    replica.settle_at_txg(db)
     db.commit()
 
 

@@ -11,7 +11,7 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import completion, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -44,15 +44,7 @@ HELP = CommandHelp(
 
 
 def browse(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MOUNTPOINT|URL",
-            help="The filesystem.",
-            show_default=False,
-            autocompletion=completion.mountpoints,
-        ),
-    ],
+    target: options.Filesystem,
     listen: Annotated[
         str,
         typer.Option(

@@ -65,14 +65,7 @@ _SIGNS: Final = {
 
 
 def diff(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH|URL",
-            help="Path in a mounted filesystem, or the URL of a bucket.",
-            show_default=False,
-        ),
-    ],
+    target: options.PathOrUrl,
     before: Annotated[
         str,
         typer.Argument(

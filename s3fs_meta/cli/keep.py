@@ -109,15 +109,6 @@ class _Wanted(NamedTuple):
     dry_run: bool
 
 
-_Filesystem = Annotated[
-    str,
-    typer.Argument(
-        metavar="MOUNTPOINT|URL",
-        help="The filesystem.",
-        show_default=False,
-        autocompletion=completion.mountpoints,
-    ),
-]
 _Name = Annotated[
     str | None,
     typer.Argument(
@@ -166,7 +157,7 @@ _DryRun = Annotated[
 
 
 def keep(
-    target: _Filesystem,
+    target: options.Filesystem,
     name: _Name = None,
     at: _At = None,
     auto: _Auto = False,

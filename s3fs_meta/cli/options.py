@@ -39,6 +39,23 @@ ReadablePaths = Annotated[
         show_default=False,
     ),
 ]
+Filesystem = Annotated[
+    str,
+    typer.Argument(
+        metavar="MOUNTPOINT|URL",
+        help="The filesystem.",
+        show_default=False,
+        autocompletion=completion.mountpoints,
+    ),
+]
+PathOrUrl = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH|URL",
+        help="Path in a mounted filesystem, or the URL of a bucket.",
+        show_default=False,
+    ),
+]
 Cachedir = Annotated[
     Path | None,
     typer.Option(

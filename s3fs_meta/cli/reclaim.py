@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.cli import completion, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import interruption, output
@@ -56,15 +56,7 @@ _NAMES = {
 
 
 def reclaim(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MOUNTPOINT|URL",
-            help="The filesystem.",
-            show_default=False,
-            autocompletion=completion.mountpoints,
-        ),
-    ],
+    target: options.Filesystem,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only list the objects that would be deleted.")
     ] = False,

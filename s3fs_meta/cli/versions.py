@@ -59,14 +59,7 @@ HELP = CommandHelp(
 
 
 def versions(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH|URL",
-            help="Path in a mounted filesystem, or the URL of a bucket.",
-            show_default=False,
-        ),
-    ],
+    target: options.PathOrUrl,
     path: Annotated[
         str | None,
         typer.Argument(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
@@ -12,7 +11,7 @@ from s3fs_meta.errors import NewerFormatError
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
-from s3fs_meta.sync.progress import no_progress
+from tests.check.rebuilding import rebuilt
 from tests.damage import claim_newer
 from tests.sync.conftest import Power, power, read_file, write_file
 
@@ -50,22 +49,6 @@ def lose_images(power: Power, *, pieces_only: bool) -> None:
             del power.store.objects[key]
 
 
-async def run(power: Power) -> Rebuilt:
-    """Rebuild the filesystem."""
-    keys = await power.keys()
-    tmp = power.home / "scratch"
-    tmp.mkdir(exist_ok=True)
-    return await rebuild(
-        power.store,
-        keys.keyring,
-        keys.superblock,
-        tmp,
-        SystemClock(),
-        no_progress,
-        lambda: None,
-    )
-
-
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
     """Require that all files have their names, that no lost+found exists and that fsck is clean."""
     async with power.session("b", tasks=False) as session:
@@ -89,7 +72,7 @@ async def test_rebuild_from_a_complete_chain_restores_all_names_without_an_image
     contents = await fill(power)
     lose_images(power, pieces_only=lost == "every first piece")
 
-    made = await run(power)
+    made = await rebuilt(power)
 
     assert made.named == made.files == FILES
     await require_files(power, contents)
@@ -112,7 +95,7 @@ async def test_rebuild_restores_only_names_from_before_a_damaged_changelog(
     elif damage == "claims to be newer":
         power.store.objects[key] = claim_newer(data)
 
-    made = await run(power)
+    made = await rebuilt(power)
 
     assert made.source == changelog_codec.key_of(Txg(3))
     assert (made.files, made.named) == (FILES, 2)
@@ -138,7 +121,7 @@ async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chai
     before = dict(power.store.objects)
 
     with pytest.raises(NewerFormatError, match="upgrade s3fs-meta"):
-        await run(power)
+        await rebuilt(power)
 
     assert power.store.objects == before
 
@@ -158,7 +141,7 @@ async def test_rebuild_uses_the_chain_if_it_is_newer_than_the_pieces_of_an_image
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         del power.store.objects[key]
 
-    made = await run(power)
+    made = await rebuilt(power)
 
     assert made.named == made.files == FILES + 1
     await require_files(power, contents)
@@ -170,7 +153,7 @@ async def test_chain_without_its_first_changelog_restores_no_names(power: Power)
     lose_images(power, pieces_only=False)
     del power.store.objects[changelog_codec.key_of(Txg(1))]
 
-    made = await run(power)
+    made = await rebuilt(power)
 
     assert made.source is None
     assert (made.files, made.named) == (FILES, 0)
@@ -183,7 +166,7 @@ async def test_rebuild_uses_a_level_object_instead_of_a_missing_changelog(power:
     assert any(key.startswith("level/") for key in power.store.objects)
     del power.store.objects[changelog_codec.key_of(Txg(4))]
 
-    made = await run(power)
+    made = await rebuilt(power)
 
     assert made.named == FILES
     await require_files(power, contents)

@@ -31,17 +31,9 @@ from s3fs_meta.limits import IMAGE_PIECE_BYTES
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import check_key
 from tests.codec.images import KEY, MANIFEST, MANIFEST_1, OLD_KEY, PREFIX, RANDOM
+from tests.codec.json_values import json_values
 from tests.damage import flipped
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
 PLAIN = Keyring(None, bytes(32))
 ENCRYPTED = Keyring.from_master(bytes(range(32)))
 both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])

@@ -21,16 +21,8 @@ from s3fs_meta.codec.lease import (
 )
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
+from tests.codec.json_values import json_values
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
 HEAD = Head(Txg(5), manifest_key(Txg(5), Epoch(2), bytes(8)), content_hash(b"manifest"))
 LEASE = Lease(
     epoch=Epoch(3),

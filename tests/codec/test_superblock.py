@@ -31,18 +31,10 @@ from s3fs_meta.codec.superblock import (
 from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
 from s3fs_meta.limits import RETENTION_S_DEFAULT
 from s3fs_meta.model import ObjectKey
+from tests.codec.json_values import json_values
 from tests.codec.superblocks import SUPERBLOCK_1, SUPERBLOCK_2
 from tests.damage import flipped
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 

@@ -1,6 +1,9 @@
 """Syntax trees of the sources, parsed only once in each test process."""
 
 import ast
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -8,17 +11,31 @@ from typing import TypeVar
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
+@contextmanager
+def _exempt_from_collections() -> Iterator[None]:
+    """Exempt new objects from garbage collections, which take two thirds of the time of a parse."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @cache
 def tree_of(path: Path) -> ast.Module:
     """Return the syntax tree of a file."""
-    return ast.parse(path.read_text())
+    with _exempt_from_collections():
+        return ast.parse(path.read_text())
 
 
 @cache
 def _by_type(path: Path) -> dict[type[ast.AST], list[ast.AST]]:
     found: dict[type[ast.AST], list[ast.AST]] = {}
-    for node in ast.walk(tree_of(path)):
-        found.setdefault(type(node), []).append(node)
+    tree = tree_of(path)
+    with _exempt_from_collections():
+        for node in ast.walk(tree):
+            found.setdefault(type(node), []).append(node)
     return found
 
 

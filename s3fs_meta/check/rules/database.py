@@ -5,7 +5,8 @@ All other invariants rely on these. ``fsck`` stops if one of FOUNDATION cannot b
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import resources
 from typing import Final
 
@@ -113,7 +114,8 @@ def _schema_faults(exam: Examination) -> Iterator[Row]:
             yield name, "has another definition than in the schema"
 
 
-def _wanted_objects() -> dict[str, tuple[str, str]]:
+@cache
+def _wanted_objects() -> Mapping[str, tuple[str, str]]:
     """Return the normalized definition and the statement of each table and index, by name."""
     objects = {}
     for script in ("schema.sql", "local.sql"):
@@ -305,7 +307,8 @@ TOTALS: Final = (
 # Names and counts are recomputed from other rows, and content is moved to a separate file.
 
 
-def integer_columns() -> dict[str, dict[str, bool]]:
+@cache
+def integer_columns() -> Mapping[str, Mapping[str, bool]]:
     """Return the integer columns of each table, and whether each belongs to the primary key."""
     reference = connections.in_memory()
     try:

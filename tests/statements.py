@@ -23,6 +23,8 @@ _USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, aps
 # Only the owner of the table, and modules that merge the rows in memory, may use the table.
 OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
 
+_known: dict[str, bool] = {}  # whether each compiled statement uses the table
+
 
 def watch(connection: apsw.Connection) -> None:
     """Check every statement that a database connection executes."""
@@ -30,6 +32,8 @@ def watch(connection: apsw.Connection) -> None:
 
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+    if _known.get(sql) is False:
+        return True  # This is the result for most statements.
     door = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
     if _file(door) == _DOORS and not _is_declared(door):
         assert not uses_table(cursor.connection, sql, bindings), (
@@ -53,9 +57,6 @@ def _file(frame: FrameType) -> str | None:
     """Return the file of the package that contains the code, or None for other code."""
     name = frame.f_code.co_filename
     return name.removeprefix(_PACKAGE) if name.startswith(_PACKAGE) else None
-
-
-_known: dict[str, bool] = {}
 
 
 def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> bool:

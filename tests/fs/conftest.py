@@ -16,7 +16,7 @@ from s3fs_meta.fs.write_gate import NO_KERNEL, KernelNotices
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, BlockState, Caller, Ino
+from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, BlockState, Caller, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
@@ -32,6 +32,8 @@ T0 = 1_760_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 ROOT = Caller(0, 0, 0o022, 1)
 USER = Caller(1000, 100, 0o022, 1)
+
+_new_objects: dict[ObjectKey, bytes] = {}  # the objects of an empty filesystem
 
 
 class HandClock:
@@ -54,7 +56,8 @@ class Volume:
     """A filesystem that a test can mount, kill and mount again."""
 
     def __init__(self, home: Path) -> None:
-        self.store = FaultyStore(MemoryStore())
+        self.memory = MemoryStore()
+        self.store = FaultyStore(self.memory)
         self.home = home
         self.clock = HandClock()
         self.session: Session  # the session of the current mount
@@ -124,9 +127,13 @@ class Volume:
 
 @pytest.fixture
 async def volume(tmp_path: Path) -> Volume:
-    """Return a new, empty filesystem that is not mounted."""
+    """Return an empty filesystem that is not mounted; mkfs makes only the first in a process."""
     made = Volume(tmp_path)
-    await made.make()
+    if not _new_objects:
+        await made.make()
+        _new_objects.update(made.memory.objects)
+    for key, data in _new_objects.items():
+        await made.memory.put(key, data)
     return made
 
 

@@ -63,7 +63,7 @@ async def test_copy_from_the_past_is_refused_if_a_needed_pack_was_deleted(volume
     async with removed_with_open_point(volume) as (fs, copier, txg):
         keys = {row.object_key for row in packs.iterate(fs.db)}
         await pass_images(fs, volume)
-        assert not keys & volume.store.inner.objects.keys()  # type: ignore[attr-defined]
+        assert not keys & volume.memory.objects.keys()
         before = fs.db.counters.values()
         with pytest.raises(PastUnavailableError, match="pack/"):
             await copier.copy(txg)

@@ -105,7 +105,7 @@ async def test_copies_from_kept_points_survive_garbage_collection(
         await volume.evict()
         await history.compare()
         keys = {row.object_key for row in packs.iterate(fs.db)}
-        stored = volume.store.inner.objects  # type: ignore[attr-defined]
+        stored = volume.memory.objects
         assert {key for key in stored if key.startswith("pack/")} == keys
         await history.copier.close()
         await volume.session.close()

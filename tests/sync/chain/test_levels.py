@@ -266,10 +266,12 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
 
 def steps(start: int, end: int) -> int:
     """Return how many objects a restore from *start* to *end* reads if all levels exist."""
-    count = 0
+    count, longest = 0, RUN**LEVELS_MAX
     while start < end:
-        runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
-        start += RUN ** max(n for n in runs if start + RUN**n <= end)
+        run = 1
+        while run < longest and start % (run * RUN) == 0 and start + run * RUN <= end:
+            run *= RUN
+        start += run
         count += 1
     return count
 

@@ -59,6 +59,7 @@ def test_postgres_benchmark_is_skipped_if_postgres_is_missing(
     assert "skipped: postgres: no directory has all of no-such-program" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_pgbench_run_stops_its_database_server() -> None:
     """When a pgbench run in a directory ends, it stops its database server."""
     try:

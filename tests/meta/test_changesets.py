@@ -291,11 +291,6 @@ def test_full_disk_is_not_reported_as_a_bad_changeset(source: Recorded) -> None:
 # --- contents of changesets --------------------------------------------------------------------
 
 
-def names_of(tables: Tables) -> set[tuple[Ino, bytes]]:
-    """Return the parent and the name of each dentry."""
-    return {(parent, name) for parent, _, name, _ in tables["dentries"]}
-
-
 def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
     """Return the rows of some tables that differ between two states."""
     return [row for table in tables for row in set(before[table]) ^ set(after[table])]

@@ -36,11 +36,6 @@ async def pins(volume: Volume, fs: Filesystem) -> Pins:
     return made
 
 
-async def _download(volume: Volume, fs: Filesystem, *roots: Ino) -> None:
-    content = await warm.content_of(fs.db, volume.session.cache, roots)
-    assert (await warm.download(fs.db, volume.session.cache, content)).error is None
-
-
 async def _is_cached(volume: Volume, fs: Filesystem, *roots: Ino) -> bool:
     return (await warm.incomplete(fs.db, volume.session.cache, roots, 0)).files == 0
 

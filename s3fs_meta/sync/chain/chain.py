@@ -210,6 +210,22 @@ async def fetch_next(
     return fetched
 
 
+async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> str | None:
+    """Return the hash of the changelog before a txg, which the changelog of the txg records.
+
+    Returns:
+        None if the changelog of the txg cannot be read or records no hash.
+
+    Raises:
+        StoreError: the store cannot be reached.
+    """
+    try:
+        previous = (await fetch(store, keyring, uuid, txg)).changelog.previous
+    except (FormatError, ObjectMissingError):
+        return None
+    return None if previous == NO_HASH else previous
+
+
 async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Txg:
     """Return the retention floor at the end of the chain, NO_FLOOR if its end cannot be read.
 

@@ -2,15 +2,20 @@
 
 Owns: finding index objects that are damaged or contradict their changelogs.
 Does not know: removing index objects (fsck) and replacing them (``index_writer``).
-Keeps: an index object is reported only if all changelogs that it describes were read. A missing or
-damaged changelog is not a fault of the index.
+Keeps: a missing or damaged changelog is not a fault of the index. Changes are compared only if all
+changelogs of the run were read, or with the valid objects of the level below. Hashes are compared
+with the changelogs at both ends of the run.
 """
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Final
 
 import trio
 
 from s3fs_meta.codec import envelope, history_index
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
-from s3fs_meta.codec.history_index import RUNS, HistoryIndex
+from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, ObjectTooLargeError
 from s3fs_meta.limits import HISTORY_FAN_OUT
@@ -19,6 +24,8 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history import index_runs
 from s3fs_meta.sync.history.index_runs import TooManyChangesError, TxgChanges
+
+_DIFFERS: Final = "it differs from the changes in its changelogs"
 
 
 class IndexChecker:
@@ -30,16 +37,22 @@ class IndexChecker:
         self._uuid = uuid
         # foreign objects whose keys have the form of index objects
         self.foreign: list[ObjectKey] = []
+        self._faults: dict[ObjectKey, str | None] = {}  # results of checks
 
     async def fault(self, key: ObjectKey) -> str | None:
         """Return why an index object must not be used, None if no fault is found.
 
-        An object of level 1 is compared with its changelogs, any other with the objects of the
-        level below. An index object that a newer program wrote is accepted.
+        An object of level 1 is compared with its changelogs, any other with the valid objects of
+        the level below. An index object that a newer program wrote is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.
         """
+        if key not in self._faults:
+            self._faults[key] = await self._check(key)
+        return self._faults[key]
+
+    async def _check(self, key: ObjectKey) -> str | None:
         try:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
         except ObjectMissingError:
@@ -57,13 +70,19 @@ class IndexChecker:
             return exc.what
 
     async def _fault_of(self, index: HistoryIndex) -> str | None:
+        """Return the fault of an authentic index object."""
+        ends = ((index.first, index.previous), (Txg(index.last + 1), index.hash))
+        for txg, text in ends:
+            found = await chain.hash_before(self._store, self._keyring, self._uuid, txg)
+            if found is not None and found != text:
+                return "it describes changelogs of another history"
+        if index.level > 1:
+            return await self._differs_from_parts(index)
         try:
-            made = await (self._of_txgs(index) if index.level == 1 else self._of_runs(index))
+            made = await self._of_txgs(index)
         except TooManyChangesError:
             return "its changelogs have more changes than an index object may have"
-        if made is None or made == index:
-            return None
-        return "it differs from the changes in its changelogs"
+        return None if made is None or made == index else _DIFFERS
 
     async def _decode(self, key: ObjectKey, data: bytes) -> HistoryIndex:
         """Return the index in an index object of this filesystem."""
@@ -84,17 +103,50 @@ class IndexChecker:
             txgs.append(changes._replace(rows=None) if index.unknown >> bit & 1 else changes)
         return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
 
-    async def _of_runs(self, index: HistoryIndex) -> HistoryIndex | None:
-        """Return an index made from the level below, None if one of its runs is unusable."""
+    async def _differs_from_parts(self, index: HistoryIndex) -> str | None:
+        """Compare an index object with the valid objects of the level below."""
         step = HISTORY_FAN_OUT ** (index.level - 1)
-        runs: list[HistoryIndex] = []
-        for end in range(index.first + step - 1, index.last + 1, step):
-            try:
-                key = RUNS.key_of(index.level - 1, Txg(end))
-                data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
-                runs.append(await self._decode(key, data))
-            except (FormatError, ObjectMissingError):
-                return None
-        made = await trio.to_thread.run_sync(index_runs.of_runs, index.level, self._uuid, runs)
-        # The smaller run may have been indexed later, or its changelog may be lost.
-        return made if made.unknown == index.unknown else None
+        for bit, end in enumerate(range(index.first + step - 1, index.last + 1, step)):
+            if index.unknown >> bit & 1:
+                continue
+            part = await self._valid(RUNS.key_of(index.level - 1, Txg(end)))
+            # The smaller run may have been indexed again after its changelog was lost.
+            if part is None or part.unknown:
+                continue
+            if not await trio.to_thread.run_sync(_has_changes, index, bit, part):
+                return _DIFFERS
+        return None
+
+    async def _valid(self, key: ObjectKey) -> HistoryIndex | None:
+        """Return an index object without a fault, None if there is none."""
+        if await self.fault(key) is not None:
+            return None
+        try:
+            data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
+            return await self._decode(key, data)
+        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+            return None
+
+
+def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
+    """Return whether an index object has exactly the changes of one of its parts. Blocking."""
+    same_inodes = all(
+        one == other for one, other in zip_longest(_inodes(index, 1 << bit), _inodes(part))
+    )
+    return same_inodes and all(
+        one == other for one, other in zip_longest(_names(index, 1 << bit), _names(part))
+    )
+
+
+def _inodes(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bool, bool]]:
+    """Yield the inodes that some parts of a run changed, and whether in content or otherwise."""
+    for ino, content, other in index.inodes:
+        if (content | other) & mask:
+            yield ino, bool(content & mask), bool(other & mask)
+
+
+def _names(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bytes, int, int]]:
+    """Yield the names that some parts of a run removed."""
+    for row in index.names:
+        if row.mask & mask:
+            yield row[:4]

@@ -5,8 +5,8 @@ Does not know: how a txg changed an inode, paths.
 Keeps: the result has every txg of the range that matches the search, and every txg whose changes
 the index lacks. If an index object cannot be used, the search only needs more requests.
 An index object is used only if its last changelog has the hash that this chain records for it. A
-bucket that lost its last changelogs may have an object of another history, which would hide
-changes.
+bucket that lost its last changelogs, or whose owner put an earlier object back, may have an object
+of another history, which would hide changes.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -21,7 +21,6 @@ import trio
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
-from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
 from s3fs_meta.limits import (
@@ -77,10 +76,10 @@ class HistorySearch:
         self._keyring = keyring
         self._uuid = uuid
         self._end = end
+        self._advice = f"'s3fs-meta fsck -p --deep {store.url}' deletes the object if it is wrong"
         self._stored: set[ObjectKey] | None = None
         # Hashes of changelogs that were read; index objects that contradict them are not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
-        self._used: set[ObjectKey] = set()  # index objects that belong to this chain
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
     def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":
@@ -170,28 +169,49 @@ class HistorySearch:
         return stored
 
     async def _fetch_all(self, runs: Sequence[_Run]) -> None:
+        """Fetch the index objects of runs in parallel, and then the hashes that prove them."""
+        found: dict[_Run, HistoryIndex | None] = {}
+
+        async def fetch(run: _Run) -> None:
+            found[run] = await self._fetched(RUNS.key_of(run.level, run.last))
+
         async with trio.open_nursery() as nursery:
             for run in runs:
-                nursery.start_soon(self._index, run)
+                if not self._is_cached(run):
+                    nursery.start_soon(fetch, run)
+        indexes = [index for index in found.values() if index is not None]
+        recorded = {Txg(index.first - 1) for index in indexes}
+        async with trio.open_nursery() as nursery:
+            for index in indexes:
+                if index.last not in recorded:
+                    nursery.start_soon(self._find_hash, index.last)
+        # The latest first, because an index object has the hash of the changelog before its run.
+        for run in sorted(found, key=lambda run: -run.last):
+            await self._add(RUNS.key_of(run.level, run.last), found[run])
 
     async def _index(self, run: _Run) -> HistoryIndex | None:
         """Return the index object of a run, None if there is no usable one."""
-        if self._stored is None:
-            self._stored = await self._list()
         key = RUNS.key_of(run.level, run.last)
-        if key not in self._stored:
-            return None
-        if key not in self._cached:
-            found = await self._read(key)
-            if found is not None and not await self._is_of_chain(found):
-                _log.warning(
-                    "ignoring the index object %s, which contradicts the hashes of changelogs", key
-                )
-                found = None
-            self._cached[key] = found
-            self._bound(key)
+        if not self._is_cached(run):
+            await self._add(key, await self._fetched(key))
         self._cached.move_to_end(key)
         return self._cached[key]
+
+    def _is_cached(self, run: _Run) -> bool:
+        return RUNS.key_of(run.level, run.last) in self._cached
+
+    async def _fetched(self, key: ObjectKey) -> HistoryIndex | None:
+        """Return an index object of this filesystem, None if it is missing or damaged."""
+        if self._stored is None:
+            self._stored = await self._list()
+        return await self._read(key) if key in self._stored else None
+
+    async def _add(self, key: ObjectKey, index: HistoryIndex | None) -> None:
+        """Add an index object to the cache; add None if this chain does not prove it."""
+        if index is not None and not await self._is_of_chain(index):
+            index = None
+        self._cached[key] = index
+        self._bound(key)
 
     async def _read(self, key: ObjectKey) -> HistoryIndex | None:
         try:
@@ -199,9 +219,10 @@ class HistorySearch:
             found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
         except (FormatError, ObjectMissingError, ObjectTooLargeError) as exc:
             _log.warning(
-                "the index object %s cannot be read, so its changelogs are read instead: %s",
+                "the index object %s cannot be read, so its changelogs are read instead: %s; %s",
                 key,
                 exc,
+                self._advice,
             )
             return None
         return found if found.uuid == self._uuid else None
@@ -210,40 +231,31 @@ class HistorySearch:
         """Return whether an index object describes changelogs of this chain.
 
         The hash of the last changelog proves that, because the hash depends on all changelogs
-        before. An index object that is in use also proves the objects of the level below of which
-        it was made, because their hashes were compared.
+        before. An index object of a higher level does not have the hashes of its parts, so it does
+        not prove them.
         """
+        await self._find_hash(index.last)
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
-        is_proven = index.last in self._hashes or self._is_part_of_used(index)
-        if not is_proven:
-            found = await self._hash_of(index.last)
-            if found is None:
-                return False
-            self._hashes[index.last] = found
+        if index.last not in self._hashes:
+            _log.info("changelog %d does not prove the index object %s", index.last + 1, index.key)
+            return False
         if any(self._hashes.get(txg, text) != text for txg, text in ends.items()):
+            _log.warning(
+                "ignoring the index object %s, which contradicts the hashes of changelogs: %s",
+                index.key,
+                self._advice,
+            )
             return False
         self._hashes |= ends
-        self._used.add(index.key)
         return True
 
-    def _is_part_of_used(self, index: HistoryIndex) -> bool:
-        above = index.level + 1
-        if above > HISTORY_LEVELS_MAX:
-            return False
-        return RUNS.key_of(above, RUNS.end_of(above, index.last)) in self._used
-
-    async def _hash_of(self, txg: Txg) -> str | None:
-        """Return the hash of a changelog, from the next changelog or from its own bytes."""
-        for number in (Txg(txg + 1), txg):
-            try:
-                found = await chain.fetch(self._store, self._keyring, self._uuid, number)
-            except (FormatError, ObjectMissingError):
-                continue
-            if number == txg:
-                return found.link.hash
-            if found.changelog.previous != NO_HASH:
-                return found.changelog.previous
-        return None
+    async def _find_hash(self, txg: Txg) -> None:
+        """Record the hash of a changelog, which the next changelog contains."""
+        if txg in self._hashes:
+            return
+        found = await chain.hash_before(self._store, self._keyring, self._uuid, Txg(txg + 1))
+        if found is not None:
+            self._hashes[txg] = found
 
     def _bound(self, newest: ObjectKey) -> None:
         while self._rows() > HISTORY_CACHED_ROWS_MAX and len(self._cached) > 1:

@@ -111,12 +111,12 @@ class Indexer:
             if first < self._position.link.floor:
                 self.older = Txg(0)
                 return
-            made += await self._make(1, last)
+            made += await self._make(1, last, is_older=True)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
                 # The larger run is complete, because its first part was the last missing part.
                 if RUNS.first_of(level, end) == first and end <= done:
-                    await self._make(level, end)
+                    await self._make(level, end, is_older=True)
             self.older = Txg(first - 1)
 
     async def _list(self, end: Txg) -> set[ObjectKey]:
@@ -133,8 +133,14 @@ class Indexer:
         for txg in [txg for txg in self._waiting if txg <= last]:
             del self._waiting[txg]
 
-    async def _make(self, level: int, last: Txg) -> bool:
-        """Make one index object if it is missing; return whether requests were sent."""
+    async def _make(self, level: int, last: Txg, *, is_older: bool = False) -> bool:
+        """Make one index object if it is missing; return whether requests were sent.
+
+        Args:
+            level: the level of the run.
+            last: the last txg of the run.
+            is_older: the run ended before this mount, so fsck may have abandoned its last txgs.
+        """
         key = RUNS.key_of(level, last)
         if key in self._stored:
             return False
@@ -142,6 +148,9 @@ class Indexer:
             made = await (self._of_txgs(last) if level == 1 else self._of_runs(level, last))
         except (TooManyChangesError, FormatError) as exc:
             _log.info("cannot create the index object %s: %s", key, exc)
+            return True
+        if is_older and await self._hash_of(last) != made.hash:
+            _log.info("no index object %s is created: the chain does not have its end", key)
             return True
         data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
         try:
@@ -184,8 +193,24 @@ class Indexer:
     async def _of_runs(self, level: int, last: Txg) -> HistoryIndex:
         step = HISTORY_FAN_OUT ** (level - 1)
         ends = range(RUNS.first_of(level, last) + step - 1, last + 1, step)
-        runs = [await self._run(RUNS.key_of(level - 1, Txg(end))) for end in ends]
-        return await trio.to_thread.run_sync(index_runs.of_runs, level, self._uuid, runs)
+        runs: list[HistoryIndex | None] = []
+        # The latest first, because an index object has the hash of the changelog before its run.
+        recorded: str | None = None
+        for end in reversed(ends):
+            run = await self._run(RUNS.key_of(level - 1, Txg(end)))
+            if run is not None and run.hash != (recorded or await self._hash_of(Txg(end))):
+                _log.info("the index object %s is not of this chain", run.key)
+                run = None
+            runs.append(run)
+            recorded = None if run is None else run.previous
+        return await trio.to_thread.run_sync(index_runs.of_runs, level, self._uuid, runs[::-1])
+
+    async def _hash_of(self, txg: Txg) -> str | None:
+        """Return the hash of a changelog in the chain; None if it is not recorded."""
+        link = self._position.link
+        if txg == link.txg:
+            return link.hash
+        return await chain.hash_before(self._store, self._keyring, self._uuid, Txg(txg + 1))
 
     async def _run(self, key: ObjectKey) -> HistoryIndex | None:
         """Return an index object, None if it is missing or unreadable."""

@@ -62,7 +62,7 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
 
 
 async def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
-    """Return the number of names that a comparison of some inodes' directories keeps in memory."""
+    """Return the number of names that a comparison of some inodes' directories reads."""
     directories: dict[Ino, int] = {}
     for number, ino in enumerate(changed):
         if number % _PIECE_INODES == 0:

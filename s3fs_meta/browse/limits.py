@@ -38,8 +38,9 @@ BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a 
 # Number of changelogs that a page reads for txgs without a history index.
 BROWSE_CHANGELOGS_MAX: Final = 256
 BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes compared on a page: 100 ms
-# Number of names in changed directories that a page compares; each needs 150 bytes of memory.
-BROWSE_COMPARED_NAMES_MAX: Final = 300_000
+# Number of names that a comparison reads in changed directories and the directories above them. They
+# are not kept in memory; a million names take some seconds, in short pieces.
+BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one page
 # Maximum number of compared lines of a text. A comparison takes seconds in the worst case.
 BROWSE_LINES_MAX: Final = 2000

@@ -39,7 +39,7 @@ async def test_text_comparison_is_limited_to_the_first_lines() -> None:
 async def test_limit_of_a_tree_comparison_includes_names_in_parent_directories(
     tmp_path: Path, most: int
 ) -> None:
-    """Finding a path reads all names of each parent directory into memory."""
+    """Finding a path reads all names of each parent directory."""
     db = points.made(tmp_path)
     folder = points.add(db, ROOT_INO, b"folder", points.FOLDER)
     file = points.add(db, folder, b"file")

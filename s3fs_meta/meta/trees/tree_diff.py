@@ -2,7 +2,8 @@
 
 Owns: comparing names and inodes, detecting renames, and paths in both states.
 Does not know: points in time, the display of differences.
-Keeps: only the directories and inodes that the caller gives are compared; memory grows with them.
+Keeps: only the directories and inodes that the caller gives are compared; memory grows with them,
+but not with the number of names in a directory.
 Tasks: all calls block, so make them in a thread.
 
 A directory whose entries changed is itself a changed inode. So the entries of the changed
@@ -11,7 +12,6 @@ entries below a renamed directory did not change.
 """
 
 import stat
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -103,11 +103,13 @@ class TreeDiff:
         added: dict[_Name, Ino] = {}
         yield from self._compare_names(changed, removed, added)
         taken = set(removed) & set(added)
-        replaced = {
+        replaced = [
             name
             for name in taken
             if self._after.find(removed[name]) is None and self._before.find(added[name]) is None
-        }
+        ]
+        yield from self._before.find_paths({directory for directory, _ in removed})
+        yield from self._after.find_paths({directory for directory, _ in added})
         for name in replaced:
             yield from self._replaced(name, removed.pop(name), added.pop(name))
         shown: set[Ino] = set()
@@ -181,6 +183,7 @@ class TreeDiff:
     def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference | None]:
         """Yield changed files and directories that kept their names."""
         kept: list[tuple[Attributes, Attributes]] = []
+        directories: set[Ino] = set()
         for number, ino in enumerate(inos):
             if number % _PIECE_ROWS == 0:
                 yield None
@@ -188,8 +191,21 @@ class TreeDiff:
             found = None if former is None else self._after.find(ino)
             if former is not None and found is not None:
                 kept.append((former, found))
-        # Sorted by directory, so that the names of each directory are read only once.
-        for former, found in sorted(kept, key=lambda pair: pair[1].parent):
+                directories.update(self._after.parents(ino))
+        yield from self._after.find_paths(directories)
+        # Sorted by directory, so that the names of few directories are read for each batch.
+        kept.sort(key=lambda pair: pair[1].parent)
+        for at in range(0, len(kept), DIFF_NAMES_CACHED_MAX):
+            batch = kept[at : at + DIFF_NAMES_CACHED_MAX]
+            yield from self._before.find_names([former for former, _ in batch])
+            yield from self._after.find_names([found for _, found in batch])
+            yield from self._changed_of(batch)
+
+    def _changed_of(
+        self, kept: Iterable[tuple[Attributes, Attributes]]
+    ) -> Iterator[Difference | None]:
+        for former, found in kept:
+            yield None
             if self._is_content_changed(former, found):
                 kind = CHANGED
             elif self._are_attributes_changed(former, found):
@@ -262,22 +278,18 @@ def _paired(old: Iterator[_Row], new: Iterator[_Row]) -> Iterator[tuple[_Row | N
 
 
 class _State:
-    """One state of the filesystem, with a cache of the names of directories."""
+    """One state of the filesystem, with the paths of some directories and names of some inodes."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._names: OrderedDict[Ino, dict[Ino, bytes]] = OrderedDict()
-        self._cached = 0
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
-        self._noted: dict[tuple[Ino, Ino], bytes] = {}
+        # names of inodes in directories that were read
+        self._noted: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}
+        self._read: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}  # the same for one batch
 
     def find(self, ino: Ino) -> Attributes | None:
         """Return the attributes of an inode, or None if it does not exist."""
         return inodes.find(self._db, ino)
-
-    def entries(self, directory: Ino) -> dict[bytes, Ino]:
-        """Return the names in a directory, or none if it does not exist."""
-        return dict(self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,)))
 
     def rows(self, directory: Ino) -> Iterator[_Row]:
         """Yield the names in a directory in the order of their cookies."""
@@ -287,7 +299,8 @@ class _State:
     def note_name(self, directory: Ino, row: _Row | None, wanted: Collection[Ino]) -> None:
         """Keep a name of a wanted inode, so that its directory is not read again."""
         if row is not None and row.ino in wanted:
-            self._noted[directory, row.ino] = row.name
+            key = (directory, row.ino)
+            self._noted[key] = (*self._noted.get(key, ()), row.name)
 
     def content(self, ino: Ino) -> list[Any]:
         """Return a value that identifies the content of a file."""
@@ -302,52 +315,85 @@ class _State:
         return sorted(xattrs.items(self._db, ino))
 
     def path(self, directory: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name, or None if its directory has no path from the root."""
-        above = self._directory(directory)
+        """Return the path of a name, or None if its directory has no path from the root.
+
+        ``find_paths`` must have found the path of the directory.
+        """
+        above = self._paths[directory]
         return None if above is None else b"%s/%s" % (above, name) if above else name
 
+    def parents(self, ino: Ino) -> list[Ino]:
+        """Return the directories that contain names of an inode."""
+        return [parent for parent, _ in hard_links.parents(self._db, ino)]
+
     def names(self, attributes: Attributes) -> set[_Name]:
-        """Return the names of an inode."""
-        found: set[_Name] = set()
-        for parent, count in hard_links.parents(self._db, attributes.ino):
-            if count > 1:
-                entries = self.entries(parent).items()
-                found.update((parent, name) for name, ino in entries if ino == attributes.ino)
-            else:
-                name = self._noted.get((parent, attributes.ino))
-                if name is None:
-                    name = self._names_of(parent).get(attributes.ino)
-                if name is not None:
-                    found.add((parent, name))
-        return found
+        """Return the names of an inode, which ``find_names`` must have found."""
+        return {
+            (parent, name)
+            for parent in self.parents(attributes.ino)
+            for name in self._names_in(parent, attributes.ino)
+        }
 
-    def _names_of(self, directory: Ino) -> dict[Ino, bytes]:
-        """Return one name of each inode in a directory."""
-        found = self._names.get(directory)
-        if found is None:
-            found = {ino: name for name, ino in self.entries(directory).items()}
-            self._names[directory] = found
-            self._cached += len(found)
-            while self._cached > DIFF_NAMES_CACHED_MAX and len(self._names) > 1:
-                _, dropped = self._names.popitem(last=False)
-                self._cached -= len(dropped)
-        self._names.move_to_end(directory)
-        return found
+    def find_names(self, found: Iterable[Attributes]) -> Iterator[None]:
+        """Find all names of some inodes; forget those of the previous call."""
+        self._read.clear()
+        wanted: dict[Ino, set[Ino]] = {}
+        for number, one in enumerate(found):
+            if number % _PIECE_ROWS == 0:
+                yield None
+            for parent in self.parents(one.ino):
+                if (parent, one.ino) not in self._noted:
+                    wanted.setdefault(parent, set()).add(one.ino)
+        yield from self._read_names(wanted)
 
-    def _directory(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory, or b"" for the root."""
-        above: list[tuple[Ino, bytes]] = []
-        at = ino
+    def find_paths(self, directories: Iterable[Ino]) -> Iterator[None]:
+        """Find the paths of directories; each directory above them is read at most once."""
+        self._read.clear()
+        above: dict[Ino, Ino | None] = {}  # the directory above each directory, None: it has none
+        wanted: dict[Ino, set[Ino]] = {}
+        for number, directory in enumerate(directories):
+            if number % _PIECE_ROWS == 0:
+                yield None
+            at: Ino | None = directory
+            while at is not None and at not in self._paths and at not in above:
+                row = self.find(at)
+                above[at] = None if row is None else row.parent
+                if row is not None and (row.parent, at) not in self._noted:
+                    wanted.setdefault(row.parent, set()).add(at)
+                at = above[at]
+        yield from self._read_names(wanted)
+        for number, directory in enumerate(above):
+            if number % _PIECE_ROWS == 0:
+                yield None
+            self._join(directory, above)
+
+    def _read_names(self, wanted: dict[Ino, set[Ino]]) -> Iterator[None]:
+        """Read the names of inodes in directories, and keep only these names."""
+        for directory, inos in wanted.items():
+            yield None
+            for number, row in enumerate(self.rows(directory), 1):
+                if number % _PIECE_ROWS == 0:
+                    yield None
+                if row.ino in inos:
+                    key = (directory, row.ino)
+                    self._read[key] = (*self._read.get(key, ()), row.name)
+
+    def _names_in(self, directory: Ino, ino: Ino) -> tuple[bytes, ...]:
+        return self._noted.get((directory, ino)) or self._read.get((directory, ino), ())
+
+    def _join(self, directory: Ino, above: dict[Ino, Ino | None]) -> None:
+        """Record the path of a directory and of the directories above it."""
+        below: list[tuple[Ino, bytes]] = []
+        at = directory
         while at not in self._paths:
-            row = self.find(at)
-            name = None if row is None else self._names_of(row.parent).get(at)
-            if row is None or name is None or len(above) > DIRECTORY_DEPTH_MAX:
+            parent = above[at]
+            names = () if parent is None else self._names_in(parent, at)
+            if parent is None or not names or len(below) > DIRECTORY_DEPTH_MAX:
                 self._paths[at] = None
                 break
-            above.append((at, name))
-            at = row.parent
+            below.append((at, min(names)))
+            at = parent
         path = self._paths[at]
-        for child, name in reversed(above):
+        for child, name in reversed(below):
             path = None if path is None else b"%s/%s" % (path, name) if path else name
             self._paths[child] = path
-        return path

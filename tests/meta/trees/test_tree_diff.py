@@ -2,6 +2,7 @@
 
 import random
 import stat
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -338,3 +339,37 @@ def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
         earlier.close()
 
     assert found == []
+
+
+def test_tree_diff_keeps_no_names_of_unchanged_files_in_memory(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """A changed file and a changed directory are between many names, which take 150 bytes each."""
+    db = make_database()
+    db.begin()
+    above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
+    dentries.add(db, ROOT_INO, b"above", above)
+    many = [(above, 256 * number, b"n%d" % number, 100 + number) for number in range(1, 20_001)]
+    db.connection.executemany("INSERT INTO dentries VALUES (?, ?, ?, ?)", many)
+    file = inodes.create(db, FILE, 0, 0, above, 5).ino
+    folder = inodes.create(db, DIRECTORY, 0, 0, above, 5, nlink=2).ino
+    dentries.add(db, above, b"file", file)
+    dentries.add(db, above, b"folder", folder)
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    inodes.set_size(db, file, 9, 0)
+    inner = inodes.create(db, FILE, 0, 0, folder, 6).ino
+    dentries.add(db, folder, b"new", inner)
+    db.commit()
+    tracemalloc.start()
+    try:
+        diff = TreeDiff(earlier, db)
+        found = {(one.path, one.kind) for one in diff.differences({file, folder, inner})}
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        earlier.close()
+
+    assert found == {(b"above/file", CHANGED), (b"above/folder/new", ADDED)}
+    assert peak_bytes < len(many) * 10

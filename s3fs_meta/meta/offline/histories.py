@@ -1,7 +1,8 @@
 """Comparison of two databases of one filesystem that should be states of one history.
 
 Owns: the facts that never change within a history: a number is assigned once, to one pack, to one
-content, or to one inode with its birth time. Does not know: the chain, the reason for the comparison.
+content, or to one inode with its birth time; a removed inode does not return; the change time of an
+inode does not decrease. Does not know: the chain, the reason for the comparison.
 Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
 """
 
@@ -25,8 +26,10 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    This is certain if both have assigned a number differently, or if *later* has not assigned a
-    number that *db* has. Otherwise the result is False, although the histories may still differ.
+    This is certain if both have assigned a number differently, if *later* has not assigned a number
+    that *db* has, or if *later* has an inode that *db* has removed. An earlier change time in *later*
+    also counts, because a rename leaves no other trace; after a wrong clock the result may then be
+    True for one history. Otherwise the result is False, although the histories may still differ.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:
@@ -42,18 +45,23 @@ def contradict(db: Database, later: Path) -> bool:
 
 
 def _have_other_inodes(db: Database, newest: Database) -> bool:
-    """Return whether an inode number has two birth times. Takes a second per million inodes."""
-    ours, theirs = _births(db), _births(newest)
+    """Return whether the inodes that both may have differ. Takes a second per million inodes."""
+    ours, theirs = _times(db), _times(newest)
+    end = db.counters.next_ino
     with closing(ours), closing(theirs):
-        other = next(theirs, None)
-        for ino, birth_ns in ours:
-            while other is not None and other[0] < ino:
-                other = next(theirs, None)
-            if other is not None and other[0] == ino and other[1] != birth_ns:
+        one = next(ours, None)
+        for ino, birth_ns, ctime_ns in theirs:
+            if ino >= end:
+                return False
+            while one is not None and one[0] < ino:  # removed since
+                one = next(ours, None)
+            if one is None or one[0] > ino or one[1] != birth_ns or one[2] > ctime_ns:
                 return True
     return False
 
 
-def _births(db: Database) -> Generator[tuple[int, int], None, None]:
+def _times(db: Database) -> Generator[tuple[int, int, int], None, None]:
     # The two databases may have different schema versions, so no statement reads both tables.
-    yield from db.inodes.iterate("SELECT ino, ctime_ns + btime_delta_ns FROM inodes ORDER BY ino")
+    yield from db.inodes.iterate(
+        "SELECT ino, ctime_ns + btime_delta_ns, ctime_ns FROM inodes ORDER BY ino"
+    )

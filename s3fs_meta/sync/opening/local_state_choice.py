@@ -548,7 +548,7 @@ def _why_kept(left: ReplacedState, restored: Path) -> str:
     finally:
         newest.close()
     if left.link is None and histories.contradict(left.db, restored):
-        return "the bucket was reset to an older copy, which does not have all local changes"
+        return "the bucket was reset to an older state, which does not have all local changes"
     return ""
 
 

@@ -73,3 +73,36 @@ def test_databases_conflict_if_a_number_is_used_only_in_the_earlier_one(
     later.commit()
     later.close()
     assert contradict(earlier, later.path)
+
+
+def _remove(db: Database) -> None:
+    db.inodes.run("DELETE FROM inodes WHERE ino = (SELECT max(ino) FROM inodes)")
+
+
+def _rename(db: Database) -> None:
+    """Change the times that a rename changes."""
+    db.inodes.run(f"UPDATE inodes SET ctime_ns = 1, btime_delta_ns = -1 WHERE ino = {ROOT_INO}")
+
+
+@pytest.mark.parametrize("change", [_remove, _rename])
+def test_databases_conflict_if_the_later_one_lacks_a_removal_or_a_rename(
+    tmp_path: Path, change: Callable[[Database], None]
+) -> None:
+    """Removals and renames use no number, so only the inodes show them."""
+    earlier, later = _two(tmp_path)
+    change(earlier)
+    _add_inode(later)
+    later.commit()
+    later.close()
+    assert contradict(earlier, later.path)
+
+
+@pytest.mark.parametrize("change", [_remove, _rename])
+def test_later_removal_or_rename_is_no_conflict(
+    tmp_path: Path, change: Callable[[Database], None]
+) -> None:
+    earlier, later = _two(tmp_path)
+    change(later)
+    later.commit()
+    later.close()
+    assert not contradict(earlier, later.path)

@@ -7,9 +7,11 @@ import pytest
 from s3fs_meta.codec import changelog
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.model import Txg
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.sync.session import Session
 from tests.check import rebuilding
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.histories import PUBLISH
 from tests.sync.history.readers import at
 from tests.sync.kept import Files, files_of, fill, forget, keys_of
@@ -159,6 +161,45 @@ async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_droppe
 
     [kept] = quarantined(power)
     require_files_in(kept, files)
+
+
+@pytest.mark.parametrize("lost", ["removal", "rename"])
+async def test_removal_or_rename_missing_from_an_older_copy_is_quarantined_after_the_retention(
+    power: Power, lost: str
+) -> None:
+    """Removals and renames use no new numbers and no content."""
+    await power.retain(0)
+    files, _last = await write_files(power)
+    older = dict(power.store.objects)
+    async with power.session("a", tasks=False) as session:
+        if lost == "removal":
+            remove_file(session, min(files))
+        else:
+            move(session, min(files))
+        await session.flush_at_end()
+        last = session.link.txg
+        await session.close()
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    async with power.session("b", tasks=False) as session:
+        while session.link.txg <= last + 5:
+            write_file(session, b"theirs %d" % session.link.txg)
+            await session.make_image()
+        await session.reclaimer.reclaim_all()
+        assert session.link.floor > last
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert any("recover-state --everything" in one for one in session.volume.notices)
+    assert quarantined(power)
+
+
+def move(session: Session, ino: Ino) -> None:
+    """Change the name of a file and its change time, as rename(2) does."""
+    session.db.begin()
+    dentries.add(session.db, ROOT_INO, b"renamed", ino)
+    inodes.touch(session.db, ino, ctime_ns=inodes.get(session.db, ino).ctime_ns + 1)
 
 
 async def test_outdated_local_state_is_dropped_after_the_retention_if_no_repair_replaced_it(

@@ -52,6 +52,10 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
         "many": Sizes(1_000_000, 200_000, 20_000), "txgs": Sizes(120_000, 10_000, 300),
         "rounds": Sizes(3, 3, 2), "delay_ms": Sizes(30, 30, 30),
     },
+    "history_cost": {
+        "files": Sizes(3000, 2000, 200), "txg_files": Sizes(100, 100, 20),
+        "rounds": Sizes(9, 5, 2),
+    },
     "trees": {"entries": Sizes(1_000_000, 1_000_000, 100_000)},
     "blocks": {"block_mib": Sizes(256, 256, 32)},
     "s3_small": {

@@ -11,7 +11,6 @@ Source: linux/fuse.h. The layouts skip file handles, because a handle is the ino
 import errno
 import functools
 import os
-import stat
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -138,16 +137,8 @@ class FrequentRequests:
     def create(self, parent: Ino, uid: int, content: bytes) -> bytes:
         """Create a regular file and open it. The extension passes no request with O_TMPFILE."""
         _flags, mode, umask = CREATE.unpack_from(content)
-        created = self._namespace.make_node(
-            parent,
-            content[CREATE.size : -1],
-            mode & 0o7777 | stat.S_IFREG,
-            self._caller(uid, umask),
-        )
-        answer = self._converter.created_out(created)
-        self._fs.lookups.add(created.ino)
-        self._fs.open_files.opened(created.ino, writes=True, is_linkable=False)
-        return answer
+        name, who = content[CREATE.size : -1], self._caller(uid, umask)
+        return self._converter.created_out(self.operations.create_now(parent, name, mode, who))
 
     @at_once
     def open(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:

@@ -35,7 +35,7 @@ from s3fs_meta.fuse.kernel_cache import invalidate_inode
 from s3fs_meta.fuse.past_requests import PastRequests
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN
-from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
+from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie, Ino
 
 _HANDLERS: Final = (
     "create",
@@ -318,17 +318,20 @@ class Operations(pyfuse3.Operations):
         self, parent: Ino, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """Create a regular file and open it; with O_TMPFILE, the file has no name."""
-        if flags & _IS_NAMELESS:
-            created = self._namespace.make_nameless(parent, mode, caller(ctx))
-        else:
-            created = self._namespace.make_node(
-                parent, name, mode & 0o7777 | stat.S_IFREG, caller(ctx)
-            )
-        entry = self._entry(created)
-        self._count(created.ino)
-        is_nameless = bool(flags & _IS_NAMELESS)
-        self._fs.open_files.opened(created.ino, writes=True, is_linkable=is_nameless)
+        if not flags & _IS_NAMELESS:
+            created = self.create_now(parent, name, mode, caller(ctx))
+            return pyfuse3.FileInfo(created.ino), self._entry(created)
+        created = self._namespace.make_nameless(parent, mode, caller(ctx))
+        entry = self._named(created)
+        self._fs.open_files.opened(created.ino, writes=True, is_linkable=True)
         return pyfuse3.FileInfo(created.ino), entry
+
+    def create_now(self, parent: Ino, name: bytes, mode: int, who: Caller) -> Attributes:
+        """Create a regular file with a name, count its lookup, and open it."""
+        created = self._namespace.make_node(parent, name, mode & 0o7777 | stat.S_IFREG, who)
+        self._count(created.ino)
+        self._fs.open_files.opened(created.ino, writes=True, is_linkable=False)
+        return created
 
     @override
     @answered

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "aae280aa21ac6a7005d983cfcbc87090ad3789992834740c26578d10d3042daa"
+SOURCE_SUM: Final = "b3d2f06cf489a8945687245f89077d66365fb91ec5d8a694986250a427a3764a"
 
 
 @contextlib.contextmanager

@@ -20,11 +20,12 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse.barrier import BARRIER_INO
+from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import PAST_INO_MIN
-from s3fs_meta.model import Caller, Ino
+from s3fs_meta.model import Attributes, Caller, Ino
 
 # Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
 SET_MODE: Final = 1 << 0
@@ -38,8 +39,11 @@ SET_CTIME: Final = 1 << 10
 CREATE: Final = struct.Struct("=III4x")  # fields: flags, mode, umask; the name follows
 FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
 RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
+# An entry of a listing, after its attributes (fuse_dirent): inode, position, length of the name, type.
+DIRENT: Final = struct.Struct("=QQII")
+DIRENT_ALIGNMENT: Final = 8
 OPEN: Final = struct.Struct("=I4x")  # field: flags
-READ: Final = struct.Struct("=8xQI")  # fields: offset, length
+READ: Final = struct.Struct("=8xQI")  # fields: offset, length; also for READDIRPLUS
 WRITE: Final = struct.Struct("=8xQ24x")  # field: offset; the data follows
 WRITE_OUT: Final = struct.Struct("=I4x")
 # Fields: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
@@ -80,6 +84,26 @@ def at_once(function: Answer) -> Handler:
         return True
 
     return handler
+
+
+class _Listing:
+    """The entries of a reply to READDIRPLUS, up to its maximum size."""
+
+    def __init__(self, converter: Converter, room_bytes: int) -> None:
+        self._entry_out = converter.entry_out
+        self._room_bytes = room_bytes
+        self.parts: list[bytes] = []
+
+    def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
+        """Add an entry; return False without a change if the reply has no room for the entry."""
+        entry, padding = self._entry_out(attributes), -len(name) % DIRENT_ALIGNMENT
+        room_bytes = self._room_bytes - (len(entry) + DIRENT.size + len(name) + padding)
+        if room_bytes < 0:
+            return False
+        self._room_bytes = room_bytes
+        dirent = DIRENT.pack(attributes.ino, position, len(name), attributes.mode >> 12)
+        self.parts += (entry, dirent, name, bytes(padding))
+        return True
 
 
 class FrequentRequests:
@@ -206,6 +230,16 @@ class FrequentRequests:
             return False
         self.operations.requests["read"] += 1
         return True
+
+    @at_once
+    def readdir(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
+        """List a directory with attributes, starting at a position, until the reply is full."""
+        if ino >= PAST_INO_MIN:
+            return None
+        start, room_bytes = READ.unpack_from(content)
+        listing = _Listing(self._converter, room_bytes)
+        self.operations.list_directory(ino, start, listing.add)
+        return b"".join(listing.parts)
 
     def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply that an extended attribute is missing if the inode has no extended attributes.

@@ -1,6 +1,6 @@
 /*
- * Intercepts the kernel's requests that libfuse or pyfuse3 does not pass on, and measures how long
- * every request takes.
+ * Intercepts the requests that libfuse or pyfuse3 does not pass on or serves slowly, and measures
+ * how long every request takes.
  *
  * Owns: the list of these requests, sending their answers, the flags agreed with the kernel, the
  * times of requests and who sent the last ones (fuse/request_times.py reads both).
@@ -268,7 +268,7 @@ static long long caller_of(const Request *request)
     return request->header.uid;
 }
 
-/* The handlers' methods for requests that need no change here. FUSE_RENAME2 has flags. */
+/* The handlers' methods; without one, or if it returns False, libfuse gets the request. */
 static const char *const methods_of_opcodes[OPCODES] = {
     [FUSE_LOOKUP] = "lookup",
     [FUSE_FORGET] = "forget",
@@ -283,6 +283,7 @@ static const char *const methods_of_opcodes[OPCODES] = {
     [FUSE_GETXATTR] = "getxattr",
     [FUSE_LISTXATTR] = "listxattr",
     [FUSE_CREATE] = "create",
+    [FUSE_READDIRPLUS] = "readdir",
     [FUSE_IOCTL] = "ioctl",
     [FUSE_FALLOCATE] = "fallocate",
     [FUSE_LSEEK] = "lseek",
@@ -374,7 +375,6 @@ static int arrives(void)
     static const struct timespec soon = {.tv_nsec = NEXT_REQUEST_NS};
     struct pollfd wanted_fd = {.fd = channel, .events = POLLIN};
     int count;
-
     Py_BEGIN_ALLOW_THREADS
     count = ppoll(&wanted_fd, 1, &soon, NULL);
     Py_END_ALLOW_THREADS

@@ -15,7 +15,7 @@ Three handlers are missing on purpose:
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -76,6 +76,9 @@ RAW_HANDLERS: Final = (
     "statx",
     "clear_privileges",
 )
+
+# Adds a name, its attributes and its position to a listing; returns False if the listing is full.
+AddEntry = Callable[[bytes, Attributes, int], bool]
 
 # Directory positions of "." and "..", which have no rows. All cookies are larger.
 _AT_DOT: Final = 1
@@ -438,40 +441,54 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> Awaitable[None] | None:
-        """List a directory with attributes, starting at a position, until the reply is full.
-
-        Every name in the reply counts as a lookup, except "." and "..".
-        """
+        """List a directory with attributes, starting at a position, until the reply is full."""
         if ino >= PAST_INO_MIN:
             return self.past.readdir(ino, start, token)
+
+        def add(name: bytes, attributes: Attributes, position: int) -> bool:
+            return pyfuse3.readdir_reply(token, name, self._entry(attributes), position)
+
+        self.list_directory(ino, start, add)
+        return None
+
+    def list_directory(self, ino: Ino, start: int, add: AddEntry) -> None:
+        """Add the entries of a directory after a position to a reply, until the reply is full.
+
+        Every name in the reply counts as a lookup, except "." and "..".
+
+        Args:
+            ino: the directory.
+            start: 0, or the position of the last entry of an earlier reply.
+            add: adds a name, its attributes and its position; returns False if the reply is full.
+        """
         if start == 0 and not self.requests["opendir"]:
             self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir request
-        if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
-            return None
+        if start < _AT_DOT_DOT and not self._list_dots(ino, start, add):
+            return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
         while True:  # bounded by the size of the reply
             rows = self._fs.read_directory(ino, after, limit)
             for name, cookie, attributes in rows:
-                if not pyfuse3.readdir_reply(token, name, self._entry(attributes), cookie):
+                if not add(name, attributes, cookie):
                     self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), READDIR_ROWS_MAX)
-                    return None
+                    return
                 self._count(attributes.ino)
                 after = cookie
                 listed += 1
             if len(rows) < limit:
-                return None
+                return
             limit = READDIR_ROWS_MIN
 
-    def _list_dots(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> bool:
+    def _list_dots(self, ino: Ino, start: int, add: AddEntry) -> bool:
         """List "." and ".."; return whether the reply has space for further entries."""
         here = self._fs.getattr(ino)
-        if start < _AT_DOT and not pyfuse3.readdir_reply(token, b".", self._entry(here), _AT_DOT):
+        if start < _AT_DOT and not add(b".", here, _AT_DOT):
             return False
         try:
             above = self._fs.getattr(here.parent)
         except NoInodeError:
             above = here  # the directory and its parent were removed while the directory was open
-        return pyfuse3.readdir_reply(token, b"..", self._entry(above), _AT_DOT_DOT)
+        return add(b"..", above, _AT_DOT_DOT)
 
     @override
     @answered

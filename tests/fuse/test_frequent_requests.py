@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,17 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened
 pytestmark = pytest.mark.mount
 
 # The requests that never reach pyfuse3 if a file is small and has a plain name.
-NOT_PASSED_ON = ("lookup", "getattr", "create", "open", "write", "rename", "unlink", "release")
+NOT_PASSED_ON = (
+    "lookup",
+    "getattr",
+    "create",
+    "open",
+    "write",
+    "rename",
+    "readdir",
+    "unlink",
+    "release",
+)
 FLOODED = 5000
 NONE = 1 << 60  # The kernel ignores an answer to a request with this number.
 # Changes the mode of a file as fast as possible; each change is one request.
@@ -50,6 +61,7 @@ def use(root: Path) -> None:
     assert path.stat().st_size == 7
     path.rename(root / "g")
     assert not path.exists()
+    assert "g" in os.listdir(root)
     (root / "g").unlink()
 
 
@@ -85,6 +97,34 @@ async def test_errors_have_the_same_errno_as_in_pyfuse3(mounted: Mounted) -> Non
 
     await mounted.run(fail, mounted.path)
     await mounted.run(use, mounted.path)
+
+
+def list_all_kinds(root: Path) -> None:
+    """Create names of every length and of four types, and compare a listing with lstat(2)."""
+    for length in range(1, 256):
+        (root / ("n" * length)).touch()
+    (root / "d").mkdir()
+    (root / "s").symlink_to("n")
+    os.mkfifo(root / "p")
+    with os.scandir(root) as found:
+        seen = {
+            entry.name: (entry.inode(), entry.is_dir(follow_symlinks=False), entry.is_symlink())
+            for entry in found
+        }
+    assert len(seen) == 255 + 3
+    for name, (ino, is_dir, is_symlink) in seen.items():
+        status = (root / name).lstat()
+        assert (ino, is_dir, is_symlink) == (
+            status.st_ino,
+            stat.S_ISDIR(status.st_mode),
+            stat.S_ISLNK(status.st_mode),
+        )
+
+
+async def test_listing_has_the_inode_number_and_the_type_of_every_entry(mounted: Mounted) -> None:
+    """The listing takes several replies, and each name is listed exactly once."""
+    await mounted.run(list_all_kinds, mounted.path)
+    assert mounted.handlers.operations.requests["readdir"] > 2
 
 
 async def test_create_uses_user_group_and_umask_of_the_process(mounted: Mounted) -> None:

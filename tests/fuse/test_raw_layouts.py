@@ -19,6 +19,7 @@ from tests.fuse.conftest import FILE
         (raw_operations, "FALLOCATE", 32),
         (raw_operations, "COPY_FILE_RANGE", 56),
         (frequent_requests, "CREATE", 16),
+        (frequent_requests, "DIRENT", 24),
         (frequent_requests, "FORGET", 8),
         (frequent_requests, "RENAME", 8),
         (frequent_requests, "OPEN", 8),

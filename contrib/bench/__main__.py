@@ -26,22 +26,22 @@ from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-# The files for the results: of all benchmarks, and of a quick trial.
+# The default files for the results of all benchmarks, and of a quick trial.
 KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
 
 
-MODULES: Final = {  # benchmarks whose module has another name
+MODULES: Final = {  # benchmarks whose module has a different name
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
-# Arguments of run() that are not sizes with a default.
+# Arguments of run() other than sizes.
 EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
     "workloads": ("only", "subjects", "tree"),
 }
-LOAD_PER_CORE_MAX: Final = 0.5  # a benchmark warns if the load average of a minute is higher
+LOAD_PER_CORE_MAX: Final = 0.5  # a benchmark warns above this one-minute load average
 MEMORY_MB_MAX: Final = 150.0  # maximum PSS of a daemon's processes with default options
 
 
@@ -153,7 +153,7 @@ def _revision() -> str:
 
 
 def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Figures:
-    """Run a benchmark; return its entry of the report, with the exception if it failed."""
+    """Run a benchmark; return its entry for the report, with the exception if it failed."""
     module = importlib.import_module(f"contrib.bench.{MODULES.get(name, name)}")
     sizes = sized(name, arguments)
     entry: Figures = {
@@ -205,7 +205,7 @@ def _same_environment() -> Iterator[None]:
 
 
 def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
-    """Add the peak memory of each daemon to the results, with the target of s3fs-meta."""
+    """Add the peak memory of each daemon to the results, with the target for s3fs-meta."""
     if peaks:
         figures["largest memory"] = {
             name: {"PSS, MB": peak.pss_bytes / 1e6} for name, peak in peaks.items()
@@ -229,11 +229,11 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
         scratch = Path(stack.enter_context(directory))
         scratch.chmod(disk.SEARCHABLE)
         yield scratch
-        gc.collect()  # a closed session of this process has files open until its memory is freed
+        gc.collect()  # a closed session keeps files open until its memory is freed
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
-    """Return *value* without the keys of *without*, and with numbers rounded to four digits."""
+    """Return *value* without the keys in *without*, and with numbers rounded to four digits."""
     if isinstance(value, dict):
         return {
             key: _rounded(each, without=without)

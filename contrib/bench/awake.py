@@ -61,7 +61,7 @@ class Awake:
             process.wait()
 
     def other_load(self, *, window_s: float = LOAD_WINDOW_S) -> float:
-        """Return the load average of *window_s* without the processes of this class."""
+        """Return the load average over *window_s* seconds, without the load of these processes."""
         share = 1 - math.exp((self._begun_s - time.monotonic()) / window_s)
         return max(os.getloadavg()[0] - len(self.processes) * share, 0.0)
 

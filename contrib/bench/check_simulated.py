@@ -1,10 +1,10 @@
-"""A check by fsck of a filesystem whose database has rows of packs, but whose bucket has no packs.
+"""Run fsck on a filesystem whose database lists packs that its bucket does not contain.
 
 ``python -m contrib.bench.check_simulated BUCKET DATABASE`` checks the filesystem. The listing of
 the bucket is generated from the rows of packs. The program prints its peak memory in bytes, then
 the report of fsck. The check runs in a separate process, so that the peak is that of fsck. The
-program reads its own peak, because the parent's ``ru_maxrss`` of the child includes memory from
-before exec.
+program reads its own peak, because the ``ru_maxrss`` that a parent reads for its child includes
+memory from before exec.
 """
 
 import os
@@ -32,7 +32,7 @@ PAGE_ROWS = 1000
 
 
 class SimulatedStore(LocalStore):
-    """A store whose listing has an object for each row of the table ``packs``."""
+    """A store whose listing contains an object for each row of the table ``packs``."""
 
     def __init__(self, bucket: Path, db: Database) -> None:
         super().__init__(bucket)

@@ -107,7 +107,7 @@ def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
 
 
 def measure_blocks(contents: dict[str, bytes]) -> Table:
-    """Seal and open encrypted blocks of 1 MiB, for each content and compression."""
+    """Seal and open encrypted blocks of 1 MiB, for each kind of content and each compression."""
     table: Table = {}
     for label, data in contents.items():
         blocks = blocks_of(data, MIB)

@@ -1,7 +1,7 @@
 """The time for which the event loop is blocked while a transaction group (txg) is cut.
 
 One process makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
-time of the cut is from the start of the flush to the hook "txg cut". The longest stall is the
+time of the cut runs from the start of the flush to the hook "txg cut". The longest stall is the
 maximum time for which another task did not run while the txg was shipped.
 """
 

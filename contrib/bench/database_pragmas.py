@@ -1,9 +1,11 @@
 """The speed of SQLite databases with each page size, ``synchronous`` and journal mode.
 
-*On the mount*: an application's database of 10,000 rows of 200 bytes, on s3fs-meta and on the disk
-in turns. Each transaction changes one random row. *Our own*: the metadata database of a mount with
-each set of options. The benchmark makes files and calls fsync on the directory after each file. It
-also changes attributes without fsync; the daemon commits many of these changes in one transaction.
+*On the mount*: an application's database of 10,000 rows of 200 bytes, alternately on s3fs-meta and
+on the disk. Each transaction changes one random row.
+
+*Our own*: the metadata database of a mount with each set of options. The benchmark makes files and
+calls fsync on the directory after each file. It also changes attributes without fsync; the daemon
+commits many of these changes in one transaction.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The time of removing very many empty files with ``s3fs-meta rm``, rm, find and rsync.
+"""The time to remove very many empty files with ``s3fs-meta rm``, rm, find and rsync.
 
 The benchmark inserts the rows of the files into a database, with 1,000 files per directory. Each
 program starts on a mounted copy of the state directory and bucket, with dropped kernel caches. A

@@ -25,7 +25,7 @@ SEARCHABLE: Final = 0o711  # lets programs of other users access files below a d
 
 @contextlib.contextmanager
 def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[Path]:
-    """Yield the root of a new ext4 filesystem, and remove it afterwards; needs root, loop devices.
+    """Yield the root of a new ext4 filesystem, then remove it; needs root and loop devices.
 
     Args:
         bytes_min: the minimum size of the disk image.
@@ -62,15 +62,15 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
 
 
 def _wait_until_freed(device: str) -> None:
-    """Wait until processes no longer use the disk, so that its image takes no space.
+    """Wait until no process uses the disk any more, so that its image takes up no space.
 
-    A daemon may still run for a short time after a benchmark has unmounted it.
+    A daemon may still run for a short time after a benchmark has unmounted its filesystem.
     """
     attached = Path("/sys/block", Path(device).name, "loop")
     deadline = time.monotonic() + FREED_S_MAX
     while attached.exists():
         if time.monotonic() > deadline:
-            print(f"{device} is still in use, so its image still takes space", file=sys.stderr)
+            print(f"{device} is still in use, so its image still takes up space", file=sys.stderr)
             return
         time.sleep(POLL_S)
 

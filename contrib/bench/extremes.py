@@ -193,7 +193,7 @@ def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
 
 
 def _make_rows(path: Path, tib: int) -> None:
-    """Insert rows of files, blocks and packs as after writing *tib* TiB."""
+    """Insert the rows of files, blocks and packs that result from writing *tib* TiB."""
     blocks = tib * TIB // BLOCK_BYTES
     per_file = blocks // FILES
     blocks = per_file * FILES

@@ -4,7 +4,7 @@ The filesystem has *many* empty files and *txgs* changelogs after them; each cha
 files, and every hundredth changes one watched file. The bucket is a directory. The results ``far``
 are from the same commands with versitygw on this directory and a delay of *delay_ms* for each
 request. Each time includes the start of a process, a few tenths of a second. The copy of the past
-is a copy of the root directory.
+is a clone of the root directory at an earlier point in time.
 """
 
 import json

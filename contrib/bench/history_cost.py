@@ -1,6 +1,6 @@
 """The cost of the history index on create, write and unlink.
 
-Two mounts do the same work in turns: one creates index objects, the other does not. A transaction
+Two mounts alternate on the same work: one creates index objects, the other does not. A transaction
 group is shipped for every *txg_files* files, more often than by default, so the result overstates
 the cost. The CPU time is that of the daemon, until all changes are in the bucket and the due index
 objects were created. The index has no mount option, so this module starts the daemons.
@@ -24,7 +24,7 @@ from s3fs_meta.sync.history import index_writer
 
 CHECK_S: Final = 0.5  # interval of the index writer, instead of HISTORY_CHECK_S
 NEVER_S: Final = 1e9
-# One txg for each 100 operations; by default, a txg has the operations of five seconds.
+# One txg for each 100 operations; by default, a txg contains the operations of five seconds.
 COST_MAX: Final = 1.1
 PHASES: Final = ("create", "write", "unlink")
 
@@ -122,7 +122,7 @@ def _cpu_s(
 
 
 async def _ignore(_indexer: index_writer.Indexer, _fetched: FetchedChangelog) -> None:
-    """Keep no changes of a changelog for the index."""
+    """Discard the changes of a changelog instead of keeping them for the index."""
 
 
 def _serve() -> None:

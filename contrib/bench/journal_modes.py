@@ -1,4 +1,4 @@
-"""The time of making, searching and removing a tree of files, for each journal mode.
+"""The time to make, search and remove a tree of files, for each journal mode.
 
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
 order. A turn makes or removes a directory of 16 directories with empty files, whose names are

@@ -22,7 +22,7 @@ class EarlierClock:
     """A clock that shows an earlier time, which a benchmark advances."""
 
     def __init__(self, behind_s: float) -> None:
-        """Begin *behind_s* seconds before the present time."""
+        """Begin *behind_s* seconds before the current time."""
         self._clock = SystemClock()
         self._behind_ns = int(behind_s * 1e9)
 
@@ -31,7 +31,7 @@ class EarlierClock:
         return self._clock.now_ns() - self._behind_ns
 
     def advance(self, seconds: float) -> None:
-        """Let simulated time pass; it never passes the present time."""
+        """Let simulated time pass, but never beyond the current time."""
         self._behind_ns = max(self._behind_ns - int(seconds * 1e9), 0)
 
 

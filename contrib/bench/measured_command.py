@@ -27,7 +27,7 @@ class CommandRun(NamedTuple):
 
 
 def run(*command: str) -> CommandRun:
-    """Run a command to its end.
+    """Run a command to completion; return its output and measurements.
 
     Raises:
         SubjectError: the command failed.

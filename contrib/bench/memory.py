@@ -40,7 +40,7 @@ class Sampler:
         words = [sys.executable, "-m", "contrib.bench.memory"]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT,
-            start_new_session=True,  # protects the sampler from signals to the benchmark's group
+            start_new_session=True,  # protects it from signals to the benchmark's process group
         )  # fmt: skip
         self.peaks: dict[str, Peak] = {}
 

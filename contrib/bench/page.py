@@ -88,7 +88,7 @@ def _duration(seconds: float) -> str:
 
 
 def picture(group: Group, salt: str) -> str:
-    """Draw the records as SVG; equal records with an equal *salt* result in equal SVG."""
+    """Draw the records as SVG; the same records and *salt* always result in the same SVG."""
     # Importing by name lets type checks pass without matplotlib.
     mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")

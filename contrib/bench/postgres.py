@@ -45,7 +45,7 @@ class NotInstalledError(Exception):
 
 
 def run(scratch: Path, *, pg_scale: int, pg_seconds: int, rounds: int) -> dict[str, Any]:
-    """Measure PostgreSQL on all three filesystems; skip it where it is not installed.
+    """Measure PostgreSQL on all three filesystems; skip it if it is not installed.
 
     Args:
         scratch: the directory to measure in.
@@ -78,7 +78,7 @@ def find_programs(places: Sequence[str] = PLACES) -> Path:
     """Return the directory with the programs of the newest installed PostgreSQL.
 
     Raises:
-        NotInstalledError: no directory has all programs.
+        NotInstalledError: no directory contains all programs.
     """
     found = [Path(path) for place in places for path in Path("/").glob(place.lstrip("/"))]
     found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
@@ -164,7 +164,7 @@ def _as_user() -> dict[str, Any]:
 
 
 def _output(words: Sequence[str | Path], **options: Any) -> str:
-    """Run a program until it exits, and return its output."""
+    """Run a program to completion and return its output."""
     try:
         done: subprocess.CompletedProcess[str] = subprocess.run(
             words, capture_output=True, text=True, check=True, timeout=COMMAND_S_MAX,
@@ -188,7 +188,7 @@ def parsed_tps(text: str) -> float:
     """Return the transaction rate that pgbench printed, excluding the time to connect.
 
     Raises:
-        SubjectError: the output has no rate.
+        SubjectError: the output contains no rate.
     """
     found = _TPS.findall(text)  # pgbench before 14 prints two rates; the last excludes connecting
     if not found:
@@ -206,7 +206,7 @@ def measured(
     for number in range(rounds):
         for database in samples.rotated(databases, number):
             database.subject.settle()
-            os.sync()  # so that no data of another database is written to the disk in this turn
+            os.sync()  # data of another database must not be written during this turn
             taken[database.name].append(database.transactions_per_s(seconds))
     return taken
 

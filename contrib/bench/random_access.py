@@ -22,7 +22,7 @@ PHASES: Final = {"read": "randread", "write": "randwrite"}
 
 
 def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict[str, object]:
-    """Measure both filesystems in turns and return the results."""
+    """Measure both filesystems alternately and return the results."""
     if shutil.which("fio") is None:
         return {"absent": ["fio"]}
     size_bytes = random_mib << 20

@@ -1,4 +1,4 @@
-"""The time and requests of writing and reading many small files in a remote bucket.
+"""The time and requests needed to write and read many small files in a remote bucket.
 
 The benchmark unpacks a tar archive and waits until all files are in the bucket. Then it mounts the
 filesystem without local state and reads the files in the order of writing. The delaying proxy

@@ -4,8 +4,8 @@
 a pack, with the settings, connections and threads of s3fs-meta. The time of s3fs-meta includes
 copying the file into an encrypted mount with default options, and waiting until all data is in the
 bucket; the upload begins during the copy. One file is incompressible. Another file compresses to
-about half its size, so that s3fs-meta sends less. The ratio compares the times for the bytes of the
-file. Each measurement has a new filesystem, and the rounds alternate.
+about half its size, so that s3fs-meta sends less. The ratio compares the times per byte of file
+content. Each measurement has a new filesystem, and the rounds alternate.
 """
 
 import os
@@ -96,7 +96,7 @@ def run(scratch: Path, *, upload_mib: int, rounds: int, delay_ms: float) -> dict
 def _measured(
     scratch: Path, kind: str, plain: Plain, store: FarStore, upload_mib: int, rounds: int
 ) -> dict[str, Any]:
-    """Upload one kind of file in turns; return the results."""
+    """Upload one kind of file with each client alternately; return the results."""
     source = scratch / kind
     KINDS[kind](source, upload_mib * MIB)
     plain_s: list[float] = []

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return *items* in rotation, so that each turn begins with another item."""
+    """Return *items* in rotation, so that each turn begins with a different item."""
     first = turn % len(items)
     return [*items[first:], *items[:first]]
 
@@ -38,7 +38,7 @@ def latencies(taken: Sequence[float]) -> dict[str, float]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Call *work*; return the seconds of the call."""
+    """Call *work* and return how many seconds it took."""
     began_s = time.perf_counter()
     work()
     return time.perf_counter() - began_s

@@ -23,7 +23,7 @@ PHASES: Final = ("write", "fsync", "read")
 
 
 def run(scratch: Path, *, gib: int, rounds: int) -> dict[str, object]:
-    """Measure both filesystems in turns and return the results."""
+    """Measure both filesystems alternately and return the results."""
     size_bytes = gib << 30
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     subject.make()

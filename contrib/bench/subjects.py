@@ -1,6 +1,6 @@
 """The filesystems under test, which are mounted in the foreground and always unmounted.
 
-Owns: the daemons that it starts, and their mountpoints. Keeps: only these daemons receive signals.
+Owns: the daemons that it starts, and their mountpoints. It sends signals to these daemons only.
 """
 
 import os
@@ -57,7 +57,7 @@ def environment() -> dict[str, str]:
 
 
 def call(*command: str | Path) -> str:
-    """Run a program until it exits, and return its output."""
+    """Run a program to completion and return its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment(), cwd=PROJECT, check=False,
         timeout=COMMAND_S_MAX,
@@ -71,7 +71,7 @@ def call(*command: str | Path) -> str:
 
 
 def call_s(*command: str | Path) -> float:
-    """Run a program until it exits, and return the seconds of the run."""
+    """Run a program to completion and return how many seconds it took."""
     began_s = time.perf_counter()
     call(*command)
     return time.perf_counter() - began_s
@@ -85,7 +85,7 @@ def begin(*command: str | Path, stdin: int | None = None) -> "subprocess.Popen[s
 
 
 def run(arguments: Sequence[str]) -> str:
-    """Run s3fs-meta with *arguments* until it exits, and return its output."""
+    """Run s3fs-meta with *arguments* to completion and return its output."""
     return call(*program(), *arguments)
 
 

@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 
 def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
-    """Return the reason of each expected failure by the name of the case."""
+    """Return the reason for each expected failure, by the name of the case."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps upper case in names
     parser.read(path)
@@ -44,7 +44,7 @@ def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, st
 
 
 def exclusions(suite: str, path: Path = EXCLUDED_FILE) -> Mapping[str, str]:
-    """Return the reasons for excluding cases, by patterns of case names."""
+    """Return the reasons why cases are excluded, by patterns of case names."""
     return expected_failures(suite, path)
 
 

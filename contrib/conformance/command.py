@@ -20,7 +20,7 @@ from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
 # Large suites, each with an environment variable for its location.
-# The word "all" includes a large suite if its variable is set.
+# The argument "all" includes a large suite if its environment variable is set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 
@@ -42,7 +42,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-o", dest="options", default="", help="mount options of s3fs-meta")
     parser.add_argument("--only", help="run only cases whose name contains this text")
     parser.add_argument("--seeds", type=int, default=3, help="fsx: number of seeds (default: 3)")
-    parser.add_argument("--operations", type=int, default=100_000, help="fsx: operations")
+    parser.add_argument("--operations", type=int, default=100_000, help="fsx: number of operations")
     parser.add_argument("--seconds", type=int, default=10, help="stress-ng: seconds per job")
     parser.add_argument("--scratch", type=Path, help="working directory (default: TMPDIR)")
     parser.add_argument("--json", type=Path, help="also write all cases to this file")

@@ -30,7 +30,7 @@ LINE: Final = re.compile(r"^(\S+::\S+)\s+(ok|skipped|FAILED)$")
 OUTCOMES: Final = {"ok": Outcome.PASSED, "skipped": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
 
 # The suite calls mount(8) with remount,ro, which for FUSE calls a helper that cannot remount.
-# The option -i skips the helper; bind limits the change to one mount, as every kernel permits.
+# The option -i skips the helper; bind limits the change to one mount, which every kernel permits.
 MOUNT_SCRIPT: Final = """#!/bin/sh
 case "$2" in
 remount,*) options="remount,bind,${{2#remount,}}"; shift 2; exec {mount} -i -o "$options" "$@" ;;

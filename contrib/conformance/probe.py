@@ -4,8 +4,8 @@
     sudo contrib/conformance/probe.py /mnt/a /mnt/b
 
 *yes* means that the operation had the effect that its manual page describes. An errno means that
-the operation was refused, and *differs* that it had another effect. Some operations need root. The
-exit status is 0.
+the operation was refused. *differs* means that it had a different effect. Some operations need
+root. The exit status is 0.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def answer(operation: Operation, place: Path) -> str:
 
 
 def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[Path]) -> str:
-    """Return the results as a Markdown table; the last line counts the results *yes*."""
+    """Return the results as a Markdown table; the last line counts the *yes* results."""
     lines = [
         "| operation | page | " + " | ".join(map(str, places)) + " |",
         "| --- | --- |" + " --- |" * len(places),

@@ -1,8 +1,8 @@
 """Single operations of POSIX and Linux, each with its manual page.
 
-The argument of each function is an empty directory. A function returns if the operation had the
-effect in its manual page. It raises ``Different`` after another effect, and OSError after a
-refusal.
+The argument of each function is an empty directory. A function returns normally if the operation
+had the effect that its manual page describes. It raises ``Different`` if the effect was different,
+and OSError if the operation was refused.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Different(Exception):  # noqa: N818 - the name describes the result
-    """The operation had another effect than its manual page describes."""
+    """The effect of the operation differs from its manual page."""
 
 
 class Operation(NamedTuple):
@@ -73,7 +73,7 @@ def _expect(found: object, wanted: object) -> None:
 
 
 def _refused(code: int, call: Callable[[], object]) -> None:
-    """Require that a call fails with an errno; otherwise raise Different or OSError."""
+    """Require that a call fails with the errno *code*; otherwise raise Different or OSError."""
     try:
         call()
     except OSError as exc:

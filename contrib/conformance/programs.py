@@ -1,4 +1,4 @@
-"""Finding the programs of the suites, and running programs with a time limit."""
+"""Functions that find the programs of the suites, and run programs with a time limit."""
 
 import contextlib
 import os

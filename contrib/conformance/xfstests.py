@@ -197,14 +197,14 @@ def reports(text: str) -> list[str]:
 
 
 def parse(report: str) -> Case:
-    """Return the case of a report, which has a line with the outcome, and perhaps the reason."""
+    """Parse a report, which has a line with the outcome and perhaps a reason; return its case."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))
     if not_run := NOT_RUN.match(first):
         return Case(SUITE, not_run[1], Outcome.SKIPPED, not_run[2])
     begun = BEGUN.match(first)
-    assert begun, "reports begin with a name"
+    assert begun, "a report begins with the name of a test"
     detail = [first[begun.end() :].strip(), *(line.strip() for line in below.splitlines()[2:12])]
     return Case(SUITE, begun[1], Outcome.FAILED, "\n".join(detail))
 
@@ -227,7 +227,7 @@ def _unmount(scratch: Path) -> None:
 
 
 def _checked(scratch: Path) -> Iterator[Case]:
-    """Yield a case for each filesystem, which passes if fsck reports no damage."""
+    """Yield a case for each filesystem; the case passes if fsck reports no damage."""
     for name in ("test", "scratch"):
         url = f"local://{scratch}/{name}-bucket"
         try:

@@ -130,7 +130,7 @@ def main() -> None:
         print()
         for title, seconds in times.items():
             print(f"{seconds:7.1f} s  {title}")
-    print(f"{sum(times.values()):7.1f} s  in all; all mounts and files are removed")
+    print(f"{sum(times.values()):7.1f} s  in total; all mounts and files are removed")
 
 
 if __name__ == "__main__":

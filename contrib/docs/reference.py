@@ -27,7 +27,7 @@ from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 
-# This script replaces typer's, which ignores that bash splits words at "=" and ":", as in URLs.
+# This script replaces Typer's, which fails because bash splits words (such as URLs) at "=" and ":".
 _BASH: Final = r"""# Completion of s3fs-meta for bash.
 _s3fs_meta() {
     local line=${COMP_LINE:0:COMP_POINT} words current kept=

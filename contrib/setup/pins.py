@@ -1,7 +1,7 @@
 """Write requirements/*.txt: the pinned versions for Python 3.10 and for later versions.
 
 Newer releases of some packages need Python 3.11. So pip resolves the requirements under both
-versions, and different pins get markers. ``python3.10`` and ``python3.11`` must be in PATH.
+versions, and pins that differ get markers. ``python3.10`` and ``python3.11`` must be in PATH.
 """
 
 import configparser

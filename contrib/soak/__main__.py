@@ -106,7 +106,7 @@ def _round(
     deadline_s: float,
     chosen: dict[Callable[[Run], None], int],
 ) -> None:
-    """Carry out random events on one filesystem for at most ROUND_S seconds."""
+    """Trigger random events on one filesystem for at most ROUND_S seconds."""
     deadline_s = min(deadline_s, time.monotonic() + ROUND_S)
     run = Run(seed, home, journal)
     try:
@@ -134,11 +134,11 @@ def _require_nothing_left(home: Path) -> None:
     deadline_s = time.monotonic() + LEFT_S_MAX
     while left := namespace.others():
         if time.monotonic() > deadline_s:
-            raise FindingError(f"processes of the soak are still running after its end: {left}")
+            raise FindingError(f"the soak left these processes running: {left}")
         time.sleep(0.1)
     mounts = namespace.mountpoints(home)
     if mounts:
-        raise FindingError(f"filesystems of the soak are still mounted after its end: {mounts}")
+        raise FindingError(f"the soak left these filesystems mounted: {mounts}")
 
 
 def _report(

@@ -52,7 +52,7 @@ class LocalBucket:
     def come_back(self) -> None:
         """End the outage."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # unexpected: no command of s3fs-meta recreates the directory
+            if self._root.exists():  # unexpected: s3fs-meta never recreates the directory
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 

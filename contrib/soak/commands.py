@@ -70,10 +70,10 @@ class Commands:
             shown: the name of the command in the journal.
             environment: the environment of the command.
             folder: the directory for its output.
-            expected: the allowed exit statuses; None allows all except the one of a bug.
+            expected: the allowed exit statuses; None allows every status except that of a bug.
 
         Raises:
-            FindingError: the command hangs, exits with another status, or prints a traceback.
+            FindingError: the command hangs, exits with an unexpected status, or prints a traceback.
         """
         began_s = time.monotonic()
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
@@ -136,7 +136,7 @@ def _stacks() -> str:
 
 
 class Hand:
-    """Uses mounts through a separate process (``hand``), because the use of a mount may hang."""
+    """Accesses mounts through a separate process (``hand``), because an access may hang."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -168,14 +168,14 @@ class Hand:
         return str(kind), result
 
     def do(self, root: Path, operation: Operation) -> int:
-        """Carry out one operation; return 0 or an errno."""
+        """Perform one operation; return 0 or an errno."""
         self.start(("do", str(root), operation))
         kind, result = self.answer()
         self._journal.note(f"  {operation}" + (f" -> {_name(result)}" if kind == "error" else ""))
         return int(result) if kind == "error" else 0
 
     def ask(self, kind: str, *arguments: str | bytes) -> Any:
-        """Carry out an operation that must succeed.
+        """Perform an operation that must succeed.
 
         Raises:
             FindingError: the operation fails or hangs.
@@ -190,14 +190,14 @@ class Hand:
         """Return all entries and content below a directory.
 
         Raises:
-            FindingError: an entry cannot be read; EIO of content is recorded instead.
+            FindingError: an entry cannot be read. An EIO while reading content is recorded instead.
         """
         result = self.ask("see", str(root))
         assert isinstance(result, Observed)
         return result
 
     def end(self) -> None:
-        """Kill the process that uses mounts."""
+        """Kill the process that accesses mounts."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -71,7 +71,7 @@ def _do(run: Run, damage: Damage) -> None:
     else:
         others = [
             key
-            for key in run.bucket.keys()  # noqa: SIM118 - no mapping
+            for key in run.bucket.keys()  # noqa: SIM118 - not a mapping
             if re.fullmatch(_KINDS[damage.kind], key) and key != damage.key
         ]
         data = run.bucket.get(run.rnd.choice(others))
@@ -87,7 +87,7 @@ def _keyring(run: Run) -> Keyring:
 
 
 def _note_tainted(run: Run, damage: Damage) -> None:
-    """Record the content and the points in time that may be lost through the damage."""
+    """Record which content and which points in time the damage may have destroyed."""
     if damage.kind == "pack":
         key = ObjectKey(damage.key)
         try:
@@ -112,7 +112,7 @@ def damage(run: Run) -> None:
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
     if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
-        # Without an intact image, only the local state of a host has all names.
+        # Without an intact image, only the local state of a host contains all names.
         way = _while_unmounted
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
@@ -196,7 +196,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     low = run.history.last
     if chosen.kind in {"changelog", "part"}:
         number = re.search(r"\d{6,}", chosen.key)
-        assert number is not None, "the name of a changelog has its number"
+        assert number is not None, "the name of a changelog contains its number"
         low = run.history.range_of(int(number[0]) - 1)[0]
         run.history.forget_points(int(number[0]))
     observed = run.observe(new)
@@ -218,7 +218,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         old.forget()
     else:
         raise FindingError(
-            f"the bucket has all changes of {old.name}, but its mount is refused: {done.err}"
+            f"the bucket has all changes of {old.name}, but mounting it was refused: {done.err}"
         )
 
 
@@ -254,7 +254,7 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:
-    """Return whether a tree equals a state, except for lost blocks that fsck has reported."""
+    """Return whether a tree matches a state, except for lost blocks that fsck has reported."""
     view = state.view()
     if observed.entries.keys() != view.keys():
         return False

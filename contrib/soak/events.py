@@ -21,7 +21,7 @@ _REFUSED: Final = frozenset({errno.EROFS, errno.EIO})
 
 
 def use(run: Run) -> None:
-    """Carry out random operations of programs on the filesystem."""
+    """Perform random program operations on the filesystem."""
     run.operate_somewhat(30)
     if run.rnd.random() < 0.5:
         time.sleep(run.rnd.random() * 2)
@@ -35,7 +35,7 @@ def flush(run: Run) -> None:
 
 
 def use_while_busy(run: Run) -> None:
-    """Let programs write during a flush, an image or a reclaim."""
+    """Let programs write while a flush, an image upload or a reclaim runs."""
     run.operate_somewhat()
     first = run.history.last
     words = run.rnd.choice((("flush",), ("flush", "--image"), ("reclaim",)))
@@ -92,7 +92,7 @@ def hold_open(run: Run) -> None:
 
 
 def reclaim(run: Run) -> None:
-    """Make an image, compact, and delete objects older than the retention."""
+    """Make an image, compact packs, and delete objects older than the retention."""
     for _ in range(run.rnd.randrange(1, 4)):
         run.operate_somewhat()
         run.flush("--image")
@@ -169,7 +169,7 @@ def stand_still(run: Run) -> None:
 
 
 def take_over(run: Run) -> None:
-    """Take over on the other host while the writer is running or stopped, or after its kill."""
+    """Take over on the other host while the writer is running, stopped or killed."""
     old, new = run.writer, run.other
     run.operate_somewhat()
     way = run.rnd.choice(("alive", "stopped", "killed"))
@@ -306,7 +306,7 @@ def _mount_offline(run: Run) -> None:
 
 
 def turn_clock(run: Run) -> None:
-    """Change the clock of the writer and restore it; require that no history is lost."""
+    """Set the writer's clock wrong, then right again; require that no history is lost."""
     run.operate_somewhat()
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))

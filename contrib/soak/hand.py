@@ -1,6 +1,7 @@
-"""A process that uses mounts for the run, so that a hanging mount does not block the run.
+"""A process that accesses mounts for the run, so that a hanging mount does not block the run.
 
-Requests and replies are pickled, each after its length, on standard input and output.
+Requests arrive on standard input, and replies go to standard output. Each is a length, followed by
+a pickle of that length.
 """
 
 import contextlib
@@ -56,7 +57,7 @@ def _write(path: str, operation: Operation, flags: int) -> None:
 
 
 def do(root: str, operation: Operation) -> None:
-    """Carry out one operation.
+    """Perform one operation.
 
     Raises:
         OSError: the operation is refused.
@@ -111,7 +112,7 @@ def see(root: str) -> Observed:
     """Return all entries and content below a directory.
 
     Raises:
-        OSError: an entry cannot be read; EIO of content is recorded instead.
+        OSError: an entry cannot be read. An EIO while reading content is recorded instead.
     """
     found = Observed()
     waiting = [""]
@@ -170,7 +171,7 @@ def _attribute(path: str, name: str) -> bytes:
 
 
 def _read(path: str, size: int, name: str, found: Observed) -> bytes:
-    """Return the content of a file from the daemon, after dropping the kernel's pages of it."""
+    """Drop the kernel's cached pages of a file, and read its content from the daemon."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -191,7 +192,7 @@ def _read(path: str, size: int, name: str, found: Observed) -> bytes:
 
 
 def main() -> None:
-    """Carry out requests until the run ends."""
+    """Process requests until the run ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     held = _Held()
     work: dict[str, Callable[..., object]] = {

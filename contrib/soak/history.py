@@ -81,7 +81,7 @@ class History:
         self.local_floor = self.bucket_floor = self.last
 
     def floor_before(self, seconds: float) -> int:
-        """Return the number of the newest state that was complete at a time (monotonic clock)."""
+        """Return the number of the newest state that was complete at a given monotonic time."""
         number = self.bucket_floor
         for at in range(self.bucket_floor, len(self.steps)):
             ended_s = self.steps[at].ended_s
@@ -90,7 +90,7 @@ class History:
         return number
 
     def fork(self) -> "History":
-        """Return a copy of the history, which continues independently."""
+        """Return an independent copy of the history."""
         other = copy.copy(self)
         other.steps = [copy.copy(step) for step in self.steps]
         other.points = dict(self.points)
@@ -99,13 +99,13 @@ class History:
     # --- comparing -------------------------------------------------------------------------------
 
     def require_now(self, observed: Observed, what: str) -> None:
-        """Require that a tree equals the current state."""
+        """Require that a tree matches the current state."""
         self.require(observed, what, self.last, self.last, partly=False)
 
     def require(
         self, observed: Observed, what: str, low: int, high: int, *, partly: bool = True
     ) -> int:
-        """Return the number of the state that equals an observed tree.
+        """Return the number of the state that matches an observed tree.
 
         Args:
             observed: the tree as it was read.
@@ -115,13 +115,13 @@ class History:
             partly: the operation after the returned state may be partly visible.
 
         Raises:
-            FindingError: no allowed state equals the tree.
+            FindingError: no allowed state matches the tree.
         """
         self._require_tainted(observed.failed, self.tainted, what)
         return self._find(observed, what, low, high, partly=partly)
 
     def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
-        """Do the same as ``require`` for a past txg, which may lack content of damaged packs."""
+        """Do the same as ``require`` for a past txg, where damaged content may be missing."""
         self._require_tainted(observed.failed, self.past_tainted, what)
         return self._find(observed, what, low, high, partly=True)
 
@@ -153,7 +153,7 @@ class History:
             for number, step in enumerate(self.steps)
             if same(observed, step.state.view(), step.state)
         ]
-        lines.append(f"  states that are equal: {elsewhere}")
+        lines.append(f"  states that match: {elsewhere}")
         return "\n".join(lines)
 
     def _require_tainted(
@@ -170,7 +170,7 @@ class History:
                     if not self._was_tainted(path, at, tainted):
                         raise FindingError(
                             f"{what}: {path} lost the block at byte {at} (range {first} to"
-                            f" {last}), which no damaged object held"
+                            f" {last}), which no damaged object contained"
                         )
 
     def _was_tainted(self, path: Path, at: int, tainted: set[bytes]) -> bool:
@@ -203,7 +203,7 @@ class History:
         return max(before, default=0), min(after, default=self.last)
 
     def forget_points(self, first: int) -> None:
-        """Forget the states of txgs from a number on, because the numbers may be used again."""
+        """Forget the states of all txgs from *first* on, because their numbers may be reused."""
         self.points = {txg: number for txg, number in self.points.items() if txg < first}
 
     def in_hole(self, txg: int) -> bool:
@@ -217,7 +217,7 @@ def trimmed(block: bytes) -> bytes:
 
 
 def same(observed: Observed, view: Mapping[Path, Seen], state: State) -> bool:
-    """Return whether a tree equals a state, except for unreadable content."""
+    """Return whether a tree matches a state, except for unreadable content."""
     if observed.entries.keys() != view.keys():
         return False
     return all(

@@ -89,7 +89,7 @@ class Host:
     # --- the daemon ------------------------------------------------------------------------------
 
     def is_mounted(self) -> bool:
-        """Return whether the mount table has the mount, even if its daemon has exited."""
+        """Return whether the mount table lists the mount, even if its daemon has exited."""
         return any(
             line.split()[4] == str(self.mnt)
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -147,7 +147,7 @@ class Host:
         shutil.rmtree(self.cachedir, ignore_errors=True)
 
     def kept(self) -> list[str]:
-        """Return the names of quarantined states, without those that have only block files."""
+        """Return the names of quarantined states, except those that contain only block files."""
         return sorted(path.parent.name for path in self.cachedir.glob("*/kept-*/meta.db"))
 
     def log(self) -> str:
@@ -159,7 +159,7 @@ class Host:
     # --- waiting and time ------------------------------------------------------------------------
 
     def set_clock(self, offset_s: float) -> None:
-        """Set the clock of this host, including that of running processes."""
+        """Set the clock of this host, also for processes that are already running."""
         self._journal.note(f"{self.name}: the clock is {offset_s:+.0f} s off")
         with self._clock.open("r+b") as file:
             file.write(_OFFSET.pack(int(offset_s * 1e9)))

@@ -1,4 +1,4 @@
-"""Process and mount namespaces of the run, whose removal ends all its processes and mounts."""
+"""The run's process and mount namespaces; removing them ends all its processes and mounts."""
 
 import ctypes
 import os
@@ -43,7 +43,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
-    # Notes about mounts are named by PIDs, so each PID namespace needs its own directory of notes.
+    # Mount notes are named after PIDs, so each PID namespace needs its own directory for them.
     notes = runtime_dir(os.environ, os.geteuid())
     notes.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))

@@ -1,4 +1,4 @@
-"""Events with points in time: mounts of a txg or a time, restores, rollbacks."""
+"""Events that use past points in time: mounts, restores and rollbacks."""
 
 import shutil
 from typing import Any
@@ -25,7 +25,7 @@ def _one_of(run: Run, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) -> None:
-    """Require that a tree equals the state of a txg."""
+    """Require that a tree matches the state of a txg."""
     low, high = run.history.range_of(txg["txg"])
     run.history.require_past(observed, f"{what} of txg {txg['txg']}", low, high)
 

@@ -40,7 +40,7 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        self.clock_was_off = False  # True after a wrong clock: times do not identify txgs
+        self.clock_was_off = False  # True after a wrong clock, when times do not identify txgs
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))
         images = self.rnd.choice(("4", "20"))
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def follows(self) -> str:
-        """Return the options of a follower, with those of a writer for its promotion."""
+        """Return the options of a follower, including those it needs after its promotion."""
         return f"{FOLLOWS},{self.options}"
 
     @property
@@ -91,7 +91,7 @@ class Run:
     # --- use of the mounted filesystem -----------------------------------------------------------
 
     def operate(self, count: int, *, new: bool = False) -> None:
-        """Carry out operations on the writer, each of which must succeed.
+        """Perform operations on the writer; each of them must succeed.
 
         Raises:
             FindingError: an operation is refused.
@@ -105,7 +105,7 @@ class Run:
             self.history.ended(operation)
 
     def operate_somewhat(self, most: int = 12) -> None:
-        """Carry out a random number of operations on the writer."""
+        """Perform a random number of operations on the writer."""
         self.operate(self.rnd.randrange(1, most + 1))
 
     def begin_operation(self) -> Operation:
@@ -157,7 +157,7 @@ class Run:
         self.writer = host
 
     def umount(self) -> None:
-        """Unmount the writer, after which the bucket has all changes."""
+        """Unmount the writer; afterwards the bucket contains all changes."""
         self.writer.umount()
         self.history.reached_bucket()
 
@@ -189,10 +189,10 @@ class Run:
     def require_kept(
         self, host: Host, before: set[str], branch: History, low: int, base: State
     ) -> None:
-        """Require that a host has quarantined a state from *low* on, unless such a state is *base*.
+        """Require that a host has quarantined a state, or that a state from *low* on equals *base*.
 
         Raises:
-            FindingError: the host has quarantined no state, or another state.
+            FindingError: the host has quarantined no state, or a different state.
         """
         kept = sorted(set(host.kept()) - before)
         if not kept:
@@ -226,7 +226,7 @@ class Run:
     # --- checks at the end -----------------------------------------------------------------------
 
     def judge_at_end(self) -> None:
-        """Unmount on all hosts; require all content on a new machine, and no damage by fsck."""
+        """Unmount all hosts; a new machine must have all content, and fsck must find no damage."""
         self.journal.note("the end of this filesystem")
         if self.follower.pid:
             self.follower.umount()

@@ -28,7 +28,7 @@ class Operation(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        """Return the operation in one short line."""
+        """Return the operation as one short line."""
         more = f" {self.other}" if self.other else ""
         size = f" {len(self.data)} bytes at {self.offset}" if self.data or self.offset else ""
         return f"{self.act} {self.path}{more}{size}{' fsync' if self.sync else ''}"

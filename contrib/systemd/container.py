@@ -142,7 +142,7 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
 
     Raises:
         subprocess.SubprocessError: the container did not boot, or did not power off.
-        AssertionError: a step failed, or the shutdown left changes out of the bucket.
+        AssertionError: a step failed, or the shutdown did not upload all changes.
     """
     _files(results / "files")
     (results / "steps").write_text(" ".join(steps))

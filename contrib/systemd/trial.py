@@ -68,7 +68,7 @@ def prepare() -> None:
 
 
 def consume() -> None:
-    """Write into the mount, as a service does that starts after the unit."""
+    """Write into the mount, like a service that starts after the unit."""
     (MOUNTPOINT / "consumer").write_text("written at boot\n")
 
 
@@ -89,7 +89,7 @@ def returns_after(number: signal.Signals, mountpoint: Path, unit: str, *, user: 
 
 
 def step_boot() -> None:
-    """The unit mounts at boot, and a unit that is ordered after it has written into the mount."""
+    """The unit mounts at boot, and a unit ordered after it has already written into the mount."""
     wait_for("filesystems", lambda: shown("ActiveState", "prepare.service") == "active")
     wait_for("consumer", lambda: shown("ActiveState", "consumer.service") == "active")
     assert is_mounted(MOUNTPOINT)
@@ -99,7 +99,7 @@ def step_boot() -> None:
 
 
 def step_status() -> None:
-    """The status text says that the mount serves, and that everything is in the bucket."""
+    """The status text says that the mount is serving and everything is in the bucket."""
     (MOUNTPOINT / "file").write_bytes(os.urandom(1 << 20))
     command("s3fs-meta", "flush", MOUNTPOINT)
     text = "serving; everything is in the bucket"
@@ -107,7 +107,7 @@ def step_status() -> None:
 
 
 def step_kill() -> None:
-    """After SIGKILL systemd mounts again on the same path, and restarts a unit with Requires=."""
+    """After SIGKILL systemd mounts again on the same path, and restarts units with Requires=."""
     before = shown("InvocationID", "consumer.service")
     returns_after(signal.SIGKILL, MOUNTPOINT, UNIT, user=False)
     wait_for("consumer", lambda: shown("InvocationID", "consumer.service") not in {"", before})
@@ -136,7 +136,7 @@ def step_stop() -> None:
     assert not is_mounted(MOUNTPOINT)
     found = json.loads(command("s3fs-meta", "status", "--json", "local:///results/bucket"))
     assert found["state"] == "free", found
-    assert took_s > 5, f"the upload took only {took_s:.1f} s, so it needed no more time"
+    assert took_s > 5, f"the upload took only {took_s:.1f} s, so it needed no additional time"
     systemctl("start", UNIT)
     assert (MOUNTPOINT / "large").read_bytes() == words
 
@@ -153,7 +153,7 @@ def step_busy() -> None:
 
 
 def step_away() -> None:
-    """While the bucket is missing, systemd retries the unit, and the dead mount stays."""
+    """While the bucket is missing, systemd retries the unit, and the dead mount stays in place."""
     unit, mountpoint = "s3fs-meta@away.service", Path("/srv/away")
     bucket, hidden = Path("/srv/bucket-away"), Path("/srv/hidden")
     (CONFIG / "away.conf").write_text(f"URL=local://{bucket}\nMOUNTPOINT={mountpoint}\n")
@@ -168,7 +168,7 @@ def step_away() -> None:
     os.kill(main_pid(unit), signal.SIGKILL)
     restarts = int(shown("NRestarts", unit))
     wait_for("retries", lambda: int(shown("NRestarts", unit)) >= restarts + 2)
-    assert is_mounted(mountpoint), "the dead mount stays, so nothing is written below it"
+    assert is_mounted(mountpoint), "the dead mount stays in place, so nothing is written below it"
     hidden.rename(bucket)
     wait_for("active", lambda: shown("ActiveState", unit) == "active")
     assert (mountpoint / "kept").read_text() == "synced\n"
@@ -186,7 +186,7 @@ def step_wrong() -> None:
 
 
 def step_fstab() -> None:
-    """The first access mounts an entry of fstab with x-systemd.automount."""
+    """An fstab entry with x-systemd.automount is mounted at the first access."""
     mountpoint = Path("/srv/fstab")
     assert not is_mounted(mountpoint)
     (mountpoint / "first").write_text("access mounts it\n")
@@ -201,7 +201,7 @@ def step_fstab() -> None:
 
 
 def step_user() -> None:
-    """A unit of a user mounts with fusermount3, mounts again after SIGKILL, and can be stopped."""
+    """A user unit mounts with fusermount3, mounts again after SIGKILL, and can be stopped."""
     command("useradd", "--create-home", "--shell", "/bin/bash", USER)
     uid = command("id", "--user", USER)
     home = Path("/home", USER)
@@ -226,7 +226,7 @@ def step_user() -> None:
 
 
 def step_last() -> None:
-    """The last changes stay on this host, so that the shutdown must upload them."""
+    """The last changes are not uploaded yet, so that the shutdown must upload them."""
     content = os.urandom(8 << 20)
     (RESULTS / "last").write_bytes(content)
     (MOUNTPOINT / "last").write_bytes(content)

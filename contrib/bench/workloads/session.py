@@ -1,4 +1,4 @@
-"""Everyday work in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
+"""Everyday work on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
 
 All filesystems are mounted at the same time, over directories of one disk. In each turn each step
 runs on each filesystem, in an order that changes from turn to turn. Each turn has its own directory
@@ -93,7 +93,7 @@ class Work(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The measurements of a run, why steps failed, and the memory of the daemons at its end."""
+    """The measurements of a run, the reasons for failures, and the daemons' final memory."""
 
     table: Table
     failed: dict[str, str]
@@ -101,7 +101,7 @@ class Measured(NamedTuple):
 
 
 def measure(scratch: Path, work: Work, subjects: Sequence[Subject]) -> Measured:
-    """Mount the filesystems, and run all steps on each of them in turns."""
+    """Mount the filesystems, and run each step on one filesystem after another."""
     place = scratch / "materials"
     place.mkdir()
     if work.tree:

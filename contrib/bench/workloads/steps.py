@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 def filled(command: Words, marks: Mapping[str, str]) -> list[str]:
-    """Return *command* with the values of its placeholders."""
+    """Return *command* with its placeholders replaced by their values."""
     python = (materials.photo_python() if "thumbnails" in command else None) or sys.executable
     for mark, value in {"{python}": python, **marks}.items():
         command = tuple(word.replace(mark, value) for word in command)

@@ -7,7 +7,7 @@ import pytest
 
 
 def sampled(values: Iterable[Any], every: int) -> list[Any]:
-    """Return *values* as test parameters; mark all as slow except one of each *every* values."""
+    """Return *values* as test parameters; mark all as slow except one in every *every* values."""
     return [
         value
         if number % every == 0

@@ -33,8 +33,8 @@ def watch(connection: apsw.Connection) -> None:
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
     if _known.get(sql) is False:
-        return True  # This is the result for most statements.
-    door = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
+        return True  # most statements do not use the table
+    door = sys._getframe(1)  # noqa: SLF001 - the only way to find the caller
     if _file(door) == _DOORS and not _is_declared(door):
         assert not uses_table(cursor.connection, sql, bindings), (
             f"the statement bypasses db.inodes: {sql}"

@@ -1,4 +1,4 @@
-"""A task that runs beside a with-block."""
+"""A task that runs concurrently with a with-block."""
 
 import pytest
 import trio
@@ -32,7 +32,7 @@ async def test_error_of_the_block_is_raised_unchanged() -> None:
 
 
 async def test_block_is_cancelled_with_its_scope() -> None:
-    """The task may cancel a scope around the block."""
+    """A background task may cancel a scope around its with-block."""
     with trio.CancelScope() as scope:
 
         async def run() -> None:

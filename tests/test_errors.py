@@ -1,4 +1,4 @@
-"""The display of file names and attribute names in error messages."""
+"""How error messages display file names and attribute names."""
 
 import pytest
 

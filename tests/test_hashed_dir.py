@@ -329,7 +329,7 @@ def test_concurrent_changes_in_one_directory_lose_no_file(
                 put(numbered, name)
                 assert numbered.path(name).is_file()
                 assert numbered.remove(name)
-        except Exception as exc:  # noqa: BLE001 - carried out of the thread
+        except Exception as exc:  # noqa: BLE001 - raised again outside the thread
             failures.append(exc)
 
     threads = [threading.Thread(target=create_and_remove, args=(name,)) for name in names]
@@ -343,7 +343,7 @@ def test_concurrent_changes_in_one_directory_lose_no_file(
 
 
 def test_files_in_wrong_directories_are_moved_to_the_right_ones(numbered: NumberedDir) -> None:
-    """A block file in a wrong directory is moved to the right one; other files stay in place."""
+    """A block file in a wrong directory is moved to the correct one; other files stay in place."""
     put(numbered, "15ab2", b"in its place")
     for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
         path = numbered.root / place

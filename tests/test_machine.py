@@ -21,7 +21,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_machine_id_and_product_uuid_are_read(files: Path) -> None:
-    """Both identities are read without line ends, and the UUID is converted to lower case."""
+    """Machine id and product UUID are read without line ends; the UUID becomes lower case."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (files / "product_uuid").write_text("4C4C4544-0051-3010-8054-B4C04F4A5931\n")
 

@@ -80,7 +80,7 @@ def test_point_in_time_may_be_a_date_or_time(
 def test_point_in_time_is_parsed_exactly_to_the_nanosecond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Txgs have times in nanoseconds, so a rounded time could select another txg."""
+    """Txgs have times in nanoseconds, so a rounded time could select a different txg."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:

@@ -74,7 +74,7 @@ def test_options_meant_for_mount_or_systemd_are_ignored(text: str) -> None:
 
 
 def test_unknown_mount_option_is_refused_with_a_suggestion() -> None:
-    """The error shows the misspelt option and the most similar known option."""
+    """The error contains the misspelt option and the most similar known option."""
     with pytest.raises(UsageError, match=r"'jornal_mode'; did you mean 'journal_mode'\?"):
         parse_mount_options(["jornal_mode=wal"])
 

@@ -56,7 +56,7 @@ def test_record_of_a_sync_failure_also_applies_to_a_copy_of_the_directory(tmp_pa
 
 @pytest.mark.mount
 def test_sync_failure_can_be_recorded_on_a_full_disk(small_disk: Path) -> None:
-    """The record must not need space, because a sync often fails on a full disk."""
+    """The record of a failed sync needs no space, because a sync often fails on a full disk."""
     sync_failures.prepare(small_disk)
     _fill(small_disk)
     with pytest.raises(OSError, match="No space"):
@@ -78,7 +78,7 @@ def test_failure_to_record_a_sync_failure_is_logged(
 def test_record_of_a_sync_failure_follows_no_symlink(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The record is not written through a symlink that another user may have made."""
+    """A failed sync is not recorded through a symlink, which another user may have made."""
     (tmp_path / "other").write_bytes(b"other")
     os.symlink(tmp_path / "other", tmp_path / sync_failures.NAME)
     sync_failures.note(tmp_path)

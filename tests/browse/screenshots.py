@@ -1,9 +1,9 @@
-"""Take the screenshots of the browse guide, of a small filesystem made for this purpose.
+"""Take the screenshots for the browse guide from a small filesystem made for this purpose.
 
     python -m tests.browse.screenshots docs/guide/browse
 
-The program needs Chromium and /dev/fuse. Pictures of two runs differ only in the times that they
-show, so run the program again only after a change of a page.
+The program needs Chromium and /dev/fuse. Screenshots of two runs differ only in the times that
+they show, so run the program again only after changing a page.
 """
 
 import os

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mount
 
 
 def found(served: Served, path: str) -> tuple[list[str], list[str]]:
-    """Return the paths that the result page links to: present entries and former names."""
+    """Return the paths that the result page links to: current entries and former names."""
     now, _, former = served.page(path).partition('id="former"')
     entries = re.findall(rf'row"><a href="{served.root}/at/\d+/([^"]*)"', now)
     names = re.findall(rf'<li><a href="{served.root}/versions/([^"]*)"', former)

@@ -1,4 +1,4 @@
-"""The recognition of texts and pictures by their first bytes."""
+"""Recognition of text files and pictures by their first bytes."""
 
 import pytest
 

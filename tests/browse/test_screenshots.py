@@ -1,4 +1,4 @@
-"""The screenshots of the guide: the guide shows all of them, and they can be made."""
+"""The screenshots of the guide: the guide uses all of them, and they can be generated."""
 
 import struct
 from pathlib import Path

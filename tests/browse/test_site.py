@@ -123,12 +123,12 @@ class _Away:
         return Outage(max(age_s, 0.0), "refused", 0.0)
 
     async def bounds(self) -> Any:
-        """Wait forever for an answer of the bucket."""
+        """Wait forever for an answer from the bucket."""
         await trio.sleep_forever()
 
 
 async def _made(site: Site, request: HttpRequest) -> Reply:
-    """Request a page like a browser, which repeats the request until the page is made."""
+    """Request a page repeatedly, as a browser does, until the page is made."""
     while (reply := await site.answer(request)).status == http_server.ACCEPTED:
         assert b'<meta http-equiv="refresh" content="0">' in reply.content
     return reply
@@ -179,7 +179,7 @@ async def test_client_other_than_a_browser_waits_until_a_slow_page_is_made(
 
 
 class _Failing(_Away):
-    """A source in which several requests to the bucket fail at the same time."""
+    """A source where several requests to the bucket fail at the same time."""
 
     @override
     async def bounds(self) -> Any:

@@ -75,7 +75,7 @@ class CacheBench:
         return found
 
     async def upload_content(self, content: bytes) -> BlockId:
-        """Write and upload block 0 of the file INO, and return its number; the block is clean."""
+        """Write and upload block 0 of the file INO; return the number of the clean block."""
         block = self.write(0, content)
         await self.upload(0)
         return block

@@ -414,7 +414,7 @@ async def test_cache_with_too_many_blocks_has_no_room_for_more(
 
 
 async def test_cache_index_matches_the_rows_after_a_rollback(bench: CacheBench) -> None:
-    """After a rollback the index in memory has exactly the blocks that have rows."""
+    """After a rollback the index in memory contains exactly the blocks that have rows."""
     bench.write(0, b"kept")
     bench.db.commit()
     bench.write(1, b"lost")

@@ -55,7 +55,7 @@ def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
 
 
 def test_leftover_block_file_of_a_rolled_back_group_is_overwritten(files: BlockFiles) -> None:
-    """After a crash, a block number is used again, and an old block file may have this number."""
+    """After a crash, a block number is reused, and an old block file may have this number."""
     files.create(ONE, 0, b"leftover of before")
 
     files.create(ONE, 0, b"new")
@@ -94,7 +94,7 @@ def test_removal_of_all_block_files_leaves_no_directory(files: BlockFiles, tmp_p
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
 def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count: int) -> None:
-    """Few block files are synced one by one, many with syncfs; missing files cause no error."""
+    """A few block files are synced one by one, many with syncfs; missing files cause no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
@@ -236,7 +236,7 @@ def test_closed_block_files_are_synced_with_syncfs(
 def test_block_file_closed_during_a_sync_is_synced_with_syncfs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A sync covers a block file that is closed before the thread of the sync opens it."""
+    """A sync also covers a block file that is closed before the sync thread opens it."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 1)
     files = BlockFiles(tmp_path / "one", tmp_path / "tmp")
     synced = _count_syncfs(files, monkeypatch)

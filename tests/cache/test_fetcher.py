@@ -24,7 +24,7 @@ _SMALL_BYTES = 2 * KIB
 
 
 async def _read(bench: CacheBench, index: int) -> bytes:
-    """Fetch a block until it is cached, then read it, as the read handler does."""
+    """Fetch a block, retrying until it is cached, then read it, as the read handler does."""
     while not bench.cache.is_local(located := bench.located(index)):
         await bench.cache.fetch(located)
     return bench.cache.read_local(located, 0, located.plain_bytes)
@@ -144,7 +144,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
 
 
 async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: CacheBench) -> None:
-    """If a range exceeds a truncated pack, the wanted block is requested again alone."""
+    """If a range exceeds a truncated pack, the wanted block is requested again on its own."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)

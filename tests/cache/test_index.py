@@ -1,4 +1,4 @@
-"""The index of cached blocks in memory."""
+"""The in-memory index of cached blocks."""
 
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.model import BlockId, BlockState
@@ -13,7 +13,7 @@ def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
 
 
 def test_totals_of_the_cache_index_follow_the_state_of_each_block() -> None:
-    """The index counts a block only in its present state."""
+    """The index counts a block only in its current state."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
 
     index.move(BlockId(1), BlockState.SEALED)
@@ -92,7 +92,7 @@ def test_unsynced_block_is_listed_once_per_write() -> None:
 
 
 def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:
-    """Blocks that read-ahead fetched and no reader used are evicted first above a limit."""
+    """Above a limit, blocks that read-ahead fetched and no reader used are evicted first."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):

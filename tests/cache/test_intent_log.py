@@ -53,7 +53,7 @@ def test_empty_or_missing_intent_log_has_no_entries(tmp_path: Path) -> None:
 
 
 def test_intent_log_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
-    """Another mount may have used the same numbers for other blocks."""
+    """Another epoch may have used the same block numbers for other content."""
     log_in(tmp_path, epoch=6).append([HELLO])
 
     assert read_entries(tmp_path, 7, KEY) == []

@@ -235,7 +235,7 @@ def _truncate(bench: CacheBench, size_bytes: int) -> list[BlockId]:
 
 
 async def test_copy_of_a_deleted_block_is_restored_from_the_intent_log(logged: CacheBench) -> None:
-    """The log has the only copy of the deleted block, whose beginning an fsync made durable."""
+    """The log has the only copy of a deleted block whose beginning an fsync made durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     for block in _truncate(logged, 4):
@@ -269,7 +269,7 @@ async def test_copied_block_gets_logged_content_that_replaced_a_hole_in_its_orig
 async def test_deleted_block_stays_durable_after_a_kill_until_its_copy_is_durable(
     logged: CacheBench,
 ) -> None:
-    """The mount after a kill forgets the log, so the file of the deleted block must be durable."""
+    """The mount after a kill discards the log, so the file of the deleted block must be durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     _deleted, copy = _truncate(logged, 4)
@@ -401,7 +401,7 @@ async def test_first_entry_warns_older_programs_about_the_intent_log(logged: Cac
 async def test_mount_with_an_unreadable_intent_log_is_refused_with_advice(
     logged: CacheBench,
 ) -> None:
-    """A mount without the log would lose content that fsync made durable."""
+    """A mount without the intent log would lose content that fsync made durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     log = logged.files.root / NAME

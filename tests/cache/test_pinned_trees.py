@@ -8,7 +8,7 @@ from tests.cache.conftest import INO, CacheBench
 
 
 def test_pins_leave_cache_space_for_other_content() -> None:
-    """Pins leave an eighth of the cache free, but at least the space of two largest blocks."""
+    """Pins leave an eighth of the cache free, but at least room for two of the largest blocks."""
     assert pinned_bytes_max(8 * GIB) == 7 * GIB
     assert pinned_bytes_max(64 * MIB) == 32 * MIB
 
@@ -53,7 +53,7 @@ async def test_block_outside_pinned_trees_is_evicted(bench: CacheBench) -> None:
 
 
 async def test_overwritten_block_of_a_pinned_file_is_evicted(bench: CacheBench) -> None:
-    """Only the present content of a pinned file stays cached."""
+    """Only the current content of a pinned file stays cached."""
     bench.cache.pinned.set_roots([INO])
     block = await bench.upload_content(b"content")
     bench.db.begin()

@@ -1,4 +1,4 @@
-"""The choice of blocks that one request fetches together."""
+"""Choosing the blocks that one request fetches together."""
 
 from s3fs_meta.cache.read_coalescing import choose, extent, runs
 from s3fs_meta.limits import KIB, NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES

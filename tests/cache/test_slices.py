@@ -1,4 +1,4 @@
-"""The splitting of long work into slices."""
+"""Splitting long work into slices."""
 
 from s3fs_meta.cache.slices import slices
 

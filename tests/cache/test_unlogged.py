@@ -92,7 +92,7 @@ def test_logged_block_is_covered_by_the_log_until_it_grows(ranges: UnloggedRange
 def test_logged_block_stays_covered_by_the_log_until_a_sync_has_ended(
     ranges: UnloggedRanges,
 ) -> None:
-    """Until a sync of its file has ended, only the log has the content of a logged block."""
+    """Until the file of a logged block has been synced, only the log contains its content."""
     ranges.add(ONE, 0, 5)
     ranges.note_logged(ranges.take())
     ranges.give_up()

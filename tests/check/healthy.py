@@ -373,7 +373,7 @@ class Healthy:
     async def assert_all_mended(
         self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
     ) -> None:
-        """Like ``assert_mended``, but check the cache directory and the bucket too."""
+        """Do the same as ``assert_mended``, and also check the cache directory and the bucket."""
         assert (await self.check_all(deep=deep)).broken == list(broken)
         mode = Mode.SAFE if _all_safe(broken) else Mode.ALL
         report = await self.check_all(mode, deep=deep)

@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem in a memory store."""
+"""Rebuilding a filesystem in a memory store."""
 
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.clock import SystemClock

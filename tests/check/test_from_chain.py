@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem without any image, from its changelogs since txg 1."""
+"""Rebuilding a filesystem without any image, from its changelogs since txg 1."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def lose_images(power: Power, *, pieces_only: bool) -> None:
 
 
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
-    """Require that all files have their names, that no lost+found exists and that fsck is clean."""
+    """Require that all files have their names, fsck finds nothing, and no lost+found exists."""
     async with power.session("b", tasks=False) as session:
         assert dentries.find(session.db, ROOT_INO, LOST_FOUND) is None
         assert inodes.get(session.db, ROOT_INO).size_bytes == len(contents)

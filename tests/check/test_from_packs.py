@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem from its packs."""
+"""Rebuilding a filesystem from its packs."""
 
 import pytest
 
@@ -90,7 +90,7 @@ async def test_rebuild_loses_only_the_files_in_an_unreadable_pack(power: Power) 
 
 
 async def test_rebuild_changes_nothing_if_it_cannot_open_any_pack(power: Power) -> None:
-    """If no pack opens, the superblock may be of another filesystem, so nothing is published."""
+    """If no pack opens, the superblock may be another filesystem's, so nothing is published."""
     await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
@@ -154,7 +154,7 @@ async def test_rebuilt_file_has_the_newest_content_of_an_overwritten_block(power
 
 
 async def test_former_writer_is_fenced_after_a_rebuild(power: Power) -> None:
-    """A rebuild without a lease object uses a later epoch than the first one."""
+    """Even without a lease object, a rebuild leads to a later epoch than the former writer's."""
     await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects
     await run(power)
@@ -256,7 +256,7 @@ async def test_leftover_objects_of_the_old_chain_are_ignored_after_a_rebuild(pow
 
 
 async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Power) -> None:
-    """If a fenced host and the next writer used one inode number, two files are rebuilt."""
+    """If a fenced host and the next writer used the same inode number, two files are rebuilt."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()

@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem whose bucket has intact images that only kept points need."""
+"""Rebuilding a filesystem whose bucket has intact images that only kept points need."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.sync.kept import Files, files_at, fill, forget, keys_of
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # The tests in this module use the imported fixture.
+__all__ = ["power"]  # an imported pytest fixture
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Names that a rebuild takes from intact pieces of a damaged image."""
+"""Names that a rebuild recovers from intact pieces of a damaged image."""
 
 import random
 from contextlib import suppress

@@ -31,7 +31,7 @@ def _report(severity: Severity, *, found: int, left: int) -> Report:
 def test_exit_status_follows_the_convention_of_fsck_programs(
     severity: Severity, found: int, left: int, status: int
 ) -> None:
-    """The status is 0 if clean, 1 if corrected, 4 if damage is left, and 5 for both."""
+    """The exit status of fsck is 0 if clean, 1 if corrected, 4 if damage remains, 5 for both."""
     assert _report(severity, found=found, left=left).exit_status == status
 
 

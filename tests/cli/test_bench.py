@@ -152,7 +152,7 @@ def test_bench_command_skips_phases_without_files(
 
 
 def test_bench_command_writes_no_duplicate_content(tmp_path: Path) -> None:
-    """All files of bench differ, because equal content would be deduplicated."""
+    """All files of bench differ, because identical content would be deduplicated."""
     seen: list[bytes] = []
 
     def look(what: str, done: int, total: int) -> None:

@@ -32,7 +32,7 @@ def test_clone_copies_a_tree(program: Program, mounted: Place) -> None:
     """
     mnt = mounted.mountpoint
     tree = _tree(mnt)
-    assert not os.path.lexists(mnt / "copy")  # The kernel now caches that the name is missing.
+    assert not os.path.lexists(mnt / "copy")  # The kernel now caches a negative dentry.
     with (tree / "open").open("wb") as file:
         file.write(b"written")
         file.flush()

@@ -1,4 +1,4 @@
-"""The completion of command lines, including through a real bash."""
+"""Completion of command lines, also tested through a real bash."""
 
 import os
 import subprocess
@@ -105,7 +105,7 @@ def test_shell_completion_offers_known_txgs_latest_first(known: NamedFilesystem)
 def test_shell_completion_offers_known_times_after_the_user_types_a_digit(
     known: NamedFilesystem,
 ) -> None:
-    """Each offered time selects exactly one known txg."""
+    """Every point in time that completion offers selects exactly one known txg."""
     found = times("20", known)
 
     assert len(found) == COMPLETED_POINTS_MAX

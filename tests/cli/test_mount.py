@@ -288,7 +288,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with lock.open("rb") as exiting:  # This process holds the lock, as an exiting daemon does.
+    with lock.open("rb") as exiting:  # This process holds the lock, like an exiting daemon.
         fcntl.flock(exiting, fcntl.LOCK_EX)
         command = [sys.executable, "-m", "s3fs_meta", "mount", mounted.url, str(mounted.mountpoint)]
         with subprocess.Popen(

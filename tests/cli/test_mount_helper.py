@@ -39,7 +39,7 @@ def test_mount_helper_exits_with_1_for_an_invalid_option(program: Program, empty
 def test_mount_helper_with_option_f_only_checks_its_arguments(
     program: Program, empty: Place
 ) -> None:
-    """With the option -f of mount(8), the helper makes a dry run and creates no bucket."""
+    """With the option -f of mount(8), the helper performs a dry run and creates no bucket."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0

@@ -29,7 +29,7 @@ def test_follower_can_be_promoted_while_no_host_holds_the_lease(
 
 
 def test_promote_command_fails_on_a_writer(program: Program, mounted: Place) -> None:
-    """Promote fails on a writer, and the error shows the options ro,follow."""
+    """Promote fails on a writer, and the error mentions the options ro,follow."""
     done = program.run("promote", mounted.mountpoint)
 
     assert done.returncode == ExitStatus.USAGE

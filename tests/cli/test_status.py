@@ -43,7 +43,7 @@ def test_status_exits_with_5_for_a_missing_filesystem(program: Program, tmp_path
 
 
 def test_status_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:
-    """The error shows the path that is not mounted."""
+    """The error of the status command shows the path that is not mounted."""
     done = program.run("status", tmp_path)
 
     assert done.returncode == 8
@@ -121,7 +121,7 @@ def test_status_shows_an_outage_once() -> None:
 
 
 def test_status_prints_latencies_as_quantiles() -> None:
-    """Only the JSON output of status has the buckets of the latency histograms."""
+    """Only the JSON output of status contains the buckets of the latency histograms."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
 
@@ -152,7 +152,7 @@ def test_status_hides_the_compression_ratio_until_all_blocks_are_uploaded(
     program.ok("flush", mounted.mountpoint)
     after = program.status(mounted.mountpoint)
 
-    if before["upload"]["pending_blocks"]:  # On a loaded machine, no block may be left to upload.
+    if before["upload"]["pending_blocks"]:  # A loaded machine may have uploaded all blocks.
         assert before["compression_ratio"] is None
     assert after["compression_ratio"] == pytest.approx(
         after["block_bytes"] / after["stored_bytes"], abs=0.001

@@ -46,7 +46,7 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
 def test_umount_with_force_unmounts_even_if_the_upload_fails(
     program: Program, mounted: Place
 ) -> None:
-    """If the upload fails, umount keeps the mount; umount --force keeps changes on this host."""
+    """If an upload fails, umount does not unmount; umount --force keeps changes on this host."""
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
@@ -79,7 +79,7 @@ def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> 
 def test_umount_error_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The error shows how to unmount the bind mount; the daemon exits after that unmount."""
+    """The error explains how to unmount the bind mount; the daemon exits after that unmount."""
     other = tmp_path / "other place"
     other.mkdir()
     subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)

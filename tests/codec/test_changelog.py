@@ -188,7 +188,7 @@ def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
 def test_changelog_with_an_image_of_another_txg_or_later_epoch_is_refused(
     image: ManifestRef | None,
 ) -> None:
-    """The image that a changelog announces has the same txg, and no later epoch."""
+    """A changelog announces only an image of its own txg, from the same or an earlier epoch."""
     with pytest.raises(FormatError):
         encode(replace(IMAGE, image=image), PLAIN)
 
@@ -354,7 +354,7 @@ def test_block_location_with_the_largest_valid_numbers_is_accepted() -> None:
 
 
 def test_too_large_changelog_section_is_refused() -> None:
-    """A changelog section has a limited number of locations and a limited changeset."""
+    """A changelog section is refused if it has too many locations or too large a changeset."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
 

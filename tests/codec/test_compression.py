@@ -190,7 +190,7 @@ def test_decompressing_random_bytes_returns_the_expected_length_or_fails(
 
 
 def test_frame_with_a_flipped_bit_decompresses_to_the_expected_length_or_fails() -> None:
-    """A compressed frame has no checksum; the hash of its block detects other changes."""
+    """A frame has no checksum; the hash of its block detects changes that still decompress."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)

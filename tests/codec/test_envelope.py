@@ -94,7 +94,7 @@ def test_every_truncation_and_extension_of_an_envelope_is_detected(keyring: Keyr
 
 @both
 def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyring) -> None:
-    """An envelope of unknown version is newer, unless its checksum is right for version 1."""
+    """An unknown version means a newer program, unless the checksum is valid for version 1."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
@@ -171,7 +171,7 @@ def test_random_bytes_are_refused_as_an_envelope(
 def test_authentic_envelope_with_arbitrary_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
-    """An envelope with a right checksum is decoded to its declared length or refused."""
+    """An envelope with a valid checksum is decoded to its declared length or refused."""
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)

@@ -168,7 +168,7 @@ def test_image_names_are_parsed_and_sort_by_txg() -> None:
 
 
 def test_image_name_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
-    """A txg of more than twelve digits has a name, but a listing does not sort it by number."""
+    """A txg of more than twelve digits has a valid name, but listings do not sort it by number."""
     key = manifest_key(Txg(10**13), Epoch(1), RANDOM)
 
     assert parse_manifest_key(key) == (10**13, 1, RANDOM.hex())

@@ -99,7 +99,7 @@ def test_typing_mistake_in_a_recovery_key_is_reported_as_a_typing_mistake() -> N
 
 
 def test_key_slot_cannot_be_opened_with_a_different_recovery_key() -> None:
-    """A key slot refuses a recovery key that was replaced or is of another filesystem."""
+    """A key slot refuses a recovery key that was replaced or that is for another filesystem."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -130,13 +130,13 @@ def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
 def test_key_slots_with_an_excessive_kdf_cost_are_refused(
     lock: PassphraseLock, wrong: dict[str, object]
 ) -> None:
-    """A forged superblock must not cause unbounded memory or time for a passphrase hash."""
+    """A forged superblock must not make the passphrase hash use unbounded memory or time."""
     with pytest.raises(FormatError):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
 
 
 def test_error_about_an_unknown_kdf_advises_an_upgrade(lock: PassphraseLock) -> None:
-    """A key slot with an unknown key derivation function is newer, not damaged."""
+    """An unknown key derivation function means a newer program, not damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
 

@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 
 def contents(count: int) -> list[bytes]:
-    """Return *count* small blocks; every second one is incompressible."""
+    """Return *count* small blocks; every second block is incompressible."""
     noise = random.Random(3)
     return [noise.randbytes(50 + i) if i % 2 else bytes([i]) * (100 + i) for i in range(count)]
 
@@ -375,7 +375,7 @@ def test_random_bytes_are_refused_as_a_pack(
 def test_pack_index_with_arbitrary_numbers_is_refused_or_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """Even with a right checksum, an index describes no block outside its pack."""
+    """Even with a valid checksum, an index describes no block outside its pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)

@@ -49,7 +49,7 @@ def make(
 
 
 def same_keys(first: Keyring, second: Keyring) -> bool:
-    """Return whether two keyrings have equal keys."""
+    """Return whether two keyrings contain the same keys."""
     return (first.encrypted, first.block_hash(b"x")) == (second.encrypted, second.block_hash(b"x"))
 
 
@@ -88,7 +88,7 @@ def test_superblock_contains_the_master_key_only_in_wrapped_form() -> None:
     assert keyring.master_key.hex().encode() not in text
     assert b64encode(keyring.master_key) not in text
     assert (made.hash_key, made.wrapped_by_passphrase is None) == (None, False)
-    # A wrapped key has the 32 bytes of the master key and an authentication tag.
+    # A wrapped key consists of the 32 bytes of the master key and an authentication tag.
     assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
@@ -347,7 +347,7 @@ def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() 
 
 
 def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
-    """A damaged superblock is not mistaken for one with another passphrase or version."""
+    """A damaged superblock is not mistaken for one with a different passphrase or version."""
     data = encode(make()[0])
 
     for at in range(8 * len(data)):
@@ -412,7 +412,7 @@ def test_arbitrary_value_in_a_superblock_is_refused_or_returned_unchanged(
 def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_open(
     name: str, value: object
 ) -> None:
-    """A changed key slot raises PassphraseError or FormatError, and never another exception."""
+    """A changed key slot raises PassphraseError or FormatError, and never a different exception."""
     lock = SOUND["wrapped_by_passphrase"]
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}

@@ -41,7 +41,7 @@ def _cases(text: str, size: int) -> list[Case]:
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_parser_finds_the_result_of_each_xfstests_test(size: int) -> None:
-    """The parser finds each case, regardless of how the report is split into pieces."""
+    """The xfstests parser finds each case, regardless of how the report is split into pieces."""
     found = _cases(PRINTED, size)
 
     assert [(one.name, one.outcome) for one in found] == [

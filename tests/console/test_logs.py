@@ -49,7 +49,7 @@ def test_debug_messages_of_libraries_are_not_logged() -> None:
 
 
 def test_log_adds_the_url_to_suggested_commands(tmp_path: Path) -> None:
-    """The log adds the URL to advised commands, because many modules do not know it."""
+    """The log adds the URL to suggested commands, because many modules do not know the URL."""
     logs.to_file(tmp_path / "mount.log", logging.INFO, lambda text: text.replace("fsck", "fsck x"))
 
     logging.getLogger("x").info("unmount, and run %s", "fsck")

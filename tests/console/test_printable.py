@@ -1,4 +1,4 @@
-"""The escaping of text that is printed on a terminal."""
+"""Escaping text that is printed on a terminal."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Fixtures: servers for the contract suite, whose failed assertions show details."""
+"""Fixtures: servers for the contract suite, and detailed output of its failed assertions."""
 
 import pytest
 

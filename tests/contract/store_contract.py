@@ -197,7 +197,7 @@ async def invalid_range_raises_format_error(store: ObjectStore) -> None:
 
 @case
 async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
-    """A create of an existing key changes nothing, and is refused even with equal bytes."""
+    """A create of an existing key changes nothing, and is refused even with the same bytes."""
     await store.create(KEY, b"first")
 
     for data in (b"second", b"first"):

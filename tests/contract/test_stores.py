@@ -35,7 +35,7 @@ ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_
 
 # moto answers some concurrent requests with status 500.
 # A TLS handshake can fail while urllib3 replaces a protocol list (python/cpython#141012).
-# Both errors raise TransientStoreError, so the cases retry like the program.
+# These errors raise TransientStoreError, so the cases retry, as the program does.
 
 _prefixes = (f"store-{number}" for number in itertools.count())
 _with_bucket: set[S3Server] = set()

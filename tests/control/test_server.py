@@ -294,7 +294,7 @@ async def test_control_server_stops_only_after_its_answer_is_sent(
 async def test_control_command_can_be_cancelled_when_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
-    """The handler of a command that is bound to its client is cancelled with the client.
+    """If a client disconnects, the handler of a command that is bound to the client is cancelled.
 
     A client that stays connected receives the answer and may send another request.
     """
@@ -323,5 +323,5 @@ async def test_control_command_that_reports_progress_continues_without_its_clien
     await stream.aclose()
     commands.gate.set()
     with trio.fail_after(5):
-        while not commands.finished:  # noqa: ASYNC110 - the server has no event for it
+        while not commands.finished:  # noqa: ASYNC110 - the server sets no event for this
             await trio.sleep(0.01)

@@ -58,7 +58,7 @@ def _images(world: World) -> Keys:
 
 
 def _images_and_start(world: World) -> Keys:
-    """Return all images, the first changelog, and every level that replaces it."""
+    """Return all images, the first changelog, and every level that can replace that changelog."""
     levels = [
         key
         for key in world.objects
@@ -115,7 +115,7 @@ def flipped_bit(world: World, key: ObjectKey) -> Changes:
 
 
 def another(world: World, key: ObjectKey) -> Changes:
-    """The object is replaced by another object of the same kind."""
+    """The object is replaced by a different object of the same kind."""
     same = [other for other in sorted(world.objects) if other != key and _kind(other) == _kind(key)]
     return {key: world.objects[same[0]]} if same else _NO_CHANGE
 

@@ -1,6 +1,6 @@
 """The operations that the matrix tries on each damaged bucket: commands and mounts.
 
-Commands run in this process, with the same arguments as those of a user. Mounts are opened without
+Commands run in this process, with the arguments that a user would type. Mounts are opened without
 FUSE, because the kernel cannot change the effect of a damaged bucket.
 """
 
@@ -321,7 +321,7 @@ def _fsck(does: str, *words: str, state: bool = False) -> Callable[[Cell], Resul
 
 
 def reclaim(cell: Cell) -> Result:
-    """Another host runs reclaim, but no object is old enough for its deletion."""
+    """Another host runs reclaim, but no object is old enough to be deleted."""
     cell.bucket.write(cell.damaged)
     return cell.command("reclaim", cell.bucket.url)
 

@@ -310,7 +310,7 @@ class Judge:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Require nothing, because the conditions for all cells are sufficient."""
+        """Require nothing beyond the conditions that every cell must meet."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {

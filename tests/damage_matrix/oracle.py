@@ -1,9 +1,9 @@
 """The oracle, which computes the readable content of a damaged bucket without the program.
 
 An object is intact if its bytes are unchanged. A point in time is reachable if a path of intact
-objects leads to it: from an image, over changelogs or levels, each of which begins at the txg where
-the previous object ends. A block is readable if the bytes of its record are unchanged. The program
-must show every reachable point in time and every readable block.
+objects leads to it: from an image through changelogs or levels, each of which begins at the txg
+where the previous object ends. A block is readable if the bytes of its record are unchanged. The
+program must show every reachable point in time and every readable block.
 """
 
 import functools

@@ -40,7 +40,7 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
             problems = Judge(worlds[where.encrypted], where, cell).run()
         except NoSuchCellError:
             continue
-        except Exception:  # noqa: BLE001 - of the program: a cell may never end so
+        except Exception:  # noqa: BLE001 - any exception is a failure
             problems = [traceback.format_exc(limit=-5)]
         expected = known(where)
         if expected is None and problems:
@@ -83,7 +83,7 @@ def test_every_damage_to_the_bucket_has_the_expected_effect(
 
 
 def test_damage_matrix_has_at_least_five_kinds_of_damage_for_each_object(worlds: Worlds) -> None:
-    """The bucket has each kind of object, and each kind can be damaged in five or more ways."""
+    """The bucket contains each kind of object; each kind can be damaged in five or more ways."""
     for world in worlds.values():
         for kind, find in KINDS.items():
             assert world.objects.keys() >= set(find(world)), kind

@@ -1,6 +1,6 @@
 """The filesystems that the matrix damages, made once and copied for each cell.
 
-The history of the filesystem has every kind of object: images, changelogs, levels, a part of a
+The history of the filesystem contains every kind of object: images, changelogs, levels, a part of a
 changelog, and packs. Its host has unmounted cleanly. The variants are an early state of the bucket,
 a fork from that early state, and a foreign filesystem.
 """

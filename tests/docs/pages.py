@@ -19,7 +19,7 @@ set -eu
 trap 'jobs -p | xargs --no-run-if-empty kill' EXIT
 function s3fs-meta() {
     local run=
-    [ "$BASHPID" = "$$" ] || run=exec  # Signals then reach a program in the background.
+    [ "$BASHPID" = "$$" ] || run=exec  # With exec, signals reach a program in the background.
     case "$*" in
         *--cachedir*) $run "$PYTHON" -m s3fs_meta "$@" ;;
         *) $run "$PYTHON" -m s3fs_meta "$@" --cachedir "$PWD/state" ;;

@@ -17,7 +17,7 @@ METRIC = re.compile(r"\b(s3fs_meta_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
 ADDED_BY_PROMETHEUS = {"instance", "le"}
 
-__all__ = ["empty", "mounted", "place", "program"]  # These are pytest fixtures.
+__all__ = ["empty", "mounted", "place", "program"]  # imported pytest fixtures
 
 
 def _dashboard() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_grafana_dashboard_uses_only_existing_metrics_and_labels(
 
 
 def test_dashboard_panels_have_unique_numbers_and_do_not_overlap() -> None:
-    """Grafana drops panels with equal numbers, and draws overlapping panels over each other."""
+    """Grafana drops panels with the same number, and draws overlapping panels over each other."""
     panels = _dashboard()["panels"]
     places = [
         (x, y)

@@ -5,7 +5,7 @@ from s3fs_meta import errors
 
 
 def test_errno_page_omits_only_error_classes_with_subclasses() -> None:
-    """The page may omit an error class only if it is the base class of others."""
+    """The errno page may omit an error class only if the class is the base class of others."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 
 

@@ -219,12 +219,12 @@ async def test_bucket_can_be_read_with_only_the_format_page(
 ) -> None:
     """A reader that follows the format page decodes every kind of object in a bucket."""
     for name in ("bucket", "state"):
-        (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs
+        (tmp_path / name).mkdir()  # noqa: ASYNC240 - no other task runs
     await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)
 
     reader = Reader(tmp_path / "bucket")
     manifest, database = reader.database()
-    (tmp_path / "db").write_bytes(database)  # noqa: ASYNC240 - nothing else runs
+    (tmp_path / "db").write_bytes(database)  # noqa: ASYNC240 - no other task runs
     db = apsw.Connection(str(tmp_path / "db"))
     packs: dict[int, str] = {}
     places: dict[int, tuple[Any, ...]] = {}

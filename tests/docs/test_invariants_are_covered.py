@@ -42,7 +42,7 @@ def _name(described: Described) -> str:
 
 
 def test_invariants_page_lists_every_invariant_in_order() -> None:
-    """The page lists the invariants in order and with their titles."""
+    """The invariants page lists every invariant in order and with its title."""
     assert [(row.name, row.title) for row in DESCRIBED] == [
         (one.name, one.title) for one in INVARIANTS
     ]
@@ -50,7 +50,7 @@ def test_invariants_page_lists_every_invariant_in_order() -> None:
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_code_that_maintains_an_invariant_exists_as_documented(described: Described) -> None:
-    """The code that a row of the page refers to exists in s3fs_meta."""
+    """The code that a row of the invariants page refers to exists in s3fs_meta."""
     parts = described.kept_by.split(".")
     path = next(
         parts[:length]
@@ -65,7 +65,7 @@ def test_code_that_maintains_an_invariant_exists_as_documented(described: Descri
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_documented_module_checks_each_invariant(described: Described) -> None:
-    """The module in the row defines the query and the repair of the invariant."""
+    """The module that an invariant's row names defines its query and its repair."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()
     for value in vars(module).values():

@@ -20,7 +20,7 @@ PLURAL = {
     "latency.operations.": "<operation>",
 }
 
-__all__ = ["empty", "mounted", "place", "program"]  # These are pytest fixtures.
+__all__ = ["empty", "mounted", "place", "program"]  # imported pytest fixtures
 
 
 def _names(figures: dict[str, Any], before: str = "") -> set[str]:

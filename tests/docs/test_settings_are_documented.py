@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_committed_page_of_mount_options_is_up_to_date() -> None:
-    """The committed page equals the output of ``make docs``."""
+    """The committed page matches the output of ``make docs``."""
     assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
 
 

@@ -46,7 +46,7 @@ def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
 
 
 def facts(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return by path all properties that a copy must keep; a path replaces the inode number."""
+    """Return, by path, all properties that a copy must keep; a path stands for the inode number."""
     found: dict[str, tuple[object, ...]] = {}
     firsts: dict[int, str] = {}
     for path in sorted(root.rglob("*")):

@@ -42,7 +42,7 @@ def renameat2(old: Path, new: Path, flags: int) -> None:
 
 
 def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
-    """Set both times, each as (seconds, nanoseconds); UTIME_NOW and UTIME_OMIT are nanoseconds."""
+    """Set atime and mtime, each as (seconds, nanoseconds, or UTIME_NOW, or UTIME_OMIT)."""
     times = (ctypes.c_long * 4)(*atime, *mtime)
     _checked(_libc.utimensat(AT_FDCWD, os.fsencode(path), ctypes.byref(times), 0), path)
 
@@ -100,7 +100,7 @@ def drop_page_cache(path: Path) -> None:
 def kernel_stamp_ns() -> int:
     """Return the kernel's current timestamp for files, from its fine-grained clock if it has one.
 
-    Later changes of files have no earlier timestamp. Source: Linux 6.13, fs/inode.c.
+    No later change of a file has an earlier timestamp. Source: Linux 6.13, fs/inode.c.
     """
     with tempfile.TemporaryFile() as file:
         os.fstat(file.fileno())

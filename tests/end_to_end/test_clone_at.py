@@ -182,7 +182,7 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return the last number in the names of a directory, and the number in its file."""
+    """Return the highest number in the names of a directory, and the number in its file."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 
@@ -191,7 +191,7 @@ def _last(place: Path) -> tuple[int, int]:
 def test_clone_of_a_changing_tree_is_consistent(
     program: QuickProgram, mounted: Place, option: str
 ) -> None:
-    """The clone has all changes of the worker up to one step, and no later change.
+    """The clone contains all changes of the worker up to one step, and no later change.
 
     The option ``--freeze`` of earlier versions has the same effect.
     """
@@ -216,7 +216,7 @@ def test_clone_of_a_changing_tree_is_consistent(
 def test_clone_with_a_synced_write_has_all_earlier_synced_writes(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """If a clone of open files has a synced write, it also has all writes synced earlier."""
+    """If a clone of open files contains a synced write, it also contains all earlier ones."""
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     for name in ("first", "second"):

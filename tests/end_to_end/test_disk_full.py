@@ -65,7 +65,7 @@ def fill(disk: Path) -> Path:
 
 
 def leave(disk: Path, size_bytes: int) -> None:
-    """Fill a disk with another program's file, except for a number of bytes.
+    """Fill a disk with another program's file, and leave a number of bytes free.
 
     The mount frees the space of a removed file only after a FORGET request of the kernel.
     """

@@ -86,7 +86,7 @@ def test_file_restored_from_a_backup_heals_damaged_blocks(
     damage: Callable[[Path], None],
     write: Callable[[Path, bytes], None],
 ) -> None:
-    """Writing one file again restores every file with equal content, on every host."""
+    """Writing one file again restores every file with the same content, on every host."""
     content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
     with _mounted(program, place) as mnt:
         for name in ("file", "same"):

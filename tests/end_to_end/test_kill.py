@@ -2,9 +2,10 @@
 
 Several writers change files on a real mount until SIGKILL kills the daemon. The next ``mount`` must
 recover without help. The files are then compared with the acknowledged writes (``ordered_load``).
-All synced writes and all writes older than one group commit must exist. Of the later changes of all
-writers, a prefix in their order must exist. Then fsck must report nothing. A seed selects the
-changes and the times of the kills, but the interleaving of the writers depends on the machine.
+All synced writes and all writes older than one group commit must exist. The later changes that
+exist must form a prefix of all later changes in their order. Then fsck must report nothing. A seed
+selects the changes and the times of the kills, but the interleaving of the writers depends on the
+machine.
 """
 
 import contextlib

@@ -138,7 +138,7 @@ def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) 
 def test_second_host_is_refused_without_a_takeover(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The error shows the holder of the lease. After a takeover, the first mount is read-only."""
+    """The error names the holder of the lease. After a takeover, the first mount is read-only."""
     other = type(program)(tmp_path / "other-state")
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()

@@ -80,7 +80,7 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
 def test_running_the_test_suite_keeps_no_mount_of_this_host_busy(
     place: Place, program: QuickProgram
 ) -> None:
-    """A user can unmount during the tests, because their namespace has no copy of the mount."""
+    """A user can unmount during the tests: the tests' namespace has no copy of the mount."""
     program.ok("mount", place.url, place.mountpoint)
     script = (
         "from tests import private_mounts; from s3fs_meta.mount import mount_table;"
@@ -111,7 +111,7 @@ def test_mounts_of_the_test_suite_are_private(place: Place, program: QuickProgra
 def test_command_in_another_pid_namespace_keeps_the_mount_note(
     place: Place, program: QuickProgram
 ) -> None:
-    """A command in a container that shares /run does not see the daemon, but keeps its note."""
+    """A command in a container that shares /run cannot see the daemon, but keeps its mount note."""
     mnt = place.mountpoint
     probe = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*probe, "true"], check=False, capture_output=True).returncode != 0:
@@ -234,7 +234,7 @@ def test_sigterm_keeps_another_filesystem_on_the_former_mountpoint(
         subprocess.run(["umount", mnt], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
         try:
-            for _ in range(2):  # After the second signal the daemon ignores open files.
+            for _ in range(2):  # the second signal ends the wait for open files
                 os.kill(pid, 15)
             wait_until_gone(pid)
             assert os.path.ismount(mnt)

@@ -21,7 +21,7 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # This is a pytest fixture.
+__all__ = ["another_user"]  # an imported pytest fixture
 
 LINES = 5
 
@@ -229,7 +229,7 @@ def test_daemon_of_an_unprivileged_user_collects_writes_of_open_files(
 def test_flush_uploads_writes_of_open_files(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """After a flush, the bucket has all writes that were made before the flush began."""
+    """After a flush, the bucket contains all writes that were made before the flush began."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -275,7 +275,7 @@ def test_sigterm_collects_data_of_open_files_before_the_unmount(
     with writing(mnt) as writer:
         writer.write()
         pid = program.status(mnt)["pid"]
-        for _ in range(2):  # After the second signal the daemon ignores open files.
+        for _ in range(2):  # the second signal ends the wait for open files
             os.kill(pid, signal.SIGTERM)
         wait_until_gone(pid)
 

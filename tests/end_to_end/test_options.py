@@ -141,7 +141,7 @@ def test_mount_hides_the_content_of_the_mountpoint_until_unmount(
 def test_mount_on_a_mountpoint_in_use_is_refused(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The error is printed before any change, and the first mount continues."""
+    """A mountpoint in use is reported before any change, and the first mount continues."""
     other = f"local://{tmp_path}/other"
     program.ok("mkfs", "--plain", other)
 

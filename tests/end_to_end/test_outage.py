@@ -224,7 +224,7 @@ def test_writes_to_a_full_cache_fail_and_lose_no_data(cold: Cold, empty: Place) 
 def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
     cold: Cold, empty: Place
 ) -> None:
-    """An interrupted umount keeps the mount; after SIGTERM, dirty data stays on this host."""
+    """An interrupted umount leaves the mount in place; SIGTERM leaves dirty data on this host."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -342,7 +342,7 @@ def stopped(server: S3Server) -> Iterator[None]:
 def shown(
     program: QuickProgram, words: tuple[str | Path, ...], *, on_terminal: bool
 ) -> Iterator[tuple["subprocess.Popen[str]", TextIO]]:
-    """Start a command with its errors on a terminal or pipe; yield it and a reader of them."""
+    """Start a command with its errors on a terminal or pipe; yield the command and a reader."""
     reader, writer = os.openpty() if on_terminal else os.pipe()
     with (
         program.begin(*words, stderr=writer) as process,
@@ -395,7 +395,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
     words: tuple[str, ...],
     on_terminal: bool,
 ) -> None:
-    """The command prints the bucket, the server and the size of the changes; the mount stays."""
+    """The command prints bucket, server and size of the changes; the filesystem stays mounted."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         where = f"{cold.url} at {server.endpoint_url}"

@@ -1,4 +1,4 @@
-"""Requests on real mounts under full load, which must not stop background tasks or signals."""
+"""Requests on real mounts under full load, which must not block background tasks or signals."""
 
 import json
 import os

@@ -486,7 +486,7 @@ def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
 
 
 def test_file_written_later_never_has_an_earlier_mtime(folder: Path) -> None:
-    """make(1) requires that a file written after the creation of another is not older.
+    """make(1) requires that a written file is not older than a file that was created earlier.
 
     The daemon sets the times of new files, and the kernel sets the times of written files.
     """

@@ -57,7 +57,7 @@ def test_copier_creates_special_files_and_hard_links(db: Database, target: Path)
 def test_copier_reports_metadata_that_the_target_refuses(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report has the number of refused attributes and device nodes of each kind."""
+    """The report contains the number of refused attributes and device nodes of each kind."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))

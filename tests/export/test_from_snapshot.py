@@ -80,7 +80,7 @@ async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
 async def test_copy_without_given_paths_copies_the_complete_tree(
     db: Database, target: Path
 ) -> None:
-    """If no paths are given, the copy has all entries and the times of the root directory."""
+    """If no paths are given, the copy contains all entries, and has the root directory's times."""
     tree(db)
     inodes.set_times(db, ROOT_INO, ctime_ns=1, mtime_ns=10**18 + 1, atime_ns=2)
 

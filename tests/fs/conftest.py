@@ -127,7 +127,7 @@ class Volume:
 
 @pytest.fixture
 async def volume(tmp_path: Path) -> Volume:
-    """Return an empty filesystem that is not mounted; mkfs makes only the first in a process."""
+    """Return an unmounted, empty filesystem; only the first one in a process runs mkfs."""
     made = Volume(tmp_path)
     if not _new_objects:
         await made.make()
@@ -166,7 +166,7 @@ def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
 
 
 def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
-    """Return the attributes of the inode behind an existing name."""
+    """Return the attributes of the inode to which an existing name refers."""
     found = fs.lookup(parent, name)
     assert found is not None
     return found

@@ -25,7 +25,7 @@ def test_encoded_acl_decodes_to_the_same_acl(entries: acl.Acl) -> None:
 
 
 def test_acl_is_encoded_in_the_format_of_the_kernel() -> None:
-    """An encoded ACL is its version, 2, then the tag, permissions and id of each entry."""
+    """An encoded ACL starts with version 2, followed by tag, permissions and id of each entry."""
     assert acl.encode((AclEntry(USER, 6, 1000),)).hex() == "02000000" + "0200" + "0600" + "e8030000"
 
 
@@ -51,7 +51,7 @@ def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) ->
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decode_refuses_malformed_acls(value: bytes) -> None:
-    """Decoding refuses a value that is too short, has another version or ends inside an entry."""
+    """Decoding refuses a value that is too short, has a different version or ends in an entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 
@@ -85,7 +85,7 @@ def test_chmod_changes_the_group_entry_of_an_acl_without_a_mask() -> None:
 
 
 def test_inherited_acl_is_limited_by_the_requested_mode() -> None:
-    """The entries owner, mask and other are ANDed with the mode.
+    """The ACL entries owner, mask and other are ANDed with the requested mode.
 
     Source: Linux, posix_acl_create_masq().
     """

@@ -73,7 +73,7 @@ def test_atime_update_follows_the_mount_option(
 
 
 async def test_relatime_updates_atime_of_a_constantly_read_file_once_a_day(volume: Volume) -> None:
-    """Under relatime a file that is read all the time gets a new atime after a day."""
+    """Under relatime a file that is read constantly gets a new atime after a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()

@@ -129,4 +129,4 @@ async def test_reading_cached_attributes_executes_no_sql_statement(
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # The end of the group executes a few statements.
+    assert counted.count <= 5  # Ending the group executes a few statements.

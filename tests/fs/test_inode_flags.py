@@ -26,7 +26,7 @@ BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
 
 
 async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
-    """Create a file with content and a directory with one name, and set a flag on both."""
+    """Create a non-empty file and a directory with one entry, and set a flag on both."""
     file, directory = make_file(fs, b"file"), make_directory(fs, b"d")
     await fs.write(file, 0, b"content")
     make_file(fs, b"in", directory)

@@ -42,7 +42,7 @@ def test_lookup_count_never_falls_below_zero() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
 def test_lookup_counts_match_a_reference_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Counts equal those in a plain dictionary after any sequence of lookups and forgets."""
+    """Counts match a plain dictionary after any sequence of lookups and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -66,7 +66,7 @@ def test_lookup_counts_of_100000_inodes_take_less_than_a_megabyte() -> None:
 
 
 def test_all_inodes_with_a_lookup_count_are_listed() -> None:
-    """The list contains the inodes of every page, except forgotten inodes."""
+    """The list of looked-up inodes contains those of every page, except forgotten inodes."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)

@@ -50,7 +50,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
 
 
 async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
-    """A new file gets owner, mode, times and link count; its directory a new size and new times."""
+    """A new file has owner, mode, times and link count; its directory has a new size and times."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 

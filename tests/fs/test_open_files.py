@@ -52,7 +52,7 @@ def test_file_counts_as_open_after_its_first_read_if_the_kernel_sends_no_open() 
 
 
 def test_time_of_the_first_open_for_writing_is_recorded() -> None:
-    """The recorded time stays until no process has the file open for writing."""
+    """The recorded open time is kept until no process has the file open for writing."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

@@ -20,7 +20,7 @@ def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
 async def test_operations_are_refused_if_the_disk_is_full(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gate refuses operations on a full disk, because SQLite could not commit the group."""
+    """The write gate refuses operations on a full disk: SQLite could not commit the group."""
     ino = make_file(fs, b"f")
     fill(volume, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):

@@ -137,7 +137,7 @@ async def test_copy_of_a_small_file_has_its_documented_cost(
 
 
 async def test_setting_permissions_as_an_acl_has_its_documented_cost(handlers: Handlers) -> None:
-    """cp -a sets an ACL for each file; an ACL that equals the mode is not stored."""
+    """cp -a sets an ACL for each file; an ACL that only repeats the mode is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(
         [AclEntry(acl.USER_OBJ, 6), AclEntry(acl.GROUP_OBJ, 4), AclEntry(acl.OTHER, 4)]

@@ -171,7 +171,7 @@ def test_every_handler_has_the_error_boundary() -> None:
 async def test_damage_is_logged_with_advice(
     name: str, caplog: pytest.LogCaptureFixture, error: Exception, advised: bool
 ) -> None:
-    """A log line names fsck if an object is damaged, but not if the store is unavailable."""
+    """A log line advises fsck if an object is damaged, but not if the store is unavailable."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError):
         await getattr(desk, name)(error)

@@ -56,7 +56,7 @@ def test_extension_is_imported_before_pyfuse3() -> None:
 def test_mount_without_the_extension_fails_with_a_one_line_error(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
-    """The error names the packages that a build needs, and nothing is mounted."""
+    """Without the extension, the error names the packages for a build; nothing is mounted."""
     code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
 
     done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))

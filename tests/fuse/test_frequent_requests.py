@@ -251,7 +251,7 @@ async def test_extension_answers_only_reads_inside_one_cached_block(mounted: Mou
 async def test_read_of_a_truncated_cache_file_is_not_answered_with_fewer_bytes(
     mounted: Mounted,
 ) -> None:
-    """If the file of a dirty block is too short, the read fails; its content is nowhere else."""
+    """If the file of a dirty block is too short, the read fails, because no other copy exists."""
     path = mounted.path / "f"
     await mounted.run(path.write_bytes, b"a" * 10_000)
     await mounted.run(drop_pages, path)

@@ -161,7 +161,7 @@ def mode_after(root: Path, command: str) -> int:
 
 
 @pytest.mark.mount
-@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
     """Suid and sgid are cleared before write(2), and when O_TRUNC empties a file."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777

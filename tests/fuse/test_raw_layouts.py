@@ -41,7 +41,7 @@ def test_request_structures_have_the_same_sizes_as_in_linux(
 @pytest.mark.parametrize("ino", [ROOT_INO, FILE.ino])
 @pytest.mark.parametrize("has_generations", [True, False])
 def test_entry_reply_has_the_same_layout_as_in_linux(ino: Ino, has_generations: bool) -> None:
-    """Struct fuse_entry_out has the inode, its generation, the timeouts, and the attributes."""
+    """Struct fuse_entry_out contains the inode, its generation, the timeouts and the attributes."""
     converter = Converter(1 << 20, timeout_s=1.5, has_generations=has_generations)
     found = FILE._replace(ino=ino, btime_ns=(1 << 40) + 7)
     entry, content = converter.entry(found), converter.entry_out(found)
@@ -69,7 +69,7 @@ def test_reply_for_a_missing_name_has_inode_0_and_a_timeout() -> None:
 
 
 def test_statx_reply_has_the_same_layout_as_in_linux() -> None:
-    """Each field of struct fuse_statx_out has its offset in Linux."""
+    """Each field of struct fuse_statx_out has the same offset as in Linux."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
     content = raw_operations.statx_out(entry, FILE.btime_ns)

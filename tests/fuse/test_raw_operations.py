@@ -107,7 +107,7 @@ def seal(root: Path) -> None:
 
 
 async def test_file_being_written_becomes_immutable_without_loss(mounted: Mounted) -> None:
-    """A process that has opened the file for writing can continue to write."""
+    """A process that opened a file for writing can still write after the file becomes immutable."""
     await mounted.run(seal, mounted.path)
 
 

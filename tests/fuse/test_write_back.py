@@ -141,7 +141,7 @@ class _Ceaseless(dict[str, int]):
 
 
 async def test_continuous_writing_is_not_reported_as_a_failed_collection(mounted: Mounted) -> None:
-    """If programs write all the time, a collection reports this, and not a failed process."""
+    """If programs write continuously, a collection reports this, and not a failed process."""
     barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
     write_back = WriteBack(barrier, opened, _Ceaseless(read=0, write=0))
     device = (await mounted.run(mounted.path.stat)).st_dev

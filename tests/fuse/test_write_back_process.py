@@ -20,7 +20,7 @@ SCRIPT = write_back_process.__file__
 def mount(tmp_path: Path) -> Iterator[Path]:
     """Return the mountpoint of a filesystem that no daemon serves."""
     if os.geteuid() != 0:
-        pytest.skip("mounts")
+        pytest.skip("the test needs root privileges")
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True)
     (tmp_path / "barrier").touch()
     try:
@@ -42,7 +42,7 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
 
 
 def test_each_request_to_the_write_back_process_is_answered(tmp_path: Path) -> None:
-    """Several requests in one message are answered in order; an error has number and text."""
+    """Several requests in one message are answered in order; an error is a number and a text."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
     process, ours = started(tmp_path, os.getpid())
@@ -92,7 +92,7 @@ sys.stdin.read()
 
 
 def test_write_back_process_exits_with_its_parent(tmp_path: Path) -> None:
-    """The write-back process exits with its parent, even if another process has the socket."""
+    """The write-back process exits when its parent does, even if another process has the socket."""
     (tmp_path / "barrier").touch()
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, SCRIPT, tmp_path, "barrier"],
@@ -127,7 +127,7 @@ def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None
 
 
 def test_messages_to_the_write_back_process_may_arrive_in_pieces() -> None:
-    """The process accepts parts of a line, and several lines at once."""
+    """The write-back process accepts parts of a line, and several lines at once."""
     asked: list[int] = []
     requests, feed = os.pipe()
     result, answers = os.pipe()

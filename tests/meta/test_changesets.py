@@ -103,7 +103,7 @@ def changeset_of(table: str, insert: str) -> bytes:
 
 
 def test_merged_changeset_equals_its_changesets_applied_in_order(source: Recorded) -> None:
-    """A merged changeset gives the same rows as its changesets applied one by one."""
+    """A merged changeset produces the same rows as its changesets applied one by one."""
     for _ in range(GROUPS):
         source.group()
     merged = changesets.merge(iter(source.changesets))
@@ -328,7 +328,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
 
 
 def test_named_blocks_are_the_blocks_in_new_and_changed_rows(source: Recorded) -> None:
-    """The blocks in deleted rows of the block map are not named blocks."""
+    """The set of named blocks omits blocks that appear only in deleted rows of the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
@@ -374,7 +374,7 @@ def test_dentry_with_a_new_inode_is_listed_by_its_cookie(source: Recorded) -> No
 
 
 def test_old_and_new_name_are_touched_if_the_new_name_reuses_a_cookie(source: Recorded) -> None:
-    """If a new name takes the cookie of a removed one, SQLite records a single UPDATE."""
+    """If a new name reuses the cookie of a removed name, SQLite records a single UPDATE."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
 

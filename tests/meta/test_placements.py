@@ -173,7 +173,7 @@ def test_placement_at_the_wrong_index_is_refused(db: Database, ino: Ino, pack: P
 def test_equal_blocks_of_concurrent_uploads_are_both_kept(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """Later uploads of equal content refer to the older block."""
+    """Later uploads of the same content refer to the older block."""
     first, second = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, second, pack)
     place(db, first, pack)

@@ -1,7 +1,7 @@
 """Recording: a session records every change of the replicated tables.
 
 While random operations run, a recorder has an ``apsw.Session`` on exactly the replicated tables.
-When its changesets are applied to an earlier copy of the database, all tables must become equal.
+When its changesets are applied to an earlier copy of the database, all tables must match again.
 The tests run in every journal mode.
 """
 

@@ -56,7 +56,7 @@ def a_file(db: Database) -> Ino:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int) -> None:
-    """After each txg, the replicated tables equal those of the writer."""
+    """After each txg, the replicated tables match those of the writer."""
     tree = Tree(pair.db, seed)
     for txg in range(1, 6):
         for _ in range(30):
@@ -176,7 +176,7 @@ def test_replica_refuses_changes_recorded_for_a_different_state(pair: Pair, tmp_
 
 
 def test_replica_refuses_a_pack_with_the_number_of_another_pack(pair: Pair) -> None:
-    """If two packs had one number, blocks would be read from the wrong object."""
+    """If two packs had the same number, blocks would be read from the wrong object."""
     pair.copy.begin_local()
     packs.create(pair.copy, ObjectKey(f"{KEY[:-1]}f"), 100)
     pair.copy.commit()

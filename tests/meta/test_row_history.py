@@ -146,7 +146,7 @@ def test_change_of_only_the_access_time_is_ignored(history: History) -> None:
 
 
 def test_deduplication_of_a_block_does_not_count_as_a_change(history: History) -> None:
-    """An equal block that already exists replaces the block of the file."""
+    """Deduplication replaces a file's block with an equal block that already exists."""
     ino = history.ino
 
     def write(db: Database) -> None:

@@ -426,7 +426,7 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _continue_from_tree(self) -> None:
-        """Find the earlier state that equals the filesystem's tree, and continue from it."""
+        """Find the earlier state that matches the filesystem's tree, and continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:

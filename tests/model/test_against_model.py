@@ -23,7 +23,7 @@ _PATIENT = settings(
 def test_filesystem_agrees_with_the_model_after_random_programs(
     template: MemoryStore, program: list[Step]
 ) -> None:
-    """After every program, the trees are equal and fsck finds no damage."""
+    """After every program, both trees are identical and fsck finds no damage."""
     run(program, template)
 
 

@@ -75,7 +75,7 @@ async def test_cache_limit_below_the_dirty_bytes_keeps_dirty_content(plain: Powe
 
 
 async def test_cache_limit_below_the_pinned_bytes_is_refused(plain: Power) -> None:
-    """The error advises s3fs-meta unpin, and none of the values in the request is set."""
+    """If a limit is below the pinned bytes, the error advises unpin, and no value is set."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         session.cache.index.pin(BlockId(1), 33 * MIB)

@@ -33,7 +33,7 @@ class Watching(TerminalFront):
 
 
 async def test_error_about_an_absent_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
-    """The error shows the URL or path that the user gave, instead of the state directory."""
+    """The error contains the URL or path that the user gave, instead of the state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):

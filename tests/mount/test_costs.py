@@ -22,7 +22,7 @@ USAGE: Usage = {
 
 
 def test_request_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
-    """Only the last thirty days are included, also for request causes of a newer program."""
+    """Only the last thirty days are included, even for request causes of a newer program."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 
     today, last = report["today"], report["last_30_days"]

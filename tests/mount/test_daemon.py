@@ -1,4 +1,4 @@
-"""The start of the daemon in the background, with real processes."""
+"""Starting the daemon in the background, with real processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The distinction between a running mount and the mount of a killed daemon."""
+"""Distinguishing a running mount from the mount of a killed daemon."""
 
 import os
 import signal

@@ -41,7 +41,7 @@ def figures(why: str = "", **outage: float) -> dict[str, Any]:
 
 
 def watch(lines: Lines) -> DownloadWatch:
-    """Return the watch of a mount that is never polled."""
+    """Return a download watch for a mount that is never polled."""
     return DownloadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines)
 
 

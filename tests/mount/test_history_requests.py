@@ -1,4 +1,4 @@
-"""The search for the mount of a path, even if the file at the path was removed."""
+"""Finding the mount of a path, even if the file at the path was removed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The search in /proc for processes that have a filesystem mounted."""
+"""Searching /proc for processes that have a filesystem mounted."""
 
 from s3fs_meta.mount import mount_holders, mount_table
 from s3fs_meta.mount.mount_holders import Holder

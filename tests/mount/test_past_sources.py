@@ -1,4 +1,4 @@
-"""The search for the past tree that a clone request refers to."""
+"""Finding the past tree that a clone request refers to."""
 
 import os
 from collections.abc import AsyncIterator

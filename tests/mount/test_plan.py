@@ -15,7 +15,7 @@ URL = "local:///srv/store"
 
 
 def test_mount_plan_has_the_given_options(tmp_path: Path) -> None:
-    """The mount plan has the options for the cache, the database, FUSE and ownership."""
+    """The mount plan contains the options for the cache, the database, FUSE and ownership."""
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
     )
@@ -124,7 +124,7 @@ def test_state_directory_with_a_too_long_path_is_refused(tmp_path: Path) -> None
 
 
 def test_mount_plan_has_the_absolute_path_of_the_passphrase_file(tmp_path: Path) -> None:
-    """The plan has an absolute path, because the daemon changes its working directory."""
+    """The passphrase file has an absolute path: the daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"

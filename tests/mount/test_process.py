@@ -50,7 +50,7 @@ def test_limit_of_open_files_does_not_exceed_the_hard_limit(bounds: tuple[int, i
 
 
 def test_only_python_objects_created_after_startup_are_garbage_collected() -> None:
-    """Later collections visit no object of the start, and collect later reference cycles.
+    """Garbage collections skip the objects that exist at the start, and still free new cycles.
 
     Another process runs the code, because a collection in this process visits all tests.
     """

@@ -114,7 +114,7 @@ def test_unknown_values_have_no_prometheus_sample() -> None:
 
 
 def test_each_mount_state_and_error_kind_has_a_prometheus_sample() -> None:
-    """A state or error that does not apply has a sample with the value 0, for alert rules."""
+    """A state or error that does not apply is exported with the value 0, for alert rules."""
     families = _parsed(open_metrics=True).values()
 
     states = {state: _values(families, mountpoint="/a", state=state) for state in STATES}

@@ -143,7 +143,7 @@ async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
 
 
 def test_equivalent_option_values_are_recognised_as_equal() -> None:
-    """Two spellings of the same point in time or the same path are equal."""
+    """Two spellings of the same point in time or of the same path compare as equal."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

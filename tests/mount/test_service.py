@@ -99,7 +99,7 @@ def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
 def test_mount_does_not_replace_a_running_mount(
     program: Program, mounted: Place, tmp_path: Path, again: list[str]
 ) -> None:
-    """A running mount is recognised even if the new mount has another state directory."""
+    """A running mount is recognised even if the new mount has a different state directory."""
     (mounted.mountpoint / "f").write_text("served")
     words = [word if word != "other" else str(tmp_path / "other") for word in again]
 

@@ -60,7 +60,7 @@ async def test_store_error_names_the_url_of_the_store_once(
 
 
 def test_suggested_command_has_the_s3_options_of_the_failed_command() -> None:
-    """The S3 options of the failed command are added to advised commands for the same URL."""
+    """The S3 options of the failed command are added to suggested commands for the same URL."""
     options = S3Options("http://nas:9000", None, "my profile")
     error = NotAFilesystemError("s3://bucket/home")
 
@@ -92,7 +92,7 @@ def test_suggested_command_has_the_s3_options_of_the_failed_command() -> None:
     ],
 )
 def test_suggested_fsck_command_includes_the_url(text: str, expected: str) -> None:
-    """The URL of the store is added to an advised fsck command that has no URL."""
+    """The URL of the store is added to a suggested fsck command that has no URL."""
     url = "s3://bucket/home"
 
     assert with_options(text.format(url=url), url) == expected.format(url=url)

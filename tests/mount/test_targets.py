@@ -1,4 +1,4 @@
-"""The search for the local state of a URL or a mountpoint."""
+"""Finding the local state of a URL or a mountpoint."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_outcome_of_a_finished_mount_is_kept_for_a_limited_time(
 def test_outcome_of_a_finished_mount_is_not_read_from_the_note_of_another_daemon(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """The outcome is not read from the note of another daemon with the same process id."""
+    """The outcome of a mount is not read from the note of another daemon with the same PID."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None

@@ -26,7 +26,7 @@ def kill(program: Program, place: Place) -> None:
 def test_error_about_a_killed_mount_shows_unshipped_changes_and_a_remedy(
     program: Program, place: Place
 ) -> None:
-    """The error about a killed mount shows a mount command with the same options."""
+    """The error about a killed mount suggests a mount command with the same options."""
     program.ok("mount", "-o", "sync_interval=1h,noatime", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 5000)
@@ -110,7 +110,7 @@ except NotMountedError as exc:
 def test_error_about_a_mount_of_another_user_shows_the_user_name(
     program: Program, mounted: Place, by: str
 ) -> None:
-    """The error about the mount of another user shows the mountpoint and the user."""
+    """The error about the mount of another user names the mountpoint and the user."""
     done = subprocess.run(
         [sys.executable, "-c", _AS_ANOTHER_USER, str(getattr(mounted, by))],
         capture_output=True,

@@ -64,7 +64,7 @@ class Lines:
 
 
 def watch(lines: Lines, remains: Remains | None = None, advice: str = "") -> UploadWatch:
-    """Return the watch of a mount that is never polled."""
+    """Return an upload watch for a mount that is never polled."""
     return UploadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines, remains, advice)
 
 

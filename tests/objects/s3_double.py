@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
     """The handler of one connection to the server."""
 
     protocol_version = "HTTP/1.1"
-    # Header and body are one packet, because the client delays the acknowledgement of a header.
+    # Header and body are sent in one packet, because clients delay the acknowledgement of a header.
     wbufsize = -1
     orders: S3Double
 

@@ -49,7 +49,7 @@ KEYS = {
 
 
 class DayClock:
-    """A clock that always shows noon of a day."""
+    """A clock that always shows noon on a given day."""
 
     def __init__(self) -> None:
         self.day = DAY
@@ -241,7 +241,7 @@ async def test_requests_that_probe_conditional_writes_have_the_billing_cause_mou
 
 
 def test_request_totals_of_a_process_never_decrease() -> None:
-    """The totals include all days, and do not change when counts are saved or restored."""
+    """Request totals include all days, and do not change when counts are saved or restored."""
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)

@@ -1,4 +1,4 @@
-"""Detection of a store's outages; tests/objects/test_retry.py tests outages at the start."""
+"""Detecting outages of a store; tests/objects/test_retry.py tests outages at startup."""
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ KEY = ObjectKey("lease")
 
 @pytest.fixture
 def contact() -> Contact:
-    """Return the contact with a store that has never answered."""
+    """Return the contact state of a store that has never answered."""
     return Contact(MemoryStore(), RetryPolicy(), lambda _text: None)
 
 

@@ -34,7 +34,7 @@ def test_valid_object_key_is_accepted(key: str) -> None:
     ],
 )
 def test_invalid_object_key_is_refused(key: str) -> None:
-    """The error quotes the invalid key."""
+    """The error about an invalid object key quotes the key."""
     with pytest.raises(InvalidRequestError) as caught:
         check_key(key)
 

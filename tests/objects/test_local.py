@@ -401,7 +401,7 @@ async def test_vanished_bucket_directory_raises_a_transient_error(
 
 
 def move_away(root: Path, mount_point_stays: bool) -> None:
-    """Move the bucket away, as if its disk was unmounted."""
+    """Move the bucket away, as if its disk were unmounted."""
     root.rename(root.with_name("away"))
     if mount_point_stays:
         root.mkdir()

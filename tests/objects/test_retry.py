@@ -96,7 +96,7 @@ async def test_final_error_after_retries_describes_the_attempts(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The error contains the number of attempts, the time spent and the last store error."""
+    """The final error contains the number of attempts, the time spent and the last store error."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError) as caught:
@@ -182,7 +182,7 @@ async def test_lost_reply_of_create_is_recognised(
 async def test_lost_reply_of_replace_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The retried replace reads the object, which may also fail with transient errors."""
+    """A retried replace reads the object, and this read may also fail with transient errors."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)
@@ -205,7 +205,7 @@ async def test_other_content_after_a_lost_reply_means_another_writer_was_first(
 async def test_refusal_without_a_lost_reply_means_another_writer_was_first(
     retrying: RetryingStore,
 ) -> None:
-    """If no reply was lost, a refused write is final, even if the content is equal."""
+    """If no reply was lost, a refused write is final, even if the content is the same."""
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"content")
 
@@ -240,7 +240,7 @@ async def test_interrupted_listing_resumes_after_the_last_key(
 async def test_error_of_a_listing_names_its_prefix(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The error of a listing also names an empty prefix."""
+    """The error about a failed listing is readable even if the prefix is empty."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match="for the list of objects after"):
@@ -432,7 +432,7 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
 async def test_store_that_has_answered_before_is_retried_for_longer(
     autojump_clock: trio.testing.MockClock, retrying: RetryingStore
 ) -> None:
-    """A server that has answered before may be restarting, so requests are retried longer."""
+    """A server that has answered before may be restarting, so requests are retried for longer."""
     store = _Distant(unconnected=True)
     retrying = RetryingStore(store)
     await retrying.get(KEY, PACK_BYTES_MAX)

@@ -114,7 +114,7 @@ async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store)
 async def test_answer_with_a_wrong_byte_range_is_a_transient_error(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """An answer with another byte range is refused, even if its length is correct."""
+    """An answer with a different byte range is refused, even if its length is correct."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -176,7 +176,7 @@ def test_endless_response_body_uses_no_memory() -> None:
 
 def test_answer_that_arrives_too_slowly_is_abandoned() -> None:
     """An answer that takes too long is abandoned, so that it does not occupy a thread."""
-    # The time for this body ends before its first byte arrives.
+    # The time limit for this body expires before its first byte arrives.
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=-60))
 
     with pytest.raises(TransientStoreError, match="took too long"):
@@ -272,7 +272,7 @@ async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The tag returned by the retried replace is valid for the next replace."""
+    """The ETag that a retried replace returns is valid for the next replace."""
     store = RetryingStore(real_store, AT_ONCE)
     etag = await store.create(KEY, b"nonce 1")
     proxy.answer(Forward(lose=True))
@@ -358,7 +358,7 @@ async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Sto
 async def test_error_of_a_refused_listing_names_the_prefix(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error names the listing, even with an empty prefix."""
+    """The error says that a listing was refused, and contains its prefix unless it is empty."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
     for prefix, name in (("", "the list of objects"), ("pack/", r"the list of objects pack/\*")):
@@ -425,7 +425,7 @@ async def test_large_object_is_uploaded_in_parts(proxy: S3Double, parting: S3Sto
 
 @pytest.mark.s3
 async def test_failed_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
-    """After a failed part the upload is aborted, and no object exists."""
+    """If a part fails, the upload is aborted, and no object exists."""
     proxy.answer(Forward(), Forward(), error(503, "SlowDown"))
 
     with pytest.raises(TransientStoreError):

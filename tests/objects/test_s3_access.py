@@ -76,7 +76,7 @@ async def test_boto3_makes_only_one_attempt_for_each_call(double: S3Double, stor
 
 @pytest.mark.slow
 async def test_upload_over_a_slow_network_does_not_time_out(double: S3Double) -> None:
-    """The timeouts apply to each sent piece, not to a complete pack."""
+    """Network timeouts apply to each sent piece, not to a complete pack."""
     double.answer_always(ReadSlowly(pause_s=0.2))
     place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=2)
 
@@ -168,7 +168,7 @@ async def test_missing_credentials_are_named_in_the_error(
 
 
 async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
-    """The error contains the name of the profile and the option --profile."""
+    """The error about an unknown profile contains its name and the option --profile."""
     place = S3Place(double.url, profile="absent")
 
     with pytest.raises(StoreAccessError, match=r"\(absent\).*--profile"):
@@ -193,7 +193,7 @@ async def test_profile_overrides_credentials_in_environment_variables(
 
 
 async def test_store_uses_the_region_that_the_server_names(double: S3Double) -> None:
-    """If an answer names another region, all later requests are signed for that region."""
+    """If an answer names a different region, all later requests are signed for that region."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))

@@ -47,7 +47,7 @@ from tests.servers import Certificate, S3Server
 async def test_transient_s3_error_is_retried(
     double: S3Double, store: S3Store, status: int, code: str
 ) -> None:
-    """The error contains the S3 error code, and the retried write succeeds."""
+    """A transient error contains the S3 error code, and the retried write succeeds."""
     double.answer(error(status, code))
     with pytest.raises(TransientStoreError) as caught:
         await store.create(KEY, b"content")
@@ -118,7 +118,7 @@ async def test_clock_skew_is_measured_and_the_request_is_retried(
 async def test_clock_skew_is_reported_even_without_a_date_header(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error names a clock skew, even if the answer has no Date header."""
+    """A clock skew is named in the error, even if the answer has no Date header."""
     double.answer(error(403, "RequestTimeTooSkewed"))
 
     with pytest.raises(TransientStoreError, match="clock differs from the store's; set the clock"):
@@ -170,7 +170,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
 async def test_wrong_region_error_names_the_correct_region(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error for a wrong region is one line with the right region and the option --region."""
+    """The error for a wrong region is one line with the correct region and the option --region."""
     double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):

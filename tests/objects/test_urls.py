@@ -69,7 +69,7 @@ def test_error_about_a_path_instead_of_a_url_explains_both_possible_meanings() -
     ],
 )
 def test_wrong_bucket_url_is_refused_with_a_one_line_error(url: str) -> None:
-    """The error quotes the wrong URL."""
+    """The error about a wrong bucket URL quotes the URL."""
     with pytest.raises(UsageError) as caught:
         parse(url)
 

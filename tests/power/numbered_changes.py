@@ -1,6 +1,6 @@
 """Changes that are derived from a seed, and the trees that a power cut may leave.
 
-The module contains the tree after each change, the execution of changes, and the comparison with a
+The module computes the tree after each change, performs the changes, and compares the result with a
 tree found after a cut. It does not depend on the kind of power cut. The progress is two numbers:
 how many changes are durable, and how many have begun. A host can report both numbers over any
 connection before it is killed.
@@ -159,7 +159,7 @@ class NumberedChanges:
 
 
 def _may_be_incomplete(change: Change, state: State, found: Sizes) -> bool:
-    """Return whether the tree shows a change that is only partly done."""
+    """Return whether the tree contains a change that is only partly done."""
     sizes = state.sizes
     names = {
         name for name in sizes.keys() | found.keys() if sizes.get(name, -1) != found.get(name, -1)

@@ -1,7 +1,7 @@
 """A load of several writers, and a check of which changes survived a kill.
 
-The module contains changes of a tree, their execution by system calls, and the search for each
-writer's changes in a tree. It does not depend on how the load ends. Each change begins
+The module chooses changes of a tree, makes them with system calls, and searches a tree for each
+writer's changes. It does not depend on how the load ends. Each change begins
 after the previous one has returned. With its write-back cache, the kernel keeps written data until
 ``close``, which passes the data to the daemon. A change that has returned was therefore
 acknowledged completely. Contents have no zeros, so that lost bytes are visible.
@@ -93,7 +93,7 @@ class Change:
         return len(old) if self.act is Act.APPEND else self.at
 
     def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
-        """Return whether a tree may show this change partly done."""
+        """Return whether a tree may contain this change only partly done."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
             return False  # A change of these kinds has only one step.
         old, content = before.get(self.name) or b"", found.get(self.name)

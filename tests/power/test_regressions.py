@@ -100,14 +100,14 @@ async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots)
 async def test_block_file_that_lost_its_pages_but_not_its_size_reads_as_an_error(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Rows and sizes may reach the disk a second before the content."""
+    """Rows and file sizes may reach the disk a second before file content."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
 async def test_unsynced_end_of_a_page_reads_as_an_error_and_not_as_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The start of the page is synced and on the disk, but the end of the page is not."""
+    """The start of a page is synced and on the disk, but the end of the page is not."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 

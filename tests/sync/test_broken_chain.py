@@ -176,7 +176,7 @@ async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
 
 @DAMAGES
 async def test_level_object_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
-    """The level object and the next changelog contain different hashes."""
+    """A level object of another history and the next changelog contain different hashes."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -217,7 +217,7 @@ async def test_damaged_version_field_in_a_changelog_loses_only_that_txg(power: P
 
 
 async def test_damaged_last_changelog_is_reported(power: Power) -> None:
-    """The damaged changelog may contain the newest state, or a time after the last txg."""
+    """A damaged last changelog may contain the newest state, or a time after the last txg."""
     links = await nine_txgs(power)
     rot(power, Txg(9))
 
@@ -309,7 +309,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_im
 async def test_image_is_usable_without_the_changelog_of_its_txg(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """The manifest of the image contains the hash of the lost changelog."""
+    """The manifest of an image contains the hash of the lost changelog of its txg."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -333,7 +333,7 @@ async def test_image_is_usable_without_the_changelog_of_its_txg(
 async def test_txg_published_as_an_image_is_usable_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The next changelog contains the hash of the lost changelog."""
+    """The changelog after the image contains the hash of the lost changelog."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()

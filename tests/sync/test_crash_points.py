@@ -1,4 +1,4 @@
-"""Kills of the process at every step of the write order; the next mount finds all data."""
+"""The process is killed at every step of the write order; the next mount finds all data."""
 
 from pathlib import Path
 
@@ -140,7 +140,7 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # The last step is only in promotions.
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # Only promotions have the last step.
 async def test_kill_during_a_takeover_loses_no_shipped_data(
     power: Power, step: str, goes_on: str
 ) -> None:

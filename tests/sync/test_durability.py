@@ -128,7 +128,7 @@ async def test_group_commit_runs_in_parallel_with_syncs_of_block_files(power: Po
 
         def note_commit() -> bool:
             committed.set()
-            return False  # False lets SQLite commit.
+            return False  # returning False lets SQLite commit
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -159,7 +159,7 @@ async def test_group_commits_after_its_content_is_synced_in_rollback_journal_mod
 
         def note_commit() -> bool:
             order.append("rows")
-            return False  # False lets SQLite commit.
+            return False  # returning False lets SQLite commit
 
         session.db.connection.set_commit_hook(note_commit)
 

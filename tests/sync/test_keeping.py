@@ -292,7 +292,7 @@ async def test_host_whose_state_is_at_a_kept_point_restores_the_newest_state(pow
 async def test_host_whose_state_is_before_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
-    """Of the missed changelogs, only those up to the kept point still exist."""
+    """Of the changelogs that a host missed, only those up to the kept point still exist."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")
@@ -465,7 +465,7 @@ async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
 
 
 async def test_no_point_can_be_kept_while_garbage_collection_is_deleting(power: Power) -> None:
-    """Garbage collection has chosen the objects to delete before the new point exists."""
+    """Garbage collection chose the objects to delete before the new kept point existed."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -552,7 +552,7 @@ async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power:
 
 
 async def test_pack_renumbered_by_a_repair_is_still_pinned(power: Power) -> None:
-    """fsck gives a pack that lost its row a number above the kept point's limit."""
+    """fsck assigns a number above the kept point's limit to a pack that lost its row."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session, count=1)

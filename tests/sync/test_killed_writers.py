@@ -125,7 +125,7 @@ def _is_kill(exc: BaseException) -> bool:
 async def test_no_pack_is_marked_dead_before_the_last_txg_that_needs_it(
     power: Power, seed: int
 ) -> None:
-    """A new host and hosts that were offline agree with the bucket about the packs."""
+    """A new host and hosts that were offline agree with the bucket about dead packs."""
     writers = _Writers(power, seed)
     await writers.run(8)
     for host in ("new", "a", "b"):

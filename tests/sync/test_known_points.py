@@ -43,7 +43,7 @@ def after(*steps_ns: int) -> Known:
 
 
 def test_known_points_are_thinned_out_with_increasing_age() -> None:
-    """The latest points are kept, then one an hour, one a day, and one every 30 days."""
+    """The latest points are kept, then one per hour, one per day, and one per 30 days."""
     points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
     ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
     gaps_ns = [older - newer for newer, older in itertools.pairwise(ages_ns)]
@@ -59,7 +59,7 @@ def test_known_points_are_thinned_out_with_increasing_age() -> None:
 
 
 def test_number_of_known_points_is_bounded(tmp_path: Path) -> None:
-    """The list is bounded even with a wrong clock or a file that another program wrote."""
+    """The list of known points is bounded, even with a wrong clock or a foreign file."""
     assert len(after(*[-40 * DAY_NS] * 300).points) <= KNOWN_POINTS_MAX
     many = Known("u", tuple(Point(txg, START_NS + txg * DAY_NS) for txg in range(500)))
     known_points.write(tmp_path, many)

@@ -104,7 +104,7 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
 
 
 async def test_rollback_across_a_damaged_changelog_succeeds(power: Power) -> None:
-    """One rollback goes to a txg after the damaged changelog, another to a txg before it."""
+    """One rollback returns to a txg after a damaged changelog, another to a txg before it."""
     inos = await written(power)  # Txg 4 is an image.
     rot(power, 3)
     before = dict(power.store.objects)

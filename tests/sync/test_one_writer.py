@@ -226,7 +226,7 @@ async def test_late_deletion_by_a_fenced_writer_removes_no_needed_object(
             with trio.fail_after(30):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                # The new content equals the content of a pack that is being deleted.
+                # The new content is the same as that of a pack that is being deleted.
                 again = write_file(new, b"doomed 1" * 900)
                 await new.flush()
                 await new.close()

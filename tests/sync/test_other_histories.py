@@ -1,4 +1,4 @@
-"""Packs that have another number, no row or another txg of death in another history."""
+"""Packs with a different number, a different ``died_txg`` or no row in another history."""
 
 import pytest
 

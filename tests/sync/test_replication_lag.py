@@ -84,7 +84,7 @@ async def test_all_files_are_reported_as_changed_after_too_many_changes(power: P
 
 
 async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power) -> None:
-    """A loss of the machine right after a remote fsync loses no synced data."""
+    """Losing the machine right after a remote fsync loses no synced data."""
     options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")

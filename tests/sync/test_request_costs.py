@@ -1,4 +1,4 @@
-"""The number of requests of typical workloads, from which docs/guide/cost.md computes costs."""
+"""The number of requests for typical workloads, from which docs/guide/cost.md computes costs."""
 
 from pathlib import Path
 

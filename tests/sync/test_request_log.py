@@ -28,7 +28,7 @@ USAGE: Usage = {20_000: {("data", "put"): Billed(1, 2, 3), ("reads", "get"): Bil
 
 
 class At:
-    """A clock that always shows one time."""
+    """A clock that always shows the same time."""
 
     def now_ns(self) -> int:
         """Return the time."""
@@ -197,7 +197,7 @@ async def test_request_counts_that_cannot_be_written_stay_in_memory(tmp_path: Pa
 async def test_requests_of_today_include_saved_and_unsaved_counts(
     tmp_path: Path,
 ) -> None:
-    """The requests of each class are summed over all causes of today."""
+    """Today's requests of each class are summed over all causes."""
     request_log.add(tmp_path, {**USAGE, 19_999: USAGE[20_000]}, {}, NOW_NS)
     meter = Meter(At())
     log = RequestLog(tmp_path, meter, lambda: 123)

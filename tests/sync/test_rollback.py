@@ -103,7 +103,7 @@ async def test_rollback_revives_old_packs_and_marks_newer_packs_dead(power: Powe
 
 
 async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
-    """The error names the pack. An equal block in another pack would be used instead."""
+    """The error names the pack. If another pack had an equal block, that block would be used."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
         past = await flushed(session)
@@ -129,7 +129,7 @@ async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> 
 
 
 async def test_rollback_finds_blocks_that_were_moved_to_another_pack(power: Power) -> None:
-    """Compaction moved the blocks of the pack before the pack was condemned."""
+    """Compaction moved the blocks of a pack before the pack was condemned."""
     async with power.session("a", tasks=False) as session:
         kept = write_file(session, b"kept" * 100)
         filler = write_file(session, bytes(range(256)) * 40)

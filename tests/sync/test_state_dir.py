@@ -40,7 +40,7 @@ async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) ->
 
 
 def test_error_about_a_state_directory_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
-    """The error message contains the path, the reason and the option --cachedir."""
+    """If a state directory cannot be created, the error has path, reason and --cachedir."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(SettingsError, match=r"cannot make the state directory .*--cachedir"):
@@ -175,7 +175,7 @@ def _listing(path: Path) -> list[tuple[str, int, int]]:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("entry", ["", "meta.db", "blocks", "holder"])
 def test_state_directory_with_an_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
-    """The error names the path, both users and a remedy; nothing is changed."""
+    """The error names the other user's entry, both users and a remedy; nothing is changed."""
     os.chown(state / entry, OTHER_UID, -1)
     before = _listing(state)
 
@@ -254,7 +254,7 @@ def test_file_writable_by_other_users_in_a_readable_state_directory_is_refused(s
 def test_file_writable_by_other_users_in_a_private_state_directory_is_made_private(
     state: Path,
 ) -> None:
-    """Other users cannot reach the file; a program with another umask may have created it."""
+    """In a private directory, other users cannot reach a file even if its mode lets them write."""
     (state / "meta.db").chmod(0o664)
 
     StateDir(state)
@@ -319,7 +319,7 @@ def test_state_directory_with_other_files_is_not_removed(tmp_path: Path, name: s
 
 
 def test_state_directory_used_by_another_process_is_not_removed(tmp_path: Path) -> None:
-    """A mount that starts at the same time has created only the lock so far."""
+    """A mount that is just starting has created only the lock in its state directory."""
     state = StateDir(tmp_path / "state")
     assert state.try_lock()
 
@@ -353,7 +353,7 @@ def test_state_directory_used_just_before_its_removal_is_not_removed(
 def test_failed_removal_of_a_state_directory_does_not_hide_the_original_error(
     tmp_path: Path,
 ) -> None:
-    """The caller receives the error of the failed command, not the error of the removal."""
+    """If a command and its cleanup both fail, the caller receives the command's error."""
     path = tmp_path / "state"
 
     def command() -> None:
@@ -386,7 +386,7 @@ async def test_state_directory_is_recreated_if_it_was_removed_before_it_is_locke
 def test_lock_on_a_removed_state_directory_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory is replaced between the open and the lock of its lock file."""
+    """A state directory is replaced between the opening and the locking of its lock file."""
     state, third = StateDir(tmp_path / "state"), None
     really = fcntl.flock
 

@@ -401,7 +401,7 @@ async def test_unreachable_store_does_not_change_a_known_clock_difference() -> N
 async def test_relative_time_is_computed_with_the_clock_of_the_store(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """A reader with a wrong clock finds the right txg for "2d ago" and gets a warning."""
+    """A reader with a wrong clock finds the correct txg for "2d ago" and gets a warning."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)

@@ -1,7 +1,7 @@
 """A filesystem of schema version 1: a bucket and two local states.
 
 ``version_1/generate.py`` describes its content. No row may be lost, and every upgrade path to the
-current schema must give the same rows, including the birth times.
+current schema must produce the same rows, including the birth times.
 """
 
 import json

@@ -44,7 +44,7 @@ async def test_faulty_store_fails_only_the_next_call_of_any_method(faulty: Fault
 
 
 async def test_faulty_store_executes_a_request_whose_reply_is_lost(faulty: FaultyStore) -> None:
-    """The caller receives an error, although the store executed the request."""
+    """If a reply is lost, the caller gets an error although the store executed the request."""
     faulty.lose_reply("put")
 
     with pytest.raises(TransientStoreError):

@@ -1,4 +1,4 @@
-"""The limits that docs/design/testing.md sets for the sources, and rules without a linter.
+"""The limits that docs/design/testing.md sets for the sources, and rules that no linter checks.
 
 Each test lists every violation. The tool import-linter checks imports, with the contracts in
 setup.cfg.
@@ -19,7 +19,7 @@ FUNCTION_LINES_MAX = 70
 TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
-# The result of each function keeps its argument, which must therefore be an immutable copy.
+# Each function's result refers to its argument, which must therefore be an immutable copy.
 # With a memoryview, CPython 3.10, 3.11 or 3.12.1 may crash in a garbage collection (issue 77894).
 # The crash occurs if the collector clears a memoryview while an object still holds its buffer.
 # A function that uses a buffer only until it returns is safe.
@@ -32,7 +32,7 @@ TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
 }
 # Any module may assign these attributes, because the objects come from other libraries.
-# These are replies of pyfuse3, scopes of trio, sessions of apsw, exceptions and functions.
+# Such objects are replies of pyfuse3, scopes of trio, sessions of apsw, exceptions, functions.
 # The pattern also matches thread-local values, and the module that the request loop replaces.
 FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"

@@ -100,7 +100,7 @@ async def test_pack_in_the_bucket_without_a_row_gets_a_new_row(healthy: Healthy)
 
 
 async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) -> None:
-    """Two different blocks cannot have the same bytes of a pack.
+    """Two different blocks cannot occupy the same bytes of a pack.
 
     Invariant I34.
     """
@@ -207,7 +207,7 @@ async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Hea
 
 
 def test_reference_counts_are_corrected(healthy: Healthy) -> None:
-    """With too small a reference count, a block of a file would be freed.
+    """With too small a reference count, a block that is still in use would be freed.
 
     Invariant I61.
     """

@@ -177,7 +177,7 @@ async def test_wrong_pack_size_in_a_row_is_corrected(healthy: Healthy) -> None:
 
 
 async def test_wrong_pack_size_in_a_listing_is_checked_against_the_object(healthy: Healthy) -> None:
-    """fsck requests a pack whose listed size is wrong, and finds the right size (I47)."""
+    """fsck requests a pack whose listed size is wrong, and finds the correct size (I47)."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
 

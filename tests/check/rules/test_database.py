@@ -96,7 +96,7 @@ def test_index_with_missing_entries_is_rebuilt(healthy: Healthy) -> None:
 
 
 async def test_deep_check_finds_wrong_index_entries(healthy: Healthy) -> None:
-    """fsck rebuilds an index with the right number of entries but a wrong value.
+    """fsck rebuilds an index with the correct number of entries but a wrong value.
 
     Invariant I4.
     """

@@ -282,7 +282,7 @@ def test_orphan_left_by_a_crash_is_purged_only_on_an_unmounted_filesystem(health
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
 def test_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
-    """The xattr flag is set for inodes with extended attributes, and only for them.
+    """The xattr flag is set for exactly those inodes that have extended attributes.
 
     Invariant I58.
     """
@@ -323,7 +323,7 @@ def test_removed_tree_is_purged_only_on_an_unmounted_filesystem(healthy: Healthy
 
 
 def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
-    """A directory without a name that is not flagged as removed is moved to lost+found."""
+    """A nameless directory is moved to lost+found, unless it is flagged as removed."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")

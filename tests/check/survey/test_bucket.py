@@ -28,7 +28,7 @@ from tests.sync.conftest import Power, power, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # The tests in this module use the imported fixture.
+__all__ = ["power"]  # an imported pytest fixture
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_object_missing_from_a_listing_is_requested(
 async def test_survey_searches_packs_for_blocks_with_a_wrong_row(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey records each location in a pack's index, and each block that it searched."""
+    """The survey records each location in a pack's index, and each block that it searched for."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)

@@ -17,7 +17,7 @@ from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # The tests in this module use the imported fixture.
+__all__ = ["power"]  # an imported pytest fixture
 
 
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
@@ -122,7 +122,7 @@ async def test_deep_check_finds_a_damaged_changelog_before_the_last_image(power:
 
 
 async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
-    """A changelog of which one part is missing is unreadable."""
+    """A changelog with a missing part is unreadable."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
         for number in range(4):
             put(session, b"%d" % number)

@@ -1,4 +1,4 @@
-"""Search for blocks of a damaged pack in the indexes of other packs."""
+"""Searching the indexes of other packs for blocks of a damaged pack."""
 
 import pytest
 

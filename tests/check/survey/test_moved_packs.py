@@ -59,7 +59,7 @@ async def test_exchange_of_two_packs_of_different_sizes_loses_no_block(
 async def test_exchange_of_two_packs_of_equal_size_loses_no_block(
     tmp_path: Path, key: bytes | None
 ) -> None:
-    """If the listed sizes are right, only --deep detects the exchange of two packs."""
+    """If the listed sizes are correct, only --deep detects the exchange of two packs."""
     healthy = _made(tmp_path, key)
     one, other = _write(healthy, b"a first content", b"another content")
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])

@@ -92,7 +92,7 @@ def test_write_plan_chooses_how_each_part_is_written(
 def test_write_plan_reports_added_bytes_overwrites_and_row_changes(
     parts: list[Part], added_bytes: int, overwrites: bool, changes_no_row: bool
 ) -> None:
-    """A write plan shows the number of added bytes, and whether committed bytes or rows change."""
+    """A write plan reports how many bytes it adds, and whether committed bytes or rows change."""
     plan = plan_write(sized(500), parts, lambda _block: True)
     assert (plan.added_bytes, plan.overwrites) == (added_bytes, overwrites)
     assert lie_in_dirty_blocks(parts) == changes_no_row

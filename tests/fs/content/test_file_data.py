@@ -225,7 +225,7 @@ async def test_truncated_content_never_reappears(
 
 
 async def test_truncation_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
-    """A truncation sets mtime and ctime even at equal size, unless the kernel keeps the times."""
+    """Truncation to the same size also sets mtime and ctime, unless the kernel keeps the times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     await fs.data.truncate(ino, 0)
@@ -291,7 +291,7 @@ async def test_degraded_mount_refuses_writes(fs: Filesystem) -> None:
 async def test_failed_write_keeps_the_bytes_before_the_error(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the second part of a write fails, the first part is written and ends the file."""
+    """If the second part of a write fails, the file ends after the first part."""
     ino = make_file(fs, b"f")
     create = volume.session.files.create
 
@@ -494,7 +494,7 @@ async def test_overwriting_one_dirty_block_changes_no_database_row(volume: Volum
 async def test_file_content_after_random_operations_equals_a_bytearray(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
-    """Random writes, truncations, uploads and evictions give the content of a bytearray."""
+    """After random writes, truncations, uploads and evictions, a file matches a bytearray."""
     chance = random.Random(seed)
     ino = make_file(fs, b"f")
     model = bytearray()

@@ -170,7 +170,7 @@ async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
 async def test_locking_a_file_during_a_hole_punch_keeps_its_remaining_blocks(
     fs: Filesystem,
 ) -> None:
-    """If the file is locked between two slices of a punch, the remaining blocks stay."""
+    """If a file is locked between two slices of a hole punch, its remaining blocks stay."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
@@ -356,7 +356,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 async def test_immediate_copy_of_a_small_file_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
-    """A copy that does not wait gives the same content as a copy of bytearrays."""
+    """A copy that does not wait produces the same content as a copy of bytearrays."""
     ino, content = await filled(fs, b"f", 10)
     other = make_file(fs, b"g")
     expected = bytearray(random.Random(8).randbytes(size_bytes))
@@ -470,7 +470,7 @@ async def test_write_to_a_copy_does_not_change_the_source(fs: Filesystem, volume
 async def test_copy_of_any_range_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """A copy of any range gives the same content as a copy of bytearrays."""
+    """A copy of any range produces the same content as a copy of bytearrays."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)
@@ -496,7 +496,7 @@ async def test_copy_of_any_range_equals_its_source(
 async def test_copy_over_many_blocks_releases_old_blocks_in_slices(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy keeps target blocks that equal the source, and releases other blocks in slices."""
+    """A copy keeps target blocks that match the source, and releases other blocks in slices."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
     other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)

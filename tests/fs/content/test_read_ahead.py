@@ -102,7 +102,7 @@ async def test_read_ahead_window_is_a_fraction_of_the_cache(volume: Volume) -> N
 async def test_sequential_reads_are_detected_if_the_kernel_reorders_requests(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """Two requests of one reader that arrive in swapped order still count as sequential."""
+    """Two requests of one reader that arrive out of order still count as sequential."""
     for number in (1, 0, 3, 2):
         await fs.read(evicted, number * STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)

@@ -44,7 +44,7 @@ def points_of(session: Session, place: Path | None = None) -> OpenPoints:
     """Return the open points in time of a session.
 
     Args:
-        place: the state directory; None: next to that of the session.
+        place: the state directory; None means a directory next to that of the session.
     """
     home, number = place or session.volume.state_dir.path.parent, next(_numbers)
     return OpenPoints(
@@ -78,7 +78,7 @@ class Copier:
         """Prepare to copy.
 
         Args:
-            place: the state directory of the points in time; None: next to that of the session.
+            place: the state directory of the points in time; None means next to the session's.
             bounds: limits of ``PastClone``.
         """
         self.points = points_of(session, place)

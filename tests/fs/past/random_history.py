@@ -95,7 +95,7 @@ class History:
                 await self.volume.session.make_image()
 
     async def compare(self) -> None:
-        """Require that every copy equals the recorded tree of its txg."""
+        """Require that every copy matches the recorded tree of its txg."""
         for name, wanted in self.copies.items():
             assert await facts(self.fs, look(self.fs, name).ino) == wanted, name
         assert_sound(self.fs)

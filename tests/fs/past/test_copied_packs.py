@@ -59,7 +59,7 @@ async def removed_with_open_point(
 
 
 async def test_copy_from_the_past_is_refused_if_a_needed_pack_was_deleted(volume: Volume) -> None:
-    """The error names the deleted pack; a copy succeeds once another pack has equal content."""
+    """The error names the deleted pack; a copy succeeds once another pack has the same content."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         keys = {row.object_key for row in packs.iterate(fs.db)}
         await pass_images(fs, volume)

@@ -69,7 +69,7 @@ class KeptHistory(History):
 
 
 async def _work(history: KeptHistory) -> None:
-    """Run random operations; at the end only the last kept point is left."""
+    """Run random operations; at the end only the last kept point remains."""
     acts = {
         history.create: 4,
         history.change: 6,

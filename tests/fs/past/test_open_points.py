@@ -209,7 +209,7 @@ async def test_opening_a_point_in_time_fails_if_the_disk_has_too_little_space(
 async def test_disk_that_fills_up_during_a_restore_is_reported_as_full(
     plain: Power, error: Exception
 ) -> None:
-    """The point in time is not damaged, and the next request after files were deleted succeeds."""
+    """If a restore fills the disk, the point in time can be opened once files were deleted."""
     async with shipped(plain, 1) as (session, (txg,)):
         errors = [error]
 
@@ -245,7 +245,7 @@ async def test_requests_for_the_past_leave_workers_free_for_other_requests(plain
 async def test_opening_a_point_in_time_reserves_disk_space_for_its_size(
     plain: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The space reserved for a point in time depends on its image, not on the present database."""
+    """The space reserved for a point in time depends on its image, not on the current database."""
     async with plain.session(tasks=False) as session:
         session.db.begin()
         for number in range(300):

@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 
 async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: Volume) -> None:
-    """Rows, content, xattrs, ACLs, hard links, devices and suid bits equal those of the past."""
+    """Rows, content, xattrs, ACLs, hard links, devices and suid bits match the point in time."""
     async with volume.mounted() as fs:
         top = await make_rich_tree(fs)
         wanted = await facts(fs, top)
@@ -93,7 +93,7 @@ async def test_copies_from_the_past_share_blocks_that_are_still_in_use(volume: V
 
 
 async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volume: Volume) -> None:
-    """A past version that is copied next to the present file shares all unchanged blocks."""
+    """A past version that is copied next to the current file shares all unchanged blocks."""
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         content = await fill(fs, file, 4 * BLOCK_BYTES)

@@ -19,7 +19,7 @@ STEPS = 60
 async def test_copies_of_a_random_history_equal_the_recorded_trees(
     volume: Volume, seed: int
 ) -> None:
-    """Copies equal the recorded trees on this host and on a host with only the bucket."""
+    """Copies match the recorded trees, both on this host and on a host that has only the bucket."""
     chance = random.Random(seed)
     slices = Slices(cloned_names=3, directories=2, shared_blocks=3)
     async with volume.mounted(slices=slices) as fs:

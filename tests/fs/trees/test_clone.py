@@ -52,7 +52,7 @@ async def _make_rich_tree(fs: Filesystem) -> Ino:
 async def test_copy_of_a_tree_has_all_properties_of_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Rows, content, extended attributes and hard links of a copy equal those of the source."""
+    """Rows, content, extended attributes and hard links of a copy match those of the source."""
     top = await _make_rich_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
@@ -121,7 +121,7 @@ async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) 
 async def test_tree_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy in small slices equals its source, and fsck is clean after each slice."""
+    """A copy in small slices matches its source, and fsck is clean after each slice."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")

@@ -7,7 +7,7 @@ from tests.fs.conftest import make_directory, make_file
 
 
 async def test_inode_paths_include_uncommitted_changes(fs: Filesystem) -> None:
-    """Uncommitted names are included, and a removed inode has no path."""
+    """Paths include uncommitted names, and a removed inode has no path."""
     top = make_directory(fs, b"top")
     ino, gone = make_file(fs, b"\xff", top), make_file(fs, b"gone")
     fs.namespace.unlink(ROOT_INO, b"gone")

@@ -113,7 +113,7 @@ async def test_new_content_of_a_pinned_tree_stays_cached(
 async def test_deduplicated_content_of_a_pinned_tree_is_not_downloaded(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """A new block of a pinned tree stays cached, even if an uncached block has equal content."""
+    """A new block of a pinned tree stays cached, even if an uncached block has the same content."""
     other = make_file(fs, b"other")
     content = await fill(fs, other, 2 * BLOCK_BYTES)
     await volume.evict()

@@ -36,7 +36,7 @@ def _rows(fs: Filesystem) -> dict[str, int]:
 
 
 def _assert_counted(fs: Filesystem) -> None:
-    """Require that the counters equal a scan of the rows."""
+    """Require that the counters match a scan of the rows."""
     counters = fs.db.counters
     rows = _rows(fs)
     assert (counters.inodes, counters.dentries) == (rows["inodes"], rows["dentries"])

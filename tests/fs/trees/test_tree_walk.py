@@ -65,7 +65,7 @@ async def test_tree_walk_of_two_nested_trees_reads_both_completely(fs: Filesyste
 
 
 async def test_tree_walk_counts_all_blocks_of_a_hard_linked_file_once(fs: Filesystem) -> None:
-    """A slice of the walk may end at either of the two names of a file."""
+    """A slice of a tree walk may end at either of the two names of a file."""
     top = make_directory(fs, b"top")
     long, short = make_file(fs, b"long", top), make_file(fs, b"short", top)
     fs.namespace.link(long, top, b"again")

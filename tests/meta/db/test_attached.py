@@ -56,7 +56,7 @@ def test_attached_database_cannot_be_changed(make_database: MakeDatabase) -> Non
 def test_open_database_stays_usable_after_an_error_while_another_is_attached(
     make_database: MakeDatabase,
 ) -> None:
-    """Changes made before the error stay in the open group, which is committed."""
+    """Changes made before an error in the attached database stay in the group and are committed."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with pytest.raises(RuntimeError), attached(db, past.path):  # noqa: PT012 - the error must follow the changes
         db.begin()
@@ -80,7 +80,7 @@ def test_closing_a_database_while_another_is_attached_succeeds(
 def test_attaching_a_file_that_is_not_a_database_is_an_error(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The error names the file, and the open database remains usable."""
+    """The error about an invalid database names its file, and the open database stays usable."""
     db, path = make_database("present.db"), tmp_path / "junk"
     path.write_bytes(b"junk" * 1000)
     with pytest.raises((FormatError, DatabaseError)), attached(db, path):

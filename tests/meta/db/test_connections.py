@@ -36,7 +36,7 @@ def test_triggers_in_a_database_file_do_not_run(hostile: Path) -> None:
 
 
 def test_views_in_a_database_file_are_refused_but_temporary_views_work(hostile: Path) -> None:
-    """A follower shows a table of an older schema in its present form with a temporary view."""
+    """A follower shows a table of an older schema in its current form with a temporary view."""
     connection = connections.connect(hostile, read_only=True)
     with pytest.raises(apsw.SQLError):
         connection.execute("SELECT * FROM v").fetchall()
@@ -59,7 +59,7 @@ def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> Non
 
 
 def test_value_above_the_length_limit_is_reported_as_damage(tmp_path: Path) -> None:
-    """SQLite alone would allocate up to 1 GB of memory for a long value."""
+    """Without the length limit, SQLite would allocate up to 1 GB of memory for a value."""
     path = tmp_path / "long.db"
     made = apsw.Connection(str(path))
     made.execute("CREATE TABLE t (a)")

@@ -28,7 +28,7 @@ def test_every_counter_is_written_to_the_database() -> None:
 
 
 def test_inode_block_and_pack_numbers_are_never_reused() -> None:
-    """Each request for a number returns the next unused one."""
+    """Each request for a number returns the next unused number."""
     counters = loaded()
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]
     assert [counters.take_block(), counters.take_block()] == [2, 3]
@@ -37,7 +37,7 @@ def test_inode_block_and_pack_numbers_are_never_reused() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_counters_equal_a_count_of_all_rows(db: Database, seed: int) -> None:
-    """After random operations, the counters in memory and in the row equal a full count."""
+    """After random operations, the counters in memory and in the row match a full count."""
     tree = Tree(db, seed)
     for _ in range(150):
         tree.step()

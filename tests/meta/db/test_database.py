@@ -36,7 +36,7 @@ def create_file(db: Database, name: bytes) -> Ino:
 
 
 def fill_disk(db: Database) -> None:
-    """Limit the database to its present size, which simulates a full disk."""
+    """Limit the database to its current size, which simulates a full disk."""
     pages = db.one("PRAGMA page_count")
     assert pages is not None
     db.connection.pragma("max_page_count", pages[0])

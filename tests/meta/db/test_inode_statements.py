@@ -50,7 +50,7 @@ COMPOSED = frozenset(
         (
             "meta/trees/tree_copies.py",
             "_copy_rows",
-        ),  # Both statements read past or present tables.
+        ),  # Both statements read past or current tables.
         ("meta/trees/tree_copies.py", "copy_inode"),
     }
 )

@@ -149,7 +149,7 @@ def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
 
 
 def test_inode_value_out_of_range_rolls_the_group_back(db: Database) -> None:
-    """Without the row, the group would contain a name whose inode is missing."""
+    """If an inode row cannot be written, its group is undone: a name would lack its inode."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)

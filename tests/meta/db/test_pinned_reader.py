@@ -88,7 +88,7 @@ def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
 
 
 def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
-    """A recorder would write to the database, which another connection changes."""
+    """A recorder would write to the follower's database, which another connection changes."""
 
     class Recorder:
         def group_opened(self) -> None:

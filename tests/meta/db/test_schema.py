@@ -166,7 +166,7 @@ def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
 def test_reader_of_a_version_1_database_sees_the_present_columns(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """A reader of version 1 gets the present columns, and the file does not change."""
+    """A reader of a version 1 file sees the current columns, and the file does not change."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = path.read_bytes()
     with closing(Database.open(path, Pragmas(journal_mode=journal_mode), read_only=True)) as db:
@@ -195,7 +195,7 @@ def test_database_of_an_unknown_schema_version_is_refused_and_unchanged(
 def test_schema_upgrade_on_a_full_disk_is_refused(
     make_database: MakeDatabase, small_disk: Path
 ) -> None:
-    """The schema upgrade succeeds when the disk has room again."""
+    """A schema upgrade refused because of a full disk succeeds once the disk has room again."""
     path, ino = make_former(make_database())
     here = small_disk / "meta.db"
     here.write_bytes(path.read_bytes())
@@ -225,7 +225,7 @@ def former() -> Iterator[apsw.Connection]:
 
 
 def present_copy(former: apsw.Connection) -> apsw.Connection:
-    """Return a copy of a version 1 database, with the present tables."""
+    """Return a copy of a version 1 database, with the current tables."""
     copy = apsw.Connection(":memory:")
     create_tables(copy)
     for row in former.execute("SELECT * FROM inodes").fetchall():
@@ -250,7 +250,7 @@ ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 def test_changesets_of_schema_version_1_can_be_applied_merged_and_inverted(
     former: apsw.Connection,
 ) -> None:
-    """Changesets of version 1 also merge with those of the present version."""
+    """Changesets of version 1 also merge with those of the current version."""
     one_by_one, at_once = present_copy(former), present_copy(former)
     before = contents(at_once)
     old = changes_of(
@@ -282,7 +282,7 @@ def test_changesets_of_schema_version_1_can_be_applied_merged_and_inverted(
 
 
 def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.Connection) -> None:
-    """The row in the database has other values than the changeset expects."""
+    """A changeset of version 1 contains the old values of a row, which must match the row."""
     copy = present_copy(former)
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")
@@ -292,7 +292,7 @@ def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.
 
 
 def test_changeset_with_an_unknown_number_of_columns_is_refused(former: apsw.Connection) -> None:
-    """A changeset must have the columns of version 1 or of the present version."""
+    """A changeset must have the columns of version 1 or of the current version."""
     copy = present_copy(former)
     present = changes_of(copy, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     former.execute("BEGIN")

@@ -187,7 +187,7 @@ def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
 def test_commits_into_preallocated_space_do_not_extend_the_wal_file(
     make_database: MakeDatabase,
 ) -> None:
-    """The file keeps its size and blocks, so a sync needs no commit of the disk's journal."""
+    """The WAL file keeps its size and blocks, so its sync needs no commit of the disk's journal."""
     db = make_database()
     commit_some(db, range(10))
     assert lacks_room(db)

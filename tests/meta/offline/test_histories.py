@@ -1,4 +1,4 @@
-"""Comparison of two databases that may belong to different histories."""
+"""Comparing two databases that may belong to different histories."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def _add_nothing(db: Database) -> None:
 
 
 def _two(tmp_path: Path) -> tuple[Database, Database]:
-    """Return two equal databases."""
+    """Return two identical databases."""
     found = database(tmp_path / "earlier"), database(tmp_path / "later")
     for one in found:
         one.inodes.run("UPDATE inodes SET ctime_ns = 0")
@@ -54,7 +54,7 @@ def test_earlier_and_later_state_of_one_history_do_not_conflict(
 def test_databases_that_used_the_same_number_for_different_things_conflict(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
-    """Each history used the next number for something else."""
+    """The two histories assigned the same next number to different things."""
     earlier, later = _two(tmp_path)
     change(earlier)
     pack(later, 9)
@@ -88,7 +88,7 @@ def _rename(db: Database) -> None:
 def test_databases_conflict_if_the_later_one_lacks_a_removal_or_a_rename(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
-    """Removals and renames use no number, so only the inodes show them."""
+    """Removals and renames use no new numbers, so only a comparison of inodes reveals them."""
     earlier, later = _two(tmp_path)
     change(earlier)
     _add_inode(later)

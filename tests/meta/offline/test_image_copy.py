@@ -46,7 +46,7 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
 def test_image_contains_block_locations_recorded_after_its_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The copy gets rows of packs that were stored after the copy was made."""
+    """The database copy for an image gets rows of packs that were stored after it was made."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     db.begin()
@@ -155,7 +155,7 @@ def test_image_manifest_takes_its_properties_from_the_copy(
 def test_images_of_an_unchanged_database_have_equal_bytes(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Because of the equal bytes, a new image can refer to the pieces of the last image."""
+    """Copies of an unchanged database are identical, so images can share their pieces."""
     db = make_database()
     contents = []
     for name in ("one.db", "two.db"):

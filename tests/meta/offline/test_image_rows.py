@@ -125,7 +125,7 @@ def test_lost_rows_of_the_block_map_are_rebuilt_from_packs(
 def test_image_rows_with_the_largest_possible_numbers_are_skipped(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Rows with the largest numbers would leave no number for new inodes."""
+    """Rows with the largest possible numbers would leave no numbers for new inodes."""
     image.begin()
     image.run("INSERT INTO block_map VALUES (?, 0, ?)", ((1 << 63) - 1, (1 << 63) - 1))
     image.run("INSERT INTO blocks VALUES (?, 1, 1, x'00', 1, 0, 20)", ((1 << 63) - 1,))

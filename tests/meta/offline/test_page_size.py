@@ -1,4 +1,4 @@
-"""Change of the page size of a database that no process uses."""
+"""Changing the page size of a database that no process uses."""
 
 import os
 from collections.abc import Callable

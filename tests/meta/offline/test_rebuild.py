@@ -43,7 +43,7 @@ def test_rebuilt_file_ends_with_its_last_block(make_database: MakeDatabase) -> N
 
 
 def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeDatabase) -> None:
-    """Of two blocks with one index, the block with the higher number is newer."""
+    """Of two blocks at the same index, the block with the higher number is newer."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(2, 7, 0)])

@@ -1,4 +1,4 @@
-"""Check of the schema of a database that was downloaded from the bucket."""
+"""Checking the schema of a database that was downloaded from the bucket."""
 
 from pathlib import Path
 
@@ -209,7 +209,7 @@ def test_schema_definition_above_the_length_limit_is_refused(image: Path) -> Non
     ids=["dentries", "properties", "names of properties", "inodes", "xattrs"],
 )
 def test_refused_long_value_is_not_loaded_into_memory(image: Path, row: str) -> None:
-    """A search that loaded complete rows would allocate memory for the long value."""
+    """A check that loaded complete rows would allocate memory for an overlong value."""
     change(image, f"INSERT INTO {row.format(f'zeroblob({64 * MIB})')}")
     apsw.memory_high_water(True)
     before = apsw.memory_used()

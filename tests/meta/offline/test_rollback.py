@@ -1,4 +1,4 @@
-"""Preparation of an older database that a rollback makes current.
+"""Preparing an older database that a rollback makes current.
 
 ``tests/sync/test_rollback.py`` tests complete rollbacks.
 """
@@ -94,7 +94,7 @@ def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: 
 
 
 def test_rollback_that_needs_deleted_packs_is_refused_and_names_them(tmp_path: Path) -> None:
-    """The error names the first deleted packs, and the number of other deleted packs."""
+    """The error of a rollback names the first deleted packs, and the number of the others."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
         file_in(past, pack(past, number), bytes([number]) * 32)

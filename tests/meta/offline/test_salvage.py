@@ -187,7 +187,7 @@ def test_damaged_database_with_an_unexpected_schema_is_refused(
 def test_random_bytes_in_a_database_cause_only_format_errors(
     filled: Database, tmp_path: Path, seed: int
 ) -> None:
-    """Random bytes after the schema pages give rows or FormatError, but no other exception."""
+    """Random bytes after the schema pages result in rows or FormatError, never in another error."""
     path = copied(filled, tmp_path / "copy.db")
     noise = random.Random(seed)
     data = bytearray(path.read_bytes())
@@ -205,7 +205,7 @@ def test_random_bytes_in_a_database_cause_only_format_errors(
 def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
     filled: Database, tmp_path: Path
 ) -> None:
-    """A rebuild takes the cookie key and the next numbers from a damaged image."""
+    """A rebuild reads the cookie key and the next numbers from a damaged image."""
     damaged = DamagedDatabase(copied(filled, tmp_path / "copy.db"), "image/x")
     try:
         assert damaged.cookie_key() == filled.cookie_key
@@ -219,7 +219,7 @@ def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
 def test_database_with_a_misplaced_page_is_reported_as_inconsistent(
     filled: Database, tmp_path: Path
 ) -> None:
-    """A page of the table is overwritten with another page of the same table."""
+    """One page of a table is overwritten with another page of the same table."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
     assert size_in_header(data[:PAGE]) == len(data)
@@ -248,12 +248,12 @@ def test_database_with_a_misplaced_page_is_reported_as_inconsistent(
     ],
 )
 def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
-    """The size is 0 if the bytes are not the header of a database."""
+    """The database size is 0 if the bytes are not the header of a database."""
     assert size_in_header(start) == size_bytes
 
 
 def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) -> None:
-    """Tables of a newer schema may look the same, but their rows may have another meaning."""
+    """Tables of a newer schema may look the same, but their rows may have a different meaning."""
     filled.begin()
     filled.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
     filled.commit()

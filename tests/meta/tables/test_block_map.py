@@ -36,7 +36,7 @@ def test_lookup_of_a_hole_returns_no_block_and_no_location(db: Database) -> None
 
 
 def test_changes_of_the_block_map_return_the_replaced_block(db: Database) -> None:
-    """The caller releases the replaced block and updates the inode's block count."""
+    """A change returns the replaced block; the caller releases it and updates the block count."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
     assert block_map.remove(db, FILE, at(3)) == 8
@@ -102,7 +102,7 @@ def test_repoint_does_not_replace_an_overwritten_block(db: Database) -> None:
 
 
 def test_query_for_last_block_indexes_returns_a_limited_number(db: Database) -> None:
-    """The query returns a limited number of block indexes, and none below the given index."""
+    """The query for last block indexes returns a limited number, and none below a given index."""
     ino = Ino(7)
     for index in (0, 3, 4, 9):
         block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))

@@ -41,7 +41,7 @@ def test_damage_mark_of_a_pack_replaces_the_marks_of_its_records(db: Database) -
 
 
 def test_pack_with_too_many_damaged_records_is_marked_as_a_whole(db: Database) -> None:
-    """A single mark of the pack bounds the number of rows."""
+    """If many records of a pack are damaged, a single mark of the pack replaces their marks."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
     assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX
@@ -106,7 +106,7 @@ def test_sql_condition_for_damaged_blocks_agrees_with_the_damage_marks(db: Datab
 def test_damage_marks_are_copied_to_another_database(
     db: Database, make_database: MakeDatabase
 ) -> None:
-    """A rollback copies the present damage marks into the older database."""
+    """A rollback copies the current damage marks into the older database."""
     other = make_database("other.db")
     other.begin_local()
     damage_marks.add(db, Mark(ONE, None))

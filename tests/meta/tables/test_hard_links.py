@@ -100,7 +100,7 @@ def test_unknown_inode_has_no_parent_directories(db: Database) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_hard_link_rows_are_correct_after_random_operations(db: Database, seed: int) -> None:
-    """After links, unlinks and moves in any order, the rows equal a plain count of names."""
+    """After links, unlinks and moves in any order, the rows match a plain count of names."""
     rnd = random.Random(seed)
     ino = make_file(db)
     names = Counter({A: 1})

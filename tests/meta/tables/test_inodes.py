@@ -266,7 +266,7 @@ def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> Non
 
 
 def test_changing_the_flags_or_the_parent_of_an_inode_keeps_its_times(db: Database) -> None:
-    """Flags, parent and block count of an inode are internal."""
+    """Flags, parent and block count of an inode are internal, so no timestamp records a change."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
     inodes.set_parent(db, made.ino, Ino(9))

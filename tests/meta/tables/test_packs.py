@@ -55,7 +55,7 @@ def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
 
 
 def test_bytes_of_a_condemned_pack_that_was_never_stored_are_not_counted(db: Database) -> None:
-    """A crash may interrupt the upload of a pack."""
+    """If a crash interrupts the upload of a pack, its bytes are never counted."""
     pack = packs.create(db, key(1), 1000)
     packs.condemn(db, pack)
     packs.delete(db, pack)
@@ -90,7 +90,7 @@ def test_dead_packs_are_listed_in_order_of_death(db: Database) -> None:
 
 
 def test_die_anew_sets_the_txg_of_death_of_dead_packs_to_the_current_txg(db: Database) -> None:
-    """Live packs stay alive. Condemned packs are not deleted before their new txg of death."""
+    """Live packs stay alive. Condemned packs are not deleted before their new ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:
         packs.drop_live_bytes(db, pack, 10)
@@ -116,7 +116,7 @@ def test_condemned_pack_gets_a_new_txg_of_death_if_another_history_may_need_it(
 
 
 def test_packs_that_died_in_the_fenced_txg_count_as_dead_from_the_next_txg(db: Database) -> None:
-    """The txg of an earlier death does not change."""
+    """A pack that died in an earlier txg keeps its ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(4)]
     for txg, pack in zip((4, 5, 6), made, strict=False):
         db.counters.txg = txg
@@ -126,7 +126,7 @@ def test_packs_that_died_in_the_fenced_txg_count_as_dead_from_the_next_txg(db: D
 
 
 def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> None:
-    """A dead pack keeps its first txg of death until it receives a block again."""
+    """A dead pack keeps its first ``died_txg`` until it receives a block again."""
     pack = make_pack(db, 1, 10)
     packs.note_if_dead(db, pack)
     assert packs.get(db, pack).died_txg is None

@@ -1,4 +1,4 @@
-"""Bulk records of changes, which equal those of SQLite's session extension."""
+"""Bulk records of changes, which match those of SQLite's session extension."""
 
 from pathlib import Path
 

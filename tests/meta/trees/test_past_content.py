@@ -1,4 +1,4 @@
-"""Use of past blocks in present files: sharing, locations and live bytes."""
+"""Using past blocks in current files: sharing, locations and live bytes."""
 
 from collections.abc import Iterator
 
@@ -55,7 +55,7 @@ def past(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture
 def db(make_database: MakeDatabase, past: Database) -> Iterator[Database]:
-    """Yield the present database with the past one attached; inode 2 still has its blocks."""
+    """Yield the current database with the past one attached; inode 2 still has its blocks."""
     made = make_database("present.db")
     made.begin()
     assert past.counters.next_block == 4
@@ -157,7 +157,7 @@ def test_revived_pack_is_listed_if_other_hosts_consider_it_dead(db: Database, le
 
 
 def test_past_block_that_moved_to_a_damaged_pack_is_not_shared(db: Database) -> None:
-    """The former location of the block is intact, so the block gets a new row."""
+    """If a past block moved to a damaged pack, a new row refers to its intact former location."""
     moved = packs.create(db, ObjectKey(f"pack/22/1-{'2' * 32}"), 1000)
     packs.stored(db, moved)
     blocks.set_location(db, BlockId(2), b"\x01" + HASH[1:], moved, 0, 20)
@@ -229,7 +229,7 @@ def test_past_content_that_is_not_retained_is_refused_before_any_change(
     reason = "a replaced history" if why in {"deleted", "other object"} else "is damaged"
     with pytest.raises(PastUnavailableError, match=f"{KEY}, .*{reason}"):
         past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
-    temporary = 3 + 3 + 3  # Temporary rows: 3 of parts, 3 of blocks, 3 of equal content.
+    temporary = 3 + 3 + 3  # Temporary rows: 3 for parts, 3 for blocks, 3 for equal content.
     assert db.rows_changed() - changes <= temporary
     assert _blocks(db, new) == []
 
@@ -284,7 +284,7 @@ def test_past_row_with_an_impossible_value_is_refused(
 def test_check_before_a_copy_finds_out_which_packs_and_blocks_are_available(
     db: Database, past: Database
 ) -> None:
-    """The check reports which packs are retained, and which blocks other packs contain."""
+    """The check before a copy reports the retained packs, and the blocks in other packs."""
     rows = [blocks.get(past, BlockId(block)) for block in (1, 2, 3)]
     assert past_content.is_retained(db, PackId(1), KEY)
     assert not past_content.is_retained(db, PackId(1), ObjectKey("pack/other"))

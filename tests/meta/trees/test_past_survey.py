@@ -1,4 +1,4 @@
-"""Survey of the content of a past tree before it is copied."""
+"""Surveying the content of a past tree before it is copied."""
 
 from pathlib import Path
 

@@ -69,7 +69,7 @@ def at(db: Database, path: str) -> Ino:
 def test_inode_is_below_a_directory_if_it_now_has_a_name_below_it(
     db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
-    """The result does not depend on the number of directories kept in memory."""
+    """The last txg of an inode is the same for any number of directories kept in memory."""
     tree = SubtreeHistory(db, {at(db, top): LAST}, LAST, directories_max=limit)
 
     for _ in range(2):

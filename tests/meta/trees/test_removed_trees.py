@@ -38,7 +38,7 @@ def test_ordinary_files_of_a_removed_directory_need_no_separate_queries(db: Data
 def test_ordinary_files_of_a_removed_directory_are_deleted(
     db: Database, names: int, distance: int
 ) -> None:
-    """The inode numbers of the files are consecutive, interleaved or scattered."""
+    """Files are deleted whether their inode numbers are consecutive, interleaved or scattered."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(2 * names):
         _make(db, top, b"%d" % number)

@@ -228,7 +228,7 @@ def copy_of(db: Database, tmp_path: Path) -> Database:
 def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """New content of a file is detected even if size and mtime are equal."""
+    """New content of a file is detected even if size and mtime are unchanged."""
     db = make_database()
     db.begin()
     made = {
@@ -294,7 +294,7 @@ def test_changed_file_with_an_additional_hard_link_keeps_its_listed_name(
 def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A directory replaced the file, and the parent directory was renamed."""
+    """A directory replaced a file, and their parent directory was renamed."""
     db = make_database()
     db.begin()
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
@@ -323,7 +323,7 @@ def test_tree_diff_lists_a_replaced_file_under_its_former_path(
 def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """After a hash collision, a name may get another cookie when it is removed and added again."""
+    """After a hash collision, a name may get a new cookie when it is removed and added again."""
     db = make_database()
     db.begin()
     ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino

@@ -1,4 +1,4 @@
-"""The list of abandoned txgs, and the conditions on which a host may abandon txgs."""
+"""The list of abandoned txgs, and the conditions under which a host may abandon txgs."""
 
 from contextlib import aclosing
 

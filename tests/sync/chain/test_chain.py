@@ -107,7 +107,7 @@ async def test_unknown_changelog_version_is_treated_as_newer_unless_damage_is_pr
 
 
 async def test_appended_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> None:
-    """An append with a lost reply has succeeded if the stored object has the bytes sent."""
+    """An append with a lost reply succeeded if the stored object has the bytes that it sent."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)

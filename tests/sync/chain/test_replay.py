@@ -57,7 +57,7 @@ async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, l
 
 
 async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -> None:
-    """The restored rows, including the counters, equal the rows at the end of the txg."""
+    """The restored rows, including the counters, match the rows at the end of the txg."""
     states, uuid = await a_week(power)
     for txg, expected in states.items():
         assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
@@ -97,7 +97,7 @@ async def test_mount_error_names_a_damaged_changelog(power: Power, damage: str) 
 async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
     power: Power, damage: str
 ) -> None:
-    """A changelog is not applied partially if one of its parts is damaged."""
+    """No change of a changelog is applied if one of its parts is damaged."""
     await a_week(power, UploadBounds(run_bytes=500))
     parts = damaged_keys(power, "changelog-part/")
     objects = power.store.objects

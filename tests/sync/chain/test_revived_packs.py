@@ -132,7 +132,7 @@ async def test_level_object_records_that_a_revived_pack_died_again(plain: Power)
 
 
 async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
-    """A follower applies the changelogs of the revival and of the second death."""
+    """A follower applies the changelogs in which a pack is revived and dies again."""
     async with revived(plain) as (session, ino, _died):
         for _ in range(2):
             await ship(session)
@@ -178,7 +178,7 @@ async def test_pack_revived_after_the_snapshot_is_listed_in_the_next_changelog(
 async def test_kill_while_a_revived_pack_is_shipped_keeps_the_pack_and_its_record(
     plain: Power, step: str
 ) -> None:
-    """The next mount ships the file, and a new host learns when the pack died again."""
+    """After the kill the next mount ships the file; a new host learns when the pack died again."""
     kill = KillAt(step)
     async with plain.session("a", tasks=False, hook=kill) as session:
         old = write_file(session, CONTENT)

@@ -1,4 +1,4 @@
-"""Merging of pending change records, which bounds their number."""
+"""Merging pending change records, which bounds their number."""
 
 import pytest
 import trio

@@ -77,7 +77,7 @@ async def test_follower_tells_the_kernel_exactly_the_changes_of_a_txg(power: Pow
 
 
 async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:
-    """The size of the filesystem does not affect the cost; every few polls add a listing."""
+    """A poll's cost does not depend on the filesystem's size; every few polls add a listing."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)

@@ -1,4 +1,4 @@
-"""Search for the inodes that changed between two txgs."""
+"""Finding the inodes that changed between two txgs."""
 
 import random
 

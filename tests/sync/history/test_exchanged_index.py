@@ -61,7 +61,7 @@ async def two_histories(power: Power) -> AsyncIterator[tuple[Session, Ino, bytes
 async def test_earlier_index_object_put_back_below_a_higher_level_hides_no_change(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The object of the higher level is valid, but does not prove the objects that it covers."""
+    """A valid index object does not prove that the lower-level objects it covers are valid."""
     async with two_histories(power) as (session, ino, other):
         await index_all(session)
         wanted = [one for one in await changing(session, ino) if one[0] <= RUN * RUN]
@@ -101,7 +101,7 @@ async def test_adjacent_index_objects_are_proven_without_a_changelog_each(power:
 
 
 async def test_index_writer_merges_no_index_object_of_another_history(power: Power) -> None:
-    """The neighbours of the exchanged object have no index object that contradicts it."""
+    """No neighbouring index object contradicts the exchanged index object."""
     objects = power.store.objects
     async with two_histories(power) as (session, _ino, other):
         for run in (3, 5):

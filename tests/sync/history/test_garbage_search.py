@@ -1,4 +1,4 @@
-"""The search for garbage in the bucket; ``test_reclaim`` tests the deletion."""
+"""Finding garbage in the bucket; ``test_reclaim`` tests the deletion."""
 
 from dataclasses import replace
 
@@ -118,7 +118,7 @@ async def test_replaced_manifest_is_read_again(power: Power) -> None:
 
 
 async def test_image_whose_pieces_have_the_wrong_total_size_is_not_listed(power: Power) -> None:
-    """An image is incomplete if the total size of its pieces is not its database's size."""
+    """An image is incomplete if the total size of its pieces differs from its database's size."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         [image] = await StoredImages(

@@ -1,4 +1,4 @@
-"""Comparison of index objects with their changelogs."""
+"""Comparing index objects with their changelogs."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ async def fault(session: Session) -> str | None:
 async def test_index_check_needs_no_other_index_object_to_find_another_history(
     power: Power,
 ) -> None:
-    """The object of the higher level is checked although the objects that it covers are missing."""
+    """An index object is checked even if the lower-level objects that it covers are missing."""
     objects, above = power.store.objects, RUNS.key_of(2, Txg(HISTORY_FAN_OUT**2))
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, HISTORY_FAN_OUT**2)

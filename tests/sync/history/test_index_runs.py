@@ -1,4 +1,4 @@
-"""The merge of changes into objects of the history index."""
+"""Merging changes into objects of the history index."""
 
 import pytest
 

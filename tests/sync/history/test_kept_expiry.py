@@ -45,7 +45,7 @@ def test_expiry_retains_the_latest_kept_point_of_each_day() -> None:
 
 
 def test_expiry_after_a_year_leaves_daily_weekly_and_monthly_points() -> None:
-    """The result equals that of restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
+    """The result matches restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
     found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
     days = [day for day, why in found.items() if "daily" in why]
     assert days == [f"2026-12-{day}" for day in range(31, 24, -1)]
@@ -79,7 +79,7 @@ def test_nightly_expiry_keeps_the_same_points_as_a_single_expiry() -> None:
 
 @pytest.mark.parametrize("policy", [Policy(last=3), Policy(daily=3), Policy(yearly=1)])
 def test_points_dated_by_a_fast_clock_do_not_make_new_points_expire(policy: Policy) -> None:
-    """The points are dated ten years ahead, and a later time span has correct times again."""
+    """Some points are dated ten years ahead, and a later time span has correct times again."""
     kept = [at(one, ahead=timedelta(days=3650)) for one in (FIRST + i * DAY for i in range(5))]
     for number in range(5, 30):
         point = at(FIRST + number * DAY)

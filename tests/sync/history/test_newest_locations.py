@@ -1,4 +1,4 @@
-"""Search for a lost block by its content hash in the newest state of the filesystem.
+"""Searching the newest state of the filesystem for a lost block by its content hash.
 
 ``test_healing.py`` tests this search in mounts.
 """

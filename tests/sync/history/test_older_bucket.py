@@ -1,4 +1,4 @@
-"""Replacement of a bucket by an older copy, during a mount or between two mounts."""
+"""A bucket that is replaced by an older copy, during a mount or between two mounts."""
 
 from collections.abc import Mapping
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Recognition of this filesystem's objects in a bucket."""
+"""Recognising this filesystem's objects in a bucket."""
 
 import pytest
 

@@ -231,7 +231,7 @@ async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None
 async def test_log_is_the_same_with_and_without_the_history_index(
     power: Power, tmp_path: Path, seed: int
 ) -> None:
-    """Files and directories are moved at random; logs with and without the index are equal."""
+    """Files and directories move at random; logs with and without the index are identical."""
     rnd = random.Random(seed)
     async with power.session("a", tasks=False) as session:
         files, tree = Files(session), Tree({}, {})

@@ -1,4 +1,4 @@
-"""The search for the txg of a point in time."""
+"""Finding the txg of a point in time."""
 
 import itertools
 from collections.abc import AsyncGenerator

@@ -270,7 +270,7 @@ async def test_search_for_garbage_is_repeated_after_it_failed_or_found_garbage(
 async def test_garbage_collection_of_an_idle_filesystem_eventually_stops(
     power: Power, clock: HandClock
 ) -> None:
-    """Garbage collection ships txgs, which must not cause endless further garbage."""
+    """Garbage collection ships txgs, which must not create more and more garbage."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -586,7 +586,7 @@ async def test_row_of_an_abandoned_image_is_deleted_after_the_image(
 
 
 async def test_status_reports_why_garbage_collection_failed(power: Power, clock: HandClock) -> None:
-    """The status shows the reason of a failure until garbage collection succeeds."""
+    """The status shows the reason for a failure until garbage collection succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

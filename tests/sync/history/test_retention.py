@@ -128,7 +128,7 @@ def test_garbage_collection_keeps_the_last_images_and_the_base_image_of_the_rete
 def test_images_within_the_retention_are_thinned_out(
     steps: list[int], floor: int, retention_ns: int
 ) -> None:
-    """Each retained point in time has an image at most about an eighth of the retention older."""
+    """The image before each retained point is older by at most about an eighth of the retention."""
     images = [image(number, sum(steps[:number])) for number in range(len(steps))]
     stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
     base = base_of(images, Txg(floor))

@@ -1,4 +1,4 @@
-"""Restore of one example manifest from a store."""
+"""Restoring one example manifest from a store."""
 
 from pathlib import Path
 

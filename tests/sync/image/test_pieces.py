@@ -1,4 +1,4 @@
-"""Upload of image pieces."""
+"""Uploading image pieces."""
 
 import os
 from pathlib import Path

@@ -325,7 +325,7 @@ async def test_unencrypted_image_with_an_overlong_value_is_ignored(
 async def test_image_with_a_changed_schema_is_not_used(
     power: Power, tmp_path: Path, statement: str
 ) -> None:
-    """An older image and later changelogs give the same state without the forged trigger."""
+    """An older image and later changelogs lead to the same state without the forged trigger."""
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:
@@ -338,7 +338,7 @@ async def test_image_with_a_changed_schema_is_not_used(
 
 
 def test_error_about_a_full_disk_names_the_directory_and_says_what_to_do(tmp_path: Path) -> None:
-    """The error is the same before the restore and during the restore."""
+    """A full disk causes the same error before a restore and during a restore."""
     advice = "delete other files there, or choose a directory on another disk with --cachedir"
 
     with pytest.raises(OSError, match=advice) as before:

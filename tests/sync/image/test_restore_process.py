@@ -127,7 +127,7 @@ async def test_restore_process_builds_the_same_database_as_the_daemon(power: Pow
 async def test_restore_process_reports_the_same_errors_as_the_daemon(
     plain: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The message, the errno and the log are the same as without a separate process."""
+    """Errors of the restore process have the message, errno and log of errors in the daemon."""
     async with plain.session(tasks=False) as session:
         await ship_some(session, 3)
         for key in [key for key in plain.store.objects if key.startswith("level/")]:

@@ -75,7 +75,7 @@ async def test_image_without_its_first_piece_is_skipped(store: MemoryStore, tmp_
 async def test_missing_piece_is_replaced_by_an_equal_piece_of_another_image(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """An equal piece of another image has another name, but the same content hash."""
+    """An identical piece of another image has a different name, but the same content hash."""
     other = PREFIX[:-1] + ("0" if PREFIX[-1] != "0" else "1")
     put(store, other, ObjectKey(f"{other}/manifest"))
     del store.objects[image_codec.piece_key(PREFIX, 0)]
@@ -235,7 +235,7 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_lost
 async def test_unauthenticated_manifest_of_a_newer_version_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the manifest, the names of the image pieces still show their positions."""
+    """Without the manifest, the names of the image pieces still contain their positions."""
     put_piece(store, PREFIX, 0, header(4))
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")

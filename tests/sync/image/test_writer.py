@@ -1,4 +1,4 @@
-"""Writing of images, from which every other host can restore flushed data."""
+"""Writing images, from which every other host can restore flushed data."""
 
 import errno
 from pathlib import Path

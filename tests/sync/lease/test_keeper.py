@@ -119,7 +119,7 @@ async def test_host_does_not_treat_a_lease_with_another_nonce_as_its_own(
 async def test_host_does_not_treat_the_lease_of_another_machine_as_its_own(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
-    """An unknown machine identity counts as equal to any other."""
+    """An unknown machine identity is treated as matching any other."""
     host = Host(store, "a")
     host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
     lease = (await host.acquire()).lease
@@ -165,7 +165,7 @@ async def test_lease_still_refers_to_the_newest_image_after_release_and_acquisit
 async def test_lease_write_with_a_lost_reply_is_recognised_as_successful(
     store: MemoryStore,
 ) -> None:
-    """A conditional write with a lost reply has succeeded if the lease has the bytes sent."""
+    """A conditional write with a lost reply succeeded if the lease has the bytes that it sent."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
     # The first request succeeded, so the store answers its retry with status 412.
@@ -222,7 +222,7 @@ async def test_late_lease_write_of_a_host_does_not_fence_that_host(store: Memory
 async def test_lease_acquired_by_a_copied_state_directory_fences_the_original(
     store: MemoryStore,
 ) -> None:
-    """Copies of a state directory have equal holders and epochs, but different process ids."""
+    """Copies of a state directory have the same holder and epoch, but different process ids."""
     second = Host(store, "a").keeper
     await second.read()
     await Host(store, "a").acquire()

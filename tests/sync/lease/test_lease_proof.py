@@ -81,7 +81,7 @@ async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_take
 async def test_copied_state_needs_takeover_after_the_running_writer_ships_a_txg(
     power: Power,
 ) -> None:
-    """A copied state directory has the right nonce, but not the last txg of the chain."""
+    """A copied state directory has the correct nonce, but not the last txg of the chain."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         ino = write_file(writer, b"goes on")
@@ -123,7 +123,7 @@ async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
 async def test_copied_state_on_another_machine_needs_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A copied state directory has the right nonce and txg, but another machine identity."""
+    """A copied state directory has the correct nonce and txg, but a different machine identity."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())

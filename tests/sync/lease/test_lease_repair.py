@@ -1,4 +1,4 @@
-"""Repair of a lost lease: which image the new lease names, and which host may write."""
+"""Repairing a lost lease: which image the new lease refers to, and which host may write."""
 
 from dataclasses import replace
 

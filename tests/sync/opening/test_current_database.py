@@ -118,7 +118,7 @@ async def test_background_task_repairs_the_chain(
 
 
 async def test_host_recognises_a_damaged_unconfirmed_changelog_as_its_own(power: Power) -> None:
-    """The killed host uploaded the changelog, but did not record its success."""
+    """The killed host uploaded its last changelog, but did not record that this succeeded."""
 
     def die(step: str) -> None:
         if step == "changelog put":

@@ -144,7 +144,7 @@ async def test_rewritten_block_file_stays_sparse(power: Power) -> None:
 async def test_unreadable_block_file_does_not_prevent_a_mount(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the block of an unreadable block file is lost."""
+    """An unreadable block file loses only its own block."""
     await _write_and_fail(power, monkeypatch, "-wal")
     with monkeypatch.context() as failing:
         _fail(failing, "/blocks/", "pread")

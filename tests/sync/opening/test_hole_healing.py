@@ -1,4 +1,4 @@
-"""Healing of holes that fsck made, with content of quarantined cached blocks."""
+"""Healing holes that fsck made, with content of quarantined cached blocks."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -69,7 +69,7 @@ async def test_truncated_local_database_is_refused_with_advice(power: Power, siz
 async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
     power: Power, table: str
 ) -> None:
-    """The database opens, but a later read finds damaged rows."""
+    """The local database can be opened, but a later read finds damaged rows."""
     await two_rounds(power)
     path = power.home / "a" / "meta.db"
     db = Database.open(path, Pragmas())
@@ -205,7 +205,7 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
 async def test_interrupted_application_of_changelogs_is_completed_by_the_next_mount(
     power: Power,
 ) -> None:
-    """The kill happens before the totals are computed, so the next mount computes them."""
+    """A mount is killed before it has computed the totals, so the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await session.flush_at_end()

@@ -219,7 +219,7 @@ async def test_host_with_unshipped_changes_cannot_become_an_offline_follower(pow
 
 
 async def test_offline_mount_of_an_incomplete_state_is_refused(power: Power) -> None:
-    """An offline mount needs a copy of the superblock, a database and the right passphrase."""
+    """An offline mount needs a copy of the superblock, a database and the correct passphrase."""
     async with power.session("a") as session:
         await session.close()
     path = power.home / "a"

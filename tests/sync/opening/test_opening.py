@@ -173,7 +173,7 @@ async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_veri
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
-    """SQLite would apply a leftover WAL to the restored database, which has another state."""
+    """SQLite would apply a leftover WAL to the restored database, which is in a different state."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -196,7 +196,7 @@ async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: P
 async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is deleted last, so that the next mount can continue the deletion."""
+    """Deletion of local state ends with its database, so the next mount can continue it."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()

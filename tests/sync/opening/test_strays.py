@@ -49,7 +49,7 @@ async def _write_and_kill(power: Power) -> None:
 async def test_block_files_newer_than_the_database_are_quarantined(
     power: Power, clean: bool
 ) -> None:
-    """A restored older database would give the numbers of unknown block files to new blocks."""
+    """A restored older database would assign the numbers of unknown block files to new blocks."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -175,7 +175,7 @@ async def test_block_files_with_newer_ctimes_are_not_quarantined_if_they_have_ro
 async def test_unknown_block_files_are_quarantined_after_a_power_cut(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The disk may have lost the last commits but kept their block files."""
+    """After a power cut, the disk may have lost the last commits but kept their block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     another_boot = tmp_path / "boot_id"

@@ -1,4 +1,4 @@
-"""A superblock of another filesystem, as anyone can make it."""
+"""A superblock of another filesystem, which anyone can make."""
 
 from s3fs_meta.codec import superblock as superblock_codec
 

@@ -50,7 +50,7 @@ async def test_change_of_the_superblock_reaches_every_copy(power: Power) -> None
 async def test_change_of_the_superblock_replaces_missing_or_damaged_copies(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """The new superblock has the next generation."""
+    """A changed superblock has the next generation and replaces missing or damaged copies."""
     if damage == "missing":
         del power.store.objects[key]
     else:
@@ -78,7 +78,7 @@ async def test_change_of_the_superblock_reports_a_copy_that_could_not_be_written
 
 
 async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Power) -> None:
-    """The failing change leaves the superblock that the other change wrote."""
+    """The change that fails leaves the superblock that the concurrent change wrote."""
     keys = await power.keys()
 
     def meanwhile(superblock: Superblock, keyring: Keyring) -> Superblock:

@@ -17,7 +17,7 @@ async def _require(power: Power) -> None:
 
 
 async def test_keys_of_another_filesystem_open_no_object_of_this_one(power: Power) -> None:
-    """The error names an object that the keys do not open, and a remedy."""
+    """The error about wrong keys names an object that they do not open, and a remedy."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
 

@@ -1,4 +1,4 @@
-"""Selection of the superblock if some of its copies are damaged, exchanged, old or missing."""
+"""Choosing the superblock if some of its copies are damaged, exchanged, old or missing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -150,7 +150,7 @@ async def test_error_about_a_lost_superblock_names_each_fault(power: Power, dama
 
 
 async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
-    """The error names the option --accept-superblock, and the bucket does not change."""
+    """The error about an older superblock names --accept-superblock; the bucket is unchanged."""
     old = dict(power.store.objects)
     await power.retain(100)
     await _mount_once(power, "a")

@@ -1,4 +1,4 @@
-"""Unlocking of a superblock with a passphrase, a recovery key or known keys."""
+"""Unlocking a superblock with a passphrase, a recovery key or known keys."""
 
 import pytest
 

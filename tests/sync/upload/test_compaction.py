@@ -165,7 +165,7 @@ async def test_file_removed_while_its_block_is_moved_leaves_no_row(power: Power)
 
 
 async def test_block_removed_during_compaction_is_not_reused_by_deduplication(power: Power) -> None:
-    """An earlier txg reported the block as deleted, so equal content is stored as a new block."""
+    """An earlier txg deleted the block, so the same content is stored as a new block."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()

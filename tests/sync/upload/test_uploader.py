@@ -115,7 +115,7 @@ async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power
 
 
 async def test_pack_whose_upload_lost_its_reply_is_not_uploaded_again(power: Power) -> None:
-    """The next attempt of the upload finds the pack in the store and uses it."""
+    """After a lost reply, the next upload attempt finds the pack in the store and uses it."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -130,7 +130,7 @@ async def test_pack_whose_upload_lost_its_reply_is_not_uploaded_again(power: Pow
 
 
 async def test_lost_block_of_a_removed_file_does_not_stop_the_next_image(power: Power) -> None:
-    """No file needs the lost block, so the image need not wait for fsck."""
+    """No file uses the lost block, so the next image need not wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)

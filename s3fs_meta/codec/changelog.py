@@ -68,34 +68,34 @@ NUMBER_MAX: Final = (
 )  # maximum of txg, block and pack numbers; 1 below INTEGER_MAX, so that a writer can add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
-# Maximum bytes that one part, one pack and one number take in JSON.
+# Maximum size in JSON, in bytes, of one part, one pack and one number.
 _PART_JSON_BYTES: Final = 170
 _PACK_JSON_BYTES: Final = 120
 _NUMBER_JSON_BYTES: Final = 24
 
-assert CHANGELOG_PARTS_MAX <= 10**6, "a part number has at most six digits"
+assert CHANGELOG_PARTS_MAX <= 10**6, "a part number must have at most six digits"
 assert (
     CHANGELOG_PARTS_MAX * _PART_JSON_BYTES
     + CHANGELOG_PACKS_MAX * (_PACK_JSON_BYTES + _NUMBER_JSON_BYTES)
     < HEADER_BYTES_MAX
-), "a changelog fits into one envelope"
+), "a changelog must fit into one envelope"
 
 
 class Kind(enum.Enum):
     """The kind of a changelog: a group of changes, a fence record, or an image."""
 
     GROUP = "group"  # contains the changes of one txg
-    FENCE = "fence"  # contains no changes; takes the txg number that a fenced writer would use next
+    FENCE = "fence"  # contains no changes; occupies the next txg number of the fenced writer
     IMAGE = "image"  # replaces the complete state with the state in an image
 
 
 class Location(NamedTuple):
-    """The location of a block's content in a pack, or the fact that the content is lost."""
+    """The location of a block's content in a pack, or a record that the content is lost."""
 
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the block's content; zeros if the content is lost
-    pack: PackId | None  # None, like the next two fields, if the content is lost
+    pack: PackId | None  # None if the content is lost; then the next two fields are also None
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -133,13 +133,13 @@ class Changelog:
     kind: Kind
     txg: Txg
     epoch: Epoch  # the epoch of the writer that cut the txg
-    nonce: str  # 32 random hexadecimal digits, so that no two writers make equal changelogs
+    nonce: str  # 32 random hexadecimal digits; no two writers produce equal changelogs
     uuid: str  # identifier of the filesystem
     schema_version: int
     created_ns: int  # time of the txg's cut; increases within a time span
-    previous: str  # content_hash of the previous changelog; NO_HASH: no changelog precedes it
+    previous: str  # content_hash of the previous changelog; NO_HASH if there is none
     image: ManifestRef | None = None  # only for kind IMAGE: the image with the complete state
-    # Sections in separate objects, which are applied before the field "section".
+    # References to sections in separate objects; they are applied before the field "section".
     parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects have been deleted
@@ -154,7 +154,7 @@ def key_of(txg: Txg) -> ObjectKey:
 
 
 def parse_key(key: str) -> Txg | None:
-    """Return the txg in the key of a changelog, None if *key* is not the key of a changelog."""
+    """Return the txg in the key of a changelog, or None if *key* is not the key of a changelog."""
     match = _KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
         return None
@@ -174,7 +174,7 @@ def part_key(prefix: str, number: int) -> ObjectKey:
 
 
 def parse_part_key(key: str) -> Txg | None:
-    """Return the txg in the key of a part, None if *key* is not the key of a part."""
+    """Return the txg in the key of a part, or None if *key* is not the key of a part."""
     name = part_name(key)
     return None if name is None else name[0]
 
@@ -214,10 +214,10 @@ def encode_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
 
 
 def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Section:
-    """Return the section of *part* from its object.
+    """Decode the object of a changelog part; return its section.
 
     Raises:
-        FormatError: the bytes do not have the hash in the changelog.
+        FormatError: the object is corrupt, or its hash differs from the hash in the changelog.
     """
     if content_hash(data) != part.hash:
         raise FormatError(
@@ -258,7 +258,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")
     # CPython without the fix of issue 77894 crashes when it frees an iterator over a memoryview.
-    # Copying the memoryview avoids the crash of that issue.
+    # Iterating over a copy as bytes avoids this crash of CPython.
     rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
@@ -266,7 +266,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
 
 
 def section_bytes(locations: int, changeset_bytes: int) -> int:
-    """Return the length of the binary form of a section."""
+    """Return the length of a section's binary form, in bytes."""
     return _COUNT.size + locations * LOCATION.size + changeset_bytes
 
 
@@ -275,7 +275,7 @@ def section_payload(key: ObjectKey, section: Section) -> bytes:
     try:
         data = encode_section(section)
     except struct.error as exc:
-        raise FormatError(key, "a location has a number out of range") from exc
+        raise FormatError(key, "a number in a location is out of range") from exc
     if decode_section(key, data) != section:
         raise FormatError(key, "the encoded section decodes to different fields")
     return data
@@ -354,7 +354,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
 
 
 def _check(key: ObjectKey, changelog: Changelog) -> None:
-    """Raise FormatError if fields contradict each other or the name of the object."""
+    """Raise FormatError if the fields contradict each other or the name of the object."""
     if key != key_of(changelog.txg):
         raise FormatError(key, "the txg in the changelog differs from the txg in its name")
     if changelog.floor > changelog.txg:
@@ -363,7 +363,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
         raise FormatError(key, "the changelog begins a time span but is not of kind image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(
-            key, "a changelog must refer to an image if it is of kind image, and must not otherwise"
+            key, "a changelog must refer to an image if its kind is image, and only then"
         )
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
@@ -378,7 +378,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
 
 
 def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
-    """Raise FormatError for parts of other changelogs, duplicate packs or packs of later epochs."""
+    """Raise FormatError if the changelog lists parts or packs that it must not list."""
     for part in changelog.parts:
         if part_name(part.key) != (changelog.txg, changelog.epoch):
             raise FormatError(key, "the changelog lists a part of another changelog")
@@ -430,7 +430,7 @@ def pack_of(key: ObjectKey, item: object) -> PackNote:
 
 
 def part_name(key: str) -> tuple[Txg, Epoch] | None:
-    """Return the txg and the epoch in the key of a part, None if *key* is not the key of a part."""
+    """Return the txg and the epoch in the key of a part, or None if *key* is another key."""
     match = _PART_KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX or int(match[2]) > INTEGER_MAX:
         return None

@@ -3,7 +3,8 @@
 Owns: the methods, their names in options, the bound on decompressed data.
 Does not know: the meaning of the data.
 Keeps: decompressing never allocates more than the caller allows, even for hostile input.
-Tasks: any thread. Each thread has its own zstandard contexts, because they are not thread-safe.
+Tasks: any thread may call this module. Each thread has its own zstandard contexts, because they are
+not thread-safe.
 
 Why no lz4: see docs/design/format.md, "Compression".
 """

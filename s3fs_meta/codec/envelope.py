@@ -1,4 +1,4 @@
-"""Envelopes: the format around every metadata object in the bucket.
+"""Envelopes: the format that wraps every metadata object except the lease and the superblock.
 
 Owns: the header, compression, and encryption or checksum of metadata objects, which are always read
 completely.
@@ -11,7 +11,7 @@ Design: docs/design/format.md, "Envelope".
     header | compressed payload | checksum              on a plain filesystem
 
 Nonces. Each object has its own key, derived from the master key and 16 random bytes that ``encode``
-generates. Each key encrypts only one message. So the nonce is always 0, and no pair (key, nonce)
+generates. Each key encrypts only one message. So the nonce can always be 0: no pair (key, nonce)
 occurs twice.
 """
 
@@ -53,7 +53,7 @@ def encode(
     *,
     level: int = LEVEL_DEFAULT,
 ) -> bytes:
-    """Return the bytes of the object *key* with a payload of up to ENVELOPE_BYTES_MAX bytes.
+    """Wrap *payload*, at most ENVELOPE_BYTES_MAX bytes; return the bytes of the object *key*.
 
     *kind* is a word of at most 8 ASCII letters; *level* is the compression level of zstd.
     """
@@ -81,8 +81,8 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     Raises:
         NewerFormatError: the object has a version that this program does not know. If only the
             bytes of the version were damaged, FormatError is raised instead.
-        FormatError: the object is corrupt, has a wrong kind, name or filesystem, or only one of
-            the object and the filesystem is encrypted.
+        FormatError: the object is corrupt, has another kind or name, or belongs to another
+            filesystem; or either the object or the filesystem is encrypted, but not both.
     """
     view = memoryview(data)
     try:
@@ -143,7 +143,8 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
 def _is_of_this_version(key: ObjectKey, view: memoryview, keyring: Keyring) -> bool:
     """Return whether the object would be authentic if its header had the current version.
 
-    If so, this program wrote the object, and its version or flags were damaged afterwards.
+    If so, the object was written with the current version, and its version or flags were damaged
+    afterwards.
     """
     _, _, _, kind, payload_bytes, salt = HEADER.unpack(view[: HEADER.size])
     flags = _ENCRYPTED if keyring.encrypted else 0
@@ -175,7 +176,7 @@ def _checked(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring
 def checksum_of(
     keyring: Keyring, header: bytes, key: ObjectKey, packed: bytes | memoryview
 ) -> bytes:
-    """Return the checksum at the end of an envelope without encryption."""
+    """Return the checksum that ends an unencrypted envelope."""
     return keyring.checksum(b"envelope", header, key.encode("ascii"), packed)
 
 

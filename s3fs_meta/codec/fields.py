@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 def dump(fields: Mapping[str, object]) -> bytes:
-    """Return *fields* as JSON: ASCII, sorted by name, the same bytes for the same values."""
+    """Return *fields* as ASCII JSON, sorted by name; equal fields produce equal bytes."""
     return json.dumps(fields, sort_keys=True, indent=1, allow_nan=False).encode("ascii")
 
 
@@ -43,8 +43,8 @@ class Fields:
         Args:
             key: the name of the object, for errors.
             text: the JSON, in ASCII.
-            values_max: maximum number of values. Without it, a text could need 100 times its size
-                in memory.
+            values_max: maximum number of values. Without a maximum, parsing a text could use 100
+                times its size in memory.
 
         Raises:
             FormatError: the text is not a JSON object, has a duplicate field, or has too many
@@ -100,7 +100,7 @@ class Fields:
         return value
 
     def optional(self, name: str, get: Callable[[str], _T]) -> _T | None:
-        """Return None if the field is null, otherwise the result of *get* for *name*."""
+        """Return None if the field is null, otherwise the result of ``get(name)``."""
         if name in self._left and self._left[name] is None:
             del self._left[name]
             return None

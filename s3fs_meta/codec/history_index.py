@@ -9,8 +9,8 @@ Design: docs/design/format.md, "History index".
 
     history/<n>/<first txg>-<last txg>     32^n txgs; the last txg is a multiple of 32^n; create-only
 
-Level 1 has a bit for each txg of its run, level n a bit for each run of level n - 1. So a search
-for one inode reads only the index objects of runs that changed the inode.
+An object of level 1 has one bit for each txg of its run. An object of level n has one bit for each
+run of level n - 1. So a search for one inode reads only the index objects of runs that changed it.
 """
 
 import struct
@@ -63,7 +63,10 @@ assert 8 * array("I").itemsize == HISTORY_FAN_OUT, "a mask is an unsigned 32-bit
 
 
 class ChangedInode(NamedTuple):
-    """One inode, and the parts of a run that changed it, as bit masks; bit 0 is the first part."""
+    """An inode that a run changed, and bit masks of the parts that changed it.
+
+    A part is one txg, or one run of the level below. Bit 0 is the first part of the run.
+    """
 
     ino: Ino
     content: int  # parts that created or removed the inode, or changed its size or block map
@@ -71,11 +74,14 @@ class ChangedInode(NamedTuple):
 
 
 class RemovedName(NamedTuple):
-    """One name, and the parts of a run that removed it or gave it to another inode, as a mask."""
+    """A name that was removed or given to another inode in a run of txgs.
+
+    The mask has one bit for each part of the run that did so.
+    """
 
     parent: Ino
-    name: bytes  # b"": another inode took the name, so only the cookie of the name is known
-    cookie: Cookie  # cookie of an unknown name; 0 if the name is known
+    name: bytes  # b"" if another inode took the name; then only the cookie is known
+    cookie: Cookie  # cookie of a name that is not known; 0 if the name is known
     ino: Ino  # the inode that lost this name
     mask: int
 
@@ -90,7 +96,7 @@ class Inodes:
 
     @classmethod
     def of(cls, rows: Iterable[ChangedInode]) -> "Inodes":
-        """Convert rows, sorted by inode, to columns."""
+        """Convert rows, which must be sorted by inode, to columns."""
         made = cls(array("Q"), array("I"), array("I"))
         for ino, content, other in rows:
             made.inos.append(ino)
@@ -105,7 +111,7 @@ class Inodes:
         return map(ChangedInode._make, zip(self.inos, self.content, self.other, strict=True))
 
     def find(self, ino: Ino) -> ChangedInode | None:
-        """Return the row of an inode, None if the run did not change it."""
+        """Return the row of an inode, or None if the run did not change it."""
         at = bisect_left(self.inos, ino)
         if at == len(self.inos) or self.inos[at] != ino:
             return None
@@ -141,7 +147,7 @@ class HistoryIndex:
 
 
 def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
-    """Return the bytes of the object ``index.key``.
+    """Encode an index; return the bytes of the object ``index.key``.
 
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
@@ -216,7 +222,7 @@ def _stored(column: "array[int]") -> bytes:
 
 
 class _Columns:
-    """Reads columns from a payload whose length was checked."""
+    """A reader of columns from a payload whose length was checked."""
 
     def __init__(self, data: memoryview) -> None:
         self._rest = data
@@ -272,11 +278,11 @@ def _parse(key: str, payload: bytes) -> HistoryIndex:
 def _inodes(key: str, columns: _Columns, count: int) -> Inodes:
     differences = columns.numbers("Q", count)
     if sum(differences) > NUMBER_MAX or not all(differences):
-        raise FormatError(key, "the inodes of the index object are not in ascending order")
+        raise FormatError(key, "the inodes in the index object are not in ascending order")
     inos = array("Q", accumulate(differences))
     found = Inodes(inos, columns.numbers("I", count), columns.numbers("I", count))
     if not all(map(or_, found.content, found.other)):
-        raise FormatError(key, "an inode of the index object has no change")
+        raise FormatError(key, "the index object lists an inode without a change")
     return found
 
 
@@ -293,7 +299,7 @@ def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
         )
     if b"/" in text or b"\0" in text or len(text) > HISTORY_NAME_BYTES_MAX:
         raise FormatError(key, "the index object has an invalid name")
-    assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name fits into one byte"
+    assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name must fit into one byte"
     found = tuple(
         RemovedName(Ino(parent), text[start:end], Cookie(cookie), Ino(ino), mask)
         for parent, ino, cookie, mask, (start, end) in zip(
@@ -303,11 +309,11 @@ def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
     for row in found:
         named = bool(row.name)
         if not (row.mask and 0 < row.parent <= NUMBER_MAX and 0 < row.ino <= NUMBER_MAX):
-            raise FormatError(key, "a removed name of the index object has no txg or no inode")
+            raise FormatError(key, "a removed name in the index object has no txg or no inode")
         if named == bool(row.cookie) or (not named and not _COOKIE_MIN <= row.cookie <= NUMBER_MAX):
-            raise FormatError(key, "a removed name of the index object has a wrong cookie")
+            raise FormatError(key, "a removed name in the index object has a wrong cookie")
     if not all(map(lt, map(_order, found), map(_order, found[1:]))):
-        raise FormatError(key, "the removed names of the index object are not in ascending order")
+        raise FormatError(key, "the removed names in the index object are not in ascending order")
     return found
 
 

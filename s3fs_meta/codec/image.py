@@ -33,7 +33,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 VERSION: Final = 2
 NO_HASH: Final = "0" * (2 * HASH_BYTES)  # value of a hash field that refers to no object
 RANDOM_BYTES: Final = 8  # number of random bytes in the name of an image
-TXG_DIGITS: Final = 12  # digits of a txg in a name; listings are sorted by txg up to 10^12
+TXG_DIGITS: Final = 12  # minimum digits of a txg in a name; listings are in order up to 10^12 txgs
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
@@ -48,11 +48,11 @@ PIECE_ENCODED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
 _PIECE_JSON_BYTES: Final = 200  # maximum size of one piece entry in a manifest
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
-assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "a piece number has at most PIECE_DIGITS digits"
+assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "a piece number must have at most PIECE_DIGITS digits"
 assert IMAGE_PIECES_MAX * _PIECE_JSON_BYTES < ENVELOPE_BYTES_MAX, (
-    "a manifest fits into one envelope"
+    "a manifest must fit into one envelope"
 )
-assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece fits into one envelope"
+assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece must fit into one envelope"
 
 
 class ImageName(NamedTuple):
@@ -64,7 +64,7 @@ class ImageName(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """An image piece: one range of database bytes. The pieces leave no gaps."""
+    """A reference to an image piece, which contains one range of the database's bytes."""
 
     key: ObjectKey
     plain_bytes: int
@@ -88,12 +88,12 @@ class Manifest:
     schema_version: int
     page_size: int
     database_bytes: int  # total of plain_bytes of all pieces
-    created_ns: int  # creation time; shown to users only
+    created_ns: int  # creation time of the image; shown to users only
     previous: ManifestRef | None  # the previous image; None for the first image
-    pieces: tuple[Piece, ...]  # at least one piece
+    pieces: tuple[Piece, ...]  # the pieces in order; at least one
     inodes: int  # number of inodes; shown to users only
     file_bytes: int  # total size of all regular files; shown to users only
-    changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH: it has no changelog
+    changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH if it has none
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
@@ -118,17 +118,17 @@ def piece_key(prefix: str, number: int) -> ObjectKey:
 
 
 def parse_manifest_key(key: str) -> ImageName | None:
-    """Return the parts of the image name in *key*, or None if *key* names no manifest."""
+    """Return the parts of the image name in *key*, or None if *key* is not a manifest's key."""
     return _image_name(_MANIFEST_KEY.fullmatch(key))
 
 
 def parse_piece_key(key: str) -> ImageName | None:
-    """Return the parts of the image name in *key*, or None if *key* names no image piece."""
+    """Return the parts of the image name in *key*, or None if *key* is not a piece's key."""
     return _image_name(_PIECE_KEY.fullmatch(key))
 
 
 def image_of(key: ObjectKey) -> str:
-    """Return the prefix of *key* that only objects of the same image have."""
+    """Return the key prefix of an image from the key of its manifest or of a piece."""
     return key.rpartition("/")[0]
 
 
@@ -166,18 +166,18 @@ def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) 
 
 
 def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return the database bytes of *piece* from its object.
+    """Decode the object of *piece*; return the bytes of the database that it contains.
 
     A program that changes the format of pieces also raises the version of manifests. So if this
     program can read the manifest, a listed piece with an unknown version is damaged.
 
     Raises:
-        FormatError: the bytes do not have the hash in the manifest.
+        FormatError: the object is corrupt, or its content does not match the manifest.
     """
     try:
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
-        raise FormatError(piece.key, f"the piece has {exc.what}, unlike the manifest") from exc
+        raise FormatError(piece.key, f"the piece has {exc.what}, unlike its manifest") from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(
             piece.key, "the content of the piece does not match the hash in its manifest"
@@ -191,7 +191,7 @@ def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) ->
 
 
 def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return the database bytes of a piece without a readable manifest.
+    """Decode a piece whose manifest is missing or unreadable; return its database bytes.
 
     Raises:
         FormatError: the piece is damaged.
@@ -200,7 +200,7 @@ def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Key
 
 
 def piece_number(key: ObjectKey) -> int:
-    """Return the number of an image piece; it determines the offset in the database."""
+    """Return the number in a piece's key, which determines the piece's offset in the database."""
     return int(key[-PIECE_DIGITS:])
 
 
@@ -267,7 +267,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
 
 
 def _check(key: ObjectKey, manifest: Manifest) -> None:
-    """Raise FormatError if fields contradict each other or the name of the object."""
+    """Raise FormatError if the fields contradict each other or the name of the object."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
         raise FormatError(key, "the txg or epoch in the manifest does not match its name")
@@ -289,9 +289,9 @@ def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
 
 
 def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
-    """Return the pieces of a manifest; raise FormatError if a piece is not at its position.
+    """Return the pieces of a manifest; raise FormatError if their numbers are not 0, 1, 2, ...
 
-    Without the check, a hostile manifest could make its reader fetch one object many times.
+    Without this check, a hostile manifest could make its reader fetch one object many times.
     The loop stops at the first wrong number, because a hostile manifest may list many pieces.
     """
     found = []
@@ -319,7 +319,7 @@ def _piece(key: ObjectKey, item: object) -> Piece:
 
 
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
-    """Return a JSON array as fields called *names*; raise FormatError if the length differs."""
+    """Return the items of a JSON array as fields; raise FormatError if their number is wrong."""
     if not isinstance(item, list) or len(item) != len(names):
         raise FormatError(key, f"a JSON array does not consist of the items {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))

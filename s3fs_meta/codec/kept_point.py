@@ -1,4 +1,4 @@
-"""Kept points: named points in time that retention does not touch, one object for each.
+"""Kept points: named points in time that retention does not delete, one object for each.
 
 Owns: the fields of a kept point, and its object key. Does not know: which objects a kept point
 needs (``sync.history.pins``), who may keep or drop a point (``sync.keeping``).
@@ -46,7 +46,7 @@ class KeptName(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptPoint:
-    """One kept point: a txg, and the facts that decide which objects it needs."""
+    """One kept point: a named txg, and the fields that determine which objects it needs."""
 
     key: ObjectKey
     name: str  # a name that ``is_kept_name`` allows
@@ -57,12 +57,12 @@ class KeptPoint:
     kept_ns: int  # time at which the user kept the point
     epoch: Epoch  # epoch of the changelog of *txg*; no pack of a later epoch is needed
     next_pack: PackId  # every pack that the txg needs has a smaller number
-    image: ManifestRef  # the image with which a restore begins
+    image: ManifestRef  # the image from which a restore starts
     auto: bool = False  # True if "keep --expire" may drop the point
 
     @property
     def image_txg(self) -> Txg:
-        """Return the txg of the image from which a restore begins."""
+        """Return the txg of the image from which a restore starts."""
         name = image_codec.parse_manifest_key(self.image.key)
         assert name is not None, "decode must have checked the key"
         return name.txg
@@ -80,12 +80,12 @@ def prefix_of(txg: Txg) -> str:
 
 def new_key(txg: Txg, name: str, keyring: Keyring, random_bytes: bytes) -> ObjectKey:
     """Return the key of a new kept point; the caller generates 8 *random_bytes* for each key."""
-    assert len(random_bytes) == RANDOM_BYTES, "the name of a kept point holds 8 random bytes"
+    assert len(random_bytes) == RANDOM_BYTES, "the key of a kept point contains 8 random bytes"
     return ObjectKey(f"{prefix_of(txg)}{name_hash(name, keyring)}-{random_bytes.hex()}")
 
 
 def parse_key(key: str) -> KeptName | None:
-    """Return the parts of a kept point's key, None if *key* names no kept point."""
+    """Return the parts of a kept point's key, or None if *key* has another form."""
     match = _KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
         return None
@@ -161,7 +161,7 @@ def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
 
 
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
-    """Raise FormatError if fields contradict the key of the object or each other."""
+    """Raise FormatError if the fields contradict each other or the key of the object."""
     if not is_kept_name(point.name):
         raise FormatError(key, "the name of the kept point is not allowed")
     image = image_codec.parse_manifest_key(point.image.key)

@@ -163,7 +163,7 @@ def _format_recovery_key(secret: bytes) -> str:
 
 
 def _parse_recovery_key(text: str) -> bytes:
-    """Return the secret in a typed recovery key; case, spaces and dashes do not matter."""
+    """Decode a recovery key that a user typed; ignore letter case, spaces and dashes."""
     digits = "".join(text.replace("-", "").split()).upper()
     try:
         secret = base64.b32decode(digits[:-_CHECK_CHARS])

@@ -35,7 +35,7 @@ _CHECKSUM_CONTEXT: Final = "s3fs-meta 2025 checksum of a stored object 1"
 
 
 class Keyring:
-    """The keys of one filesystem; without a master key they hash but do not encrypt."""
+    """The keys of one filesystem; without a master key, they can hash but not encrypt."""
 
     __slots__ = ("_checksum_key", "_hash_key", "_master_key")
 
@@ -58,13 +58,13 @@ class Keyring:
 
     @property
     def master_key(self) -> bytes:
-        """Return the master key of an encrypted filesystem, only for wrapping it in a key slot."""
+        """Return the master key of an encrypted filesystem, for a key slot or another process."""
         assert self._master_key is not None, "a plain filesystem has no master key"
         return self._master_key
 
     @property
     def hash_key(self) -> bytes:
-        """Return the key for hashes, only for passing it to another process of this program."""
+        """Return the hash key, for example to pass it to another process of this program."""
         return self._hash_key
 
     def block_hash(self, data: bytes | memoryview) -> bytes:

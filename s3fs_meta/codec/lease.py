@@ -1,4 +1,4 @@
-"""The lease: the epoch and the host that may write, and the newest image.
+"""The lease: which host may write, in which epoch, and which image is the newest.
 
 Owns: the fields of the lease object, and the JSON form of a head outside a lease.
 Does not know: stores, when an epoch is raised, takeovers.
@@ -7,8 +7,9 @@ pid and time are only shown to users.
 Design: docs/design/format.md, "Lease".
 
 The lease is neither encrypted nor authenticated, so that it can be read without a passphrase. An
-attacker who can write to the bucket can change the lease. This can fence the writer or select an
-older image of this filesystem. Manifests are authenticated, so no other damage is possible.
+attacker who can write to the bucket can change the lease. Such a change can fence the writer or
+select an older image of this filesystem. Manifests are authenticated, so no other damage is
+possible.
 """
 
 from dataclasses import dataclass
@@ -57,16 +58,16 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease: the epoch and the holder that may write, and the newest image."""
+    """The lease: the current epoch, the holder that may write, and the newest image."""
 
-    epoch: Epoch  # every mount for writing increments it; 0: never mounted
+    epoch: Epoch  # incremented by every mount for writing; 0: never mounted
     holder: str  # random name of the state directory that may write; printable
     host: str  # name of the host; shown to users only
     pid: int  # process id of the daemon; shown to users only
     since_ns: int  # time at which the epoch began; shown to users only
     released: bool  # True: the holder released the lease, so any host may acquire it
     head: Head | None  # None: the filesystem has no image yet
-    nonce: str | None  # random value of one acquisition; None in format version 1
+    nonce: str | None  # drawn at random by each acquisition; None in format version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the holder runs
 
 
@@ -132,7 +133,7 @@ def encode_head(head: Head) -> str:
 
 
 def decode_head(where: str, text: str) -> Head:
-    """Return the head from a JSON text; *where* names its source in errors.
+    """Return the head in a JSON text; errors describe the source of the text as *where*.
 
     Raises:
         FormatError: the text is not the JSON of a head.

@@ -2,8 +2,7 @@
 
 Owns: the fields, names and alignment of level objects. Does not know: how changes are merged.
 Keeps: a level object records the hashes of its last changelog and of the changelog before its
-first one. So it can replace only these changelogs of the chain. It can be decoded only under its
-own name.
+run. So it can replace only the changelogs of this run. It can be decoded only under its own name.
 Design: docs/design/format.md, "Level".
 
     level/<n>/<first txg>-<last txg>     5^n txgs; the last txg is a multiple of 5^n; create-only

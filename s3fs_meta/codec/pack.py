@@ -84,13 +84,13 @@ def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
 
     The caller generates 16 new *random_bytes* for each pack, so that no name is used twice.
     """
-    assert len(random_bytes) == RANDOM_BYTES, "the name of a pack holds 16 random bytes"
+    assert len(random_bytes) == RANDOM_BYTES, "the name of a pack contains 16 random bytes"
     name = random_bytes.hex()
     return ObjectKey(f"pack/{name[:2]}/{epoch}-{name}")
 
 
 def parse_key(key: str) -> Epoch | None:
-    """Return the epoch in which a pack was written, or None if *key* names no pack."""
+    """Return the epoch in which a pack was written, or None if *key* is not the key of a pack."""
     match = _KEY.fullmatch(key)
     if match is None or int(match[2]) > _NUMBER_MAX:
         return None
@@ -237,7 +237,7 @@ def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int
 def read_index(
     keyring: Keyring, key: ObjectKey, tail: bytes | memoryview, object_bytes: int
 ) -> list[PackEntry]:
-    """Return the index entries of a pack, sorted by offset; a pack has at least one.
+    """Return the index entries of a pack, at least one, sorted by offset.
 
     *tail* contains at least the last ``index_tail_bytes`` bytes of the object.
 
@@ -338,7 +338,7 @@ def _refuse_version(
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:
-    """Parse the index entries. Offsets are sums of lengths, so records cannot overlap."""
+    """Parse the index entries. Records cannot overlap: each begins where the previous one ends."""
     entries = []
     offset = 0
     rows = ENTRY.iter_unpack(bytes(index))

@@ -45,9 +45,9 @@ _RETENTION_SINCE: Final = 2
 _GENERATION_SINCE: Final = 3
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-# the feature that shuts out older programs, which would delete objects of kept points
+# name of the feature that keeps older programs out; they would delete objects of kept points
 KEPT_POINTS: Final = "kept-points"
-# The document docs/design/format.md defines when a feature is added.
+# docs/design/format.md says when a feature is added to a superblock.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})
 FEATURES_MAX: Final = 32
 
@@ -69,7 +69,7 @@ class Superblock:
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # wrapped key of 48 bytes, in hexadecimal
     authenticator: str | None  # authentication code of all other fields: 32 bytes, in hexadecimal
-    # Seconds for which old states stay available; 0: only the newest state is retained.
+    # Number of seconds for which old states are retained; 0: only the newest state is retained.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
     # incremented by every change; the authentic copy with the highest generation is used
@@ -77,7 +77,7 @@ class Superblock:
 
     @property
     def encrypted(self) -> bool:
-        """Return whether the filesystem is encrypted, so that unlocking requires a secret."""
+        """Return whether the filesystem is encrypted; if so, unlocking it requires a secret."""
         return self.hash_key is None
 
 
@@ -93,8 +93,8 @@ def create(
 ) -> tuple[Superblock, Keyring, str | None]:
     """Return the superblock of a new filesystem, its keys, and its recovery key (None if plain).
 
-    Without a *passphrase* nothing is encrypted. The recovery key is not stored: the caller must
-    show it once.
+    Without a *passphrase* nothing is encrypted. The recovery key is not stored, so the caller must
+    show it to the user.
 
     Raises:
         UsageError: an argument is out of range.
@@ -135,7 +135,7 @@ def unlock_plain(superblock: Superblock) -> Keyring:
 def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
     """Return the keys of an encrypted filesystem.
 
-    With STANDARD_COST this takes 0.2 s of all cores and 64 MiB of memory.
+    With STANDARD_COST this takes 0.2 s on all cores and 64 MiB of memory.
 
     Raises:
         PassphraseError: the passphrase is wrong.
@@ -222,7 +222,7 @@ def amend(
 
 
 def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Superblock:
-    """Return the superblock of the next generation with a feature that older programs refuse."""
+    """Return the superblock of the next generation with one more required feature."""
     assert feature in KNOWN_FEATURES, "the feature must be in KNOWN_FEATURES"
     features = tuple(sorted({*superblock.features, feature}))
     changed = replace(_next(superblock), features=features)
@@ -230,7 +230,7 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a new generation, above its own and above *generation*."""
+    """Return the superblock with a generation above its present one and above *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
@@ -253,7 +253,7 @@ def encode_tombstone(label: str) -> bytes:
 
 
 def tombstone_label(data: bytes | memoryview) -> str | None:
-    """Return the label in a tombstone, None if *data* is not a tombstone."""
+    """Return the label in a tombstone, or None if *data* is not a tombstone."""
     try:
         fields = text_object.decode(_TOMBSTONE, _TOMBSTONE_VERSION, KEY, data)
         label = fields.text("label", LABEL_CHARS_MAX)
@@ -334,7 +334,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features, which are parsed first: an unknown feature may add unknown fields."""
+    """Return the features. The caller parses them first: an unknown one may add unknown fields."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
@@ -350,7 +350,7 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
 
 
 def _check(key: ObjectKey, superblock: Superblock) -> None:
-    """Raise FormatError if fields contradict each other."""
+    """Raise FormatError if the fields contradict each other."""
     secrets = (
         superblock.wrapped_by_passphrase,
         superblock.wrapped_by_recovery,

@@ -3,7 +3,7 @@
 Owns: the first line with noun and version, the JSON, and the last line with the hash.
 Does not know: the fields.
 Keeps: a changed, missing or added byte is detected. The checksum has no key, so it detects
-corruption but not an attack. The module that owns the fields protects those that must be authentic.
+corruption but not an attack. The module that owns the fields authenticates those that need it.
 
     s3fs-meta <noun> <version>
     {...}

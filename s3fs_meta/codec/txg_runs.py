@@ -31,19 +31,19 @@ class TxgRuns:
         return Txg(last - self.fan_out**level + 1)
 
     def ends_at(self, txg: Txg) -> range:
-        """Return the levels with a run that ends with a txg, in ascending order."""
+        """Return the levels that have a run with *txg* as its last txg, in ascending order."""
         level = 0
         while level < self.levels_max and txg > 0 and txg % self.fan_out ** (level + 1) == 0:
             level += 1
         return range(1, level + 1)
 
     def end_of(self, level: int, txg: Txg) -> Txg:
-        """Return the last txg of the run of *level* that contains a txg."""
+        """Return the last txg of the run of *level* that contains *txg*."""
         step: int = self.fan_out**level
         return Txg(-(-txg // step) * step)
 
     def key_of(self, level: int, last: Txg) -> ObjectKey:
-        """Return the object key of the run of *level* that ends with a txg."""
+        """Return the object key of the run of *level* that ends with *last*."""
         assert level in self.ends_at(last), "a run of this level must end with an aligned txg"
         first = self.first_of(level, last)
         return ObjectKey(f"{self.prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
@@ -53,7 +53,7 @@ class TxgRuns:
         return f"{self.prefix}{level}/"
 
     def parse_key(self, key: str) -> tuple[int, Txg] | None:
-        """Return the level and the last txg that a key names, None if it names no run."""
+        """Return the level and the last txg in an object key, or None if the key is not valid."""
         match = self._pattern.fullmatch(key)
         if match is None or not 0 < int(match[3]) <= NUMBER_MAX:
             return None

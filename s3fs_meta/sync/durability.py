@@ -48,7 +48,7 @@ class Durability:
         last_record: Callable[[], int],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Store the parts of the mount; the ``run`` methods commit and sync.
+        """Store the arguments; the ``run_…`` methods commit and sync.
 
         Args:
             db: the mount's database.
@@ -102,7 +102,7 @@ class Durability:
     async def run_group_commit(self) -> None:
         """Commit each group once it is idle or has reached its maximum age, until cancelled.
 
-        A commit costs as much as ten operations, so many operations in a row share a group.
+        A commit costs as much as ten operations, so successive operations share a group.
         """
         while True:
             await self._opened.wait()
@@ -143,7 +143,7 @@ class Durability:
         """Make the content, name and attributes of one file durable, as fsync(2) requires.
 
         Args:
-            data_only: timestamps need not be durable, as for fdatasync(2).
+            data_only: timestamps need not become durable, as with fdatasync(2).
 
         Raises:
             OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
@@ -170,7 +170,7 @@ class Durability:
                 self._give_up(f"the local disk failed to sync: {exc}")
 
     async def make_log_room(self) -> None:
-        """Allocate space for both logs if the disk has room beyond the reserve for SQLite."""
+        """Allocate space for both logs if the disk has more free space than SQLite's reserve."""
         wal, block_sync = self._db.wal, self._cache.block_sync
         assert wal is not None, "the database must use a write-ahead log"
         if wal.lacks_room and self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
@@ -184,8 +184,8 @@ class Durability:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
         The group commits before each piece. Otherwise block files of the open group could be older
-        than the WAL. After a kill, the next mount would not recognise that these files belong to a
-        group that was never committed.
+        than the WAL. If the daemon were killed then, the next mount would not recognise that these
+        files belong to a group that was never committed.
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()
@@ -265,7 +265,7 @@ class Durability:
                 self._synced = max(self._synced, covered)
 
     def _is_synced(self, *, data_only: bool) -> bool:
-        """Return whether the rows of all operations so far are on the disk."""
+        """Return whether the rows of all previous operations are on the disk."""
         changes, times = self._synced
         has_times = data_only or times == self._db.times_begun
         return has_times and changes == self._db.changes_begun

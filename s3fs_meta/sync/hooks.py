@@ -58,7 +58,7 @@ ROLLBACK_STEPS: Final = (
 )
 
 # Steps of a superblock change; mkfs runs only the first two.
-# A mount that stores a missing superblock copy again also runs only the first two.
+# A mount that restores a missing superblock object also runs only the first two steps.
 SUPERBLOCK_STEPS: Final = (
     "superblock put",
     "superblock copy put",
@@ -76,4 +76,4 @@ REMOVAL_STEPS: Final = (
 
 
 def no_hook(step: str) -> None:
-    """Do nothing at a step; only tests use another hook."""
+    """Do nothing: the hook that is used outside tests."""

@@ -70,13 +70,13 @@ class PointKeeper:
             wanted: a retained or kept point in time; None: the present state, after its
                 changes are shipped.
             progress: called with the state of the upload.
-            auto: ``keep --expire`` may drop the point.
+            auto: whether ``keep --expire`` may drop the point.
 
         Raises:
             ReadOnlyStateError: the mount is read-only.
             UsageError: the name is not allowed, or another kept point has it.
             SettingsError: the point in time is not retained, or too many points are kept.
-            FencedError: another host has taken over the filesystem; the point may not be kept.
+            FencedError: another host has taken over the filesystem; do not rely on the point.
             FormatError: an object that the point needs is damaged or missing.
             StoreError: the store is unavailable; if the last request failed, the point may exist.
         """
@@ -93,7 +93,7 @@ class PointKeeper:
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
-            # This call detects an earlier takeover; a later writer lists the new object.
+            # This check detects an earlier takeover; a later writer will list the new object.
             await self._session.shipper.require_hold()
         _log.info("kept txg %d as %r", point.txg, name)
         return point
@@ -187,7 +187,7 @@ class PointKeeper:
         return fetched
 
     def _renamed(self, point: KeptPoint, name: str, *, auto: bool) -> KeptPoint:
-        """Return a copy of an existing kept point, with another name."""
+        """Return a copy of an existing kept point with another name."""
         key, now_ns = self._new_key(point.txg, name), self._volume.clock.now_ns()
         return replace(point, key=key, name=name, kept_ns=now_ns, auto=auto)
 
@@ -196,7 +196,7 @@ class PointKeeper:
         return kept_codec.new_key(txg, name, self._volume.keyring, random_bytes)
 
     async def _link(self, wanted: PointInTime | None) -> Link:
-        """Return the link of a txg, which stays retained while garbage collection is paused."""
+        """Return the link of the txg to keep; the caller must have paused garbage collection."""
         volume = self._volume
         present = volume.position.link
         if wanted is None:

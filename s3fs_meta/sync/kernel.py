@@ -25,7 +25,11 @@ class Kernel(Protocol):
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Drop the cached replies that a txg changes (None: all); cache none until ``at_turn``."""
+        """Drop the cached replies that a txg changes; cache no reply until ``at_turn``.
+
+        Args:
+            turned: the changes of the txg; None: drop all cached replies.
+        """
         ...
 
     def at_turn(self) -> None:

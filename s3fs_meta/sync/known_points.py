@@ -36,7 +36,7 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NUMBER_MAX: Final = 1 << 63
 _HOUR_NS: Final = 3600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
-# Pairs of maximum age and time span: up to each age, one point per time span is kept.
+# Pairs of a maximum age and a time span; up to this age, one point is kept per time span.
 _SPANS: Final = ((2 * _DAY_NS, _HOUR_NS), (60 * _DAY_NS, _DAY_NS))
 _LONGEST_SPAN_NS: Final = 30 * _DAY_NS
 
@@ -61,7 +61,7 @@ class NewerPointsError(Exception):
 
 
 def read(state: Path) -> Known | None:
-    """Return the points in a state directory, None if it has no valid file. Blocking.
+    """Return the points in a state directory, or None if it has no valid file. Blocking.
 
     Raises:
         NewerPointsError: a newer program wrote the file.
@@ -156,7 +156,7 @@ class KnownPoints:
         link: Callable[[], Link],
         kept: Callable[[], Iterable[str] | None] = lambda: None,
     ) -> None:
-        """Start without points; the file is read later.
+        """Create the object without points; ``save`` reads the file.
 
         Args:
             state: the state directory of the filesystem.

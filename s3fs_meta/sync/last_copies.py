@@ -3,7 +3,7 @@
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are quarantined.
 Keeps: a cached block is dropped only if no record says that the bucket lost its content, or if the
-files with this content were since removed or changed. Two kinds of records report lost content. A
+files with this content have since been removed or changed. Two kinds of record report a loss. A
 mark of damage exists until the pack's row is removed after the retention. When fsck replaces a lost
 part of a file with a hole, an attribute of the file records that part.
 All functions block, so they must run in a thread.
@@ -33,7 +33,7 @@ def exist(db: Database, newest: Database) -> bool:
 
 
 def among(db: Database, newest: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the cached blocks of *held* that may be last copies, sorted."""
+    """Return the sorted numbers of those blocks in *held* that may be last copies."""
     found = {
         block for marked in (newest, db) for block in cached_blocks.marked_among(db, marked, held)
     }

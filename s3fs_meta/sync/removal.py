@@ -34,14 +34,14 @@ LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})
 
 
 class Contents(NamedTuple):
-    """The objects of a bucket, divided by the form of their keys."""
+    """The objects of a bucket, grouped by the form of their keys."""
 
     named: list[ObjectInfo]  # objects whose keys have a form that s3fs-meta uses
     foreign: list[ObjectKey]  # keys of all other objects in the bucket
 
     @property
     def keys(self) -> list[ObjectKey]:
-        """Return the keys whose form s3fs-meta uses."""
+        """Return the keys of the objects in ``named``."""
         return [info.key for info in self.named]
 
 
@@ -110,7 +110,7 @@ async def remove(
     *,
     superblock: bytes | None = None,
 ) -> None:
-    """Delete all objects of a filesystem, with its superblock as the last one.
+    """Delete all objects of a filesystem, the superblock last.
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
     or opens the remaining objects. The second superblock object is kept until all other objects are

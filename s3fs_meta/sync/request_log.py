@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "requests.json"
-# files that exist only in a state directory that was used
+# files that exist only in a state directory that has been used
 _STATE: Final = ("meta.db", "superblock", _NAME)
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
@@ -59,7 +59,7 @@ class NewerLogError(Exception):
 
 
 def read(state: Path) -> Ledger | None:
-    """Return the counts in a state directory, None if it has no valid file. Blocking.
+    """Return the counts in a state directory, or None if it has no valid file. Blocking.
 
     Raises:
         NewerLogError: a newer program wrote the file.
@@ -87,7 +87,7 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
     """
     with _locked(state):
         ledger = read(state) or Ledger(now_ns, {}, {})
-        # If the clock was wrong when counting began, the stored time may be in the future.
+        # The stored time may be in the future if the clock was wrong when counting began.
         ledger = ledger._replace(since_ns=min(ledger.since_ns, now_ns))
         billing.merge(ledger.usage, usage)
         ledger.stored_bytes.update(stored_bytes)
@@ -147,7 +147,7 @@ def _encode(ledger: Ledger) -> bytes:
 
 
 def _decode(data: bytes) -> Ledger:
-    """Return the counts in the bytes of a file.
+    """Decode the bytes of the file of request counts.
 
     Raises:
         NewerLogError: the version is unknown.
@@ -240,7 +240,7 @@ class RequestLog:
             await trio.sleep(REQUESTS_SAVE_S)
 
     async def save(self) -> None:
-        """Save the counts of the mount; log a failure, and let the next call try again."""
+        """Save the counts of the mount; log a failure, after which the next call retries."""
         saved = await save(self.state, self._meter, self._stored_bytes())
         self._saved = saved or self._saved
 

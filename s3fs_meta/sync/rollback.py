@@ -57,7 +57,7 @@ async def roll_back(
     progress: Progress = no_progress,
     hook: Hook = no_hook,
 ) -> RolledBack:
-    """Publish the state of a past txg as a new txg; always close the filesystem.
+    """Publish the state of a past txg as a new txg; close the filesystem, even after an error.
 
     Args:
         volume: a volume opened for writing that no other task uses.
@@ -74,7 +74,7 @@ async def roll_back(
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # name of the quarantined state; "": the bucket has all blocks
+    stamp = ""  # part of the name of the quarantined state; "" if none is quarantined
     aside: Session | None = None
     try:
         session.recover()
@@ -110,7 +110,7 @@ async def roll_back(
 
 
 async def _ship(session: Session, progress: Progress) -> str:
-    """Ship all changes; return why the bucket may lack a block, "" if it has all blocks."""
+    """Ship all changes; return why a block may be missing in the bucket, or "" if none is."""
     try:
         await session.flush_at_end(progress)
     except LostBlockError as exc:
@@ -121,7 +121,7 @@ async def _ship(session: Session, progress: Progress) -> str:
 
 
 async def _require_kept(volume: Volume, past: Link, before: Link) -> None:
-    """Raise SettingsError if the past txg was reclaimed since the user chose it."""
+    """Raise SettingsError if the past txg has been reclaimed since the user chose it."""
     if past.txg >= before.floor:
         return
     kept = await KeptPointReader(volume.store, volume.keyring, volume.uuid).all()
@@ -148,8 +148,8 @@ async def _restore_beside(
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before, strays)
     if lost:
         restorer.notices.append(
-            f"the point in time has {counted(lost, 'block')} damaged in the bucket, without a copy:"
-            " reads of this content fail; fsck --deep lists the files"
+            f"{counted(lost, 'block')} of this point in time cannot be read: the bucket has no"
+            " intact copy; fsck --deep lists the files"
         )
     return restorer.notices
 
@@ -179,7 +179,7 @@ def _unlisted(beside: StateDir, volume: Volume) -> list[tuple[ObjectKey, int]]:
 def _take_over(
     beside: StateDir, volume: Volume, before: Link, strays: Collection[ObjectKey]
 ) -> int:
-    """Copy the rows that a rollback keeps to the restored database; count damaged blocks."""
+    """Copy the rows that a rollback keeps to the restored database; count the damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db, strays)

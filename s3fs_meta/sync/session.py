@@ -198,7 +198,7 @@ class Session:
 
     @property
     def offline(self) -> str:
-        """Return why the mount shows only local state, "" if the bucket can be reached."""
+        """Return why the mount shows only local state, or "" if the bucket is reachable."""
         return self.volume.offline if self.follower is None else self.follower.offline
 
     def recover(self) -> None:
@@ -227,7 +227,7 @@ class Session:
             self.db.follow()
 
     def start(self) -> None:
-        """Start to serve requests; from now on changes are accepted, unless mounted read-only."""
+        """Start serving requests, including changes unless the filesystem is mounted read-only."""
         if self.status.state is not MountState.STARTING:
             return  # a background task failed before the start
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
@@ -270,7 +270,7 @@ class Session:
             nursery.start_soon(self.run_upkeep, upkeep)
 
     async def run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-        """Run tasks that must end before the last upload, which ships their changes."""
+        """Run tasks that must finish before the last upload, which ships their changes."""
         with self._upkeep:
             await self._run_all(tasks)
 
@@ -283,7 +283,7 @@ class Session:
         """Follow another host's writer; after a promotion, run the tasks of a writer."""
         assert self.follower is not None, "only a follower runs this task"
         await self.follower.run()
-        async with self.follower.paused():  # wait until a running promotion has ended
+        async with self.follower.paused():  # wait until a running promotion has finished
             promoted = not self.status.read_only
         if promoted:
             await self._write()
@@ -329,7 +329,7 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """After a power cut, compare every cached block with its hash, and record the end."""
+        """After a power cut, compare every cached block with its hash; record that this is done."""
         await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
@@ -366,10 +366,11 @@ class Session:
                 await self.reclaimer.run(unless_idle=True)
 
     async def image_is_due(self) -> bool:
-        """Return whether a new image would shorten a restore enough to be made now.
+        """Return whether a new image should be made now.
 
-        An image is not due if only block locations changed. It is due if dead packs can be deleted
-        only after a new image.
+        An image is due if the changelogs since the last image are large compared to that image. It
+        is also due at intervals, if more than block locations changed, or if only a new image
+        allows the deletion of dead packs.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image
@@ -403,7 +404,7 @@ class Session:
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
-        """Ship all changes as ``flush`` does, and store a missing superblock again."""
+        """Ship all changes as ``flush`` does, and restore a missing superblock."""
         link = await self.flush(progress)
         await self._tend_superblock(put_back_missing)
         return link
@@ -412,13 +413,13 @@ class Session:
         try:
             await work(self.volume)
         except (S3fsError, OSError) as exc:  # the next flush tries again
-            _log.warning("cannot check the superblock now, will try again: %s", exc)
+            _log.warning("cannot check the superblock, will retry at the next flush: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
         """Make a file and its names durable, as the ``fsync`` option requires.
 
         Args:
-            data_only: timestamps need not be durable, as for fdatasync(2).
+            data_only: timestamps need not become durable, as with fdatasync(2).
 
         Raises:
             OSError, DatabaseError: the file is not on the disk.
@@ -436,8 +437,8 @@ class Session:
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
         """Ship all changes as ``flush`` does, even if only block locations changed.
 
-        Upkeep tasks such as images and garbage collection end first, so that the lease can be
-        released afterwards.
+        Upkeep tasks such as garbage collection finish first, so that the lease can be released
+        afterwards.
         """
         self._upkeep.cancel()
         with self.throttles.upload.lifted():

@@ -22,7 +22,7 @@ SQLite's locks.
         tmp/           unfinished files
         rollback/      the restored database of a rollback that has not finished
         control.sock   the mount's control socket
-        mount.log      the daemon's log when it has no terminal
+        mount.log      the daemon's log if it has no terminal
 
     <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>/
         the state of a snapshot mounted on the mountpoint; removed after the unmount
@@ -106,7 +106,7 @@ class StateDir:
 
     @property
     def holder(self) -> list[str]:
-        """Return the recorded holder name and nonces of this host, [] if none are recorded."""
+        """Return the recorded holder name and nonces of this host, or [] if there are none."""
         return read_holder(self.path)
 
     def keep_holder(self, words: Sequence[str]) -> None:
@@ -145,9 +145,9 @@ class StateDir:
     def try_lock(self) -> bool:
         """Take the lock if it is free; return whether it was free.
 
-        If the lock was free, ``since_change_ns`` becomes the time range from the last database
-        change until now. If another process has removed the directory in the meantime, the
-        directory is created again.
+        If the lock was free, this method sets ``since_change_ns``, the time range from the last
+        change of the database until now. If another process has removed the directory in the
+        meantime, the directory is created again.
         """
         fd = self._open_lock()
         if not _can_lock(fd) or not _is_entry(fd, self.path / "lock"):
@@ -180,7 +180,7 @@ class StateDir:
     def drop_contents(self) -> None:
         """Remove the database and the block files; the bucket must have all of their data."""
         # Remove the block files before the database.
-        # After a crash every remaining block file then still has a row.
+        # In this order, every block file that remains after a crash still has a row.
         shutil.rmtree(self.blocks, ignore_errors=True)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
@@ -192,7 +192,7 @@ class StateDir:
 
     @property
     def has_remains(self) -> bool:
-        """Return whether database logs or block files exist, which remain if a database is lost."""
+        """Return whether database logs or block files exist, even if the database is lost."""
         logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
@@ -217,7 +217,7 @@ class StateDir:
 
 
 def read_holder(path: Path) -> list[str]:
-    """Return the holder name and nonces recorded in a state directory, [] if none are recorded."""
+    """Return the holder name and nonces recorded in a state directory, or [] if there are none."""
     try:
         with (path / "holder").open("rb") as file:
             return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
@@ -274,9 +274,9 @@ def _can_lock(fd: int) -> bool:
 
 
 def _is_entry(fd: int, path: Path) -> bool:
-    """Return whether an open file still has a path, so that its directory was not removed.
+    """Return whether a path still refers to an open file; if not, its directory was removed.
 
-    Locking a removed file does not exclude a process that creates the directory again.
+    A lock on a removed file does not lock out a process that creates the directory again.
     """
     try:
         found = os.lstat(path)
@@ -287,7 +287,7 @@ def _is_entry(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
-    """Remove the state directory if it is new and unused after an error in the context."""
+    """If the with-block raises an error, remove the state directory if it is new and unused."""
     is_new = not path.exists()
     try:
         yield

@@ -1,7 +1,7 @@
 """This host's clock, and its difference from the store's clock.
 
 Owns: the comparison of the clocks, and the time for changelogs: this host's time, or the store's
-time if the clocks differ much. Does not know: garbage collection, its callers.
+time if the clocks disagree. Does not know: garbage collection, its callers.
 Keeps: the time of a txg never comes from a wrong clock of this host. The difference is measured
 before a host writes, and again when this host's clock jumps. The times of earlier txgs prove
 nothing, because a filesystem may have been idle for years.
@@ -47,7 +47,7 @@ class StoreClock:
 
     @property
     def offset_ns(self) -> int:
-        """Return the store's time minus this host's time, 0 if the clocks agree."""
+        """Return the store's time minus this host's time, or 0 if the clocks agree."""
         return self._offset_ns
 
     async def compare(self) -> None:
@@ -99,7 +99,7 @@ class StoreClock:
 
         Raises:
             ClockError: the clocks do not agree.
-            StoreError: as ``compare``.
+            StoreError: the store is unavailable.
         """
         await self.compare()
         if self.disagreement:

@@ -76,7 +76,7 @@ async def put_back_missing(volume: Volume) -> None:
 
 
 async def protect_kept_points(volume: Volume) -> None:
-    """Shut out older programs, because they would delete objects that kept points need.
+    """Make older programs refuse the filesystem; they would delete objects of kept points.
 
     Raises:
         PreconditionError: another process changed the superblock concurrently; nothing was changed.

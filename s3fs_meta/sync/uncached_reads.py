@@ -72,7 +72,7 @@ class UncachedReader:
         *,
         windows_max: int = CONTENT_WINDOWS_MAX,
     ) -> None:
-        """Create a reader of the blocks in *db*.
+        """Create a reader for the blocks of *db*.
 
         Args:
             find_elsewhere: finds another location for a block whose recorded location is damaged.
@@ -101,7 +101,7 @@ class UncachedReader:
         return found
 
     async def _read_elsewhere(self, located: Located, find: FindElsewhere) -> bytes:
-        """Return the content of a block from another location, b"" if there is none."""
+        """Return the content of a block from another location, or b"" if there is none."""
         other = await find(located)
         if other is None:
             return b""
@@ -135,7 +135,7 @@ class UncachedReader:
             return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
             return [b""]
-        # A truncated object may lack only its last blocks, so read each block alone.
+        # A truncated object may have lost only its last blocks, so read each block alone.
         return [data for one in records for data in await self._read_run([one])]
 
     async def _from_window(self, key: ObjectKey, record: _Record) -> bytes | memoryview:
@@ -182,7 +182,7 @@ class UncachedReader:
 
 
 def _runs(wanted: Sequence[Located]) -> Iterator[list[_Record | None]]:
-    """Yield runs of blocks that one request can fetch; [None] for a block without a location."""
+    """Yield runs of blocks that one request can fetch; a block without a location yields [None]."""
     run: list[_Record | None] = []
     for located in wanted:
         record = _record(located)

@@ -32,9 +32,9 @@ class OpenOptions:
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
-    follow: bool = False  # True: read-only, and always equal to the state of one txg
+    follow: bool = False  # True for a follower: read-only, and always in the state of one txg
     repairing: bool = False  # True for fsck: open state that a mount would refuse
-    mend: Mend | None = None  # unreadable txgs that may be abandoned; None: none
+    mend: Mend | None = None  # unreadable txgs that may be abandoned; None: no txg
     # True for fsck: quarantine local state that has another master key
     accept_superblock: bool = False
     force_takeover: bool = False
@@ -89,14 +89,14 @@ class Volume:
     keeper: LeaseKeeper
     position: Position
     clock: StoreClock  # clock for the times in changelogs
-    options: OpenOptions  # options at opening; a promotion does not change them
+    options: OpenOptions  # options used for opening; a promotion does not change them
     crashed: bool  # True after an unclean shutdown of the last mount on this host
     power_lost: bool  # True if the machine was rebooted after the unclean shutdown
     notices: tuple[str, ...]  # notices to show to the user, one line each
     # Faults of the superblock copies in the bucket, found when the volume was opened.
     superblock_faults: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()  # faults of the chain and abandoned txgs, one line each
-    offline: str = ""  # why the volume was opened without the bucket; "": with it
+    offline: str = ""  # why the volume was opened without the bucket; "" otherwise
     # True for a snapshot, whose state directory is removed when the snapshot is closed.
     throwaway: bool = False
 

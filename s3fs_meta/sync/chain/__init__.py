@@ -1,7 +1,7 @@
 """Reading the chain of changelogs in the bucket.
 
 link            a position in the chain: a txg, and the hash of its changelog
-head            the image that the lease names; a restore begins with it
+head            the image to which the lease refers; a restore starts from this image
 level           several changelogs merged into one object, so that a restore reads fewer objects
 abandoned txgs  unreadable txgs at the end of the chain, whose numbers fsck skips
 

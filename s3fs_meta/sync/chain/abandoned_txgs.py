@@ -4,7 +4,7 @@ Owns: the txg number after which the chain continues, the permission to abandon 
 about abandoned txgs, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
 Keeps: no object is overwritten or deleted. The chain continues with a higher txg than
-any key in the bucket may contain: first a fence record that refers to the last valid txg, then a
+any key in the bucket can contain: first a fence record that refers to the last valid txg, then a
 changelog of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
@@ -73,7 +73,7 @@ def want(db: Database, why: str) -> None:
 
 
 def wanted(db: Database) -> str | None:
-    """Return why the next txg must be an image, None if it may be an ordinary txg."""
+    """Return why the next txg must be an image, or None if it may be an ordinary txg."""
     return local_state.get(db, _ROW)
 
 
@@ -126,7 +126,7 @@ class Right(NamedTuple):
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Raise SettingsError if another host may have written txgs that the user did not abandon.
+    """Raise SettingsError if another host may have written txgs that the user did not give up.
 
     Args:
         kept: the last valid txg.
@@ -165,7 +165,7 @@ async def describe(
     *,
     shown_max: int = ABANDONED_SHOWN_MAX,
 ) -> list[str]:
-    """Return one line for each of the first abandoned txgs, with the known facts about the txg."""
+    """Return one line with the known facts about each of the first few abandoned txgs."""
     sizes: dict[Txg, int] = {}
     async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
         async for info in listing:

@@ -37,7 +37,7 @@ from s3fs_meta.sync.chain import names
 _ROW = "chain"
 _FLOOR = "floor"
 _OWN = "own_txg"
-_END_PROBES = 2  # number of changelogs to read at the end of the chain, because one may be damaged
+_END_PROBES = 2  # number of changelogs to try at the end of the chain; one may be damaged
 
 
 class Link(NamedTuple):
@@ -73,7 +73,7 @@ def encode_link(link: Link) -> str:
 
 
 def recorded(db: Database) -> Link | None:
-    """Return the position of a database in the chain, None if it is unknown."""
+    """Return the position of a database in the chain, or None if it is unknown."""
     text = local_state.get(db, _ROW)
     if text is not None:
         fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
@@ -93,7 +93,7 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record the position of a database in the chain, and that this host wrote it. In a group."""
+    """Record the position of a database whose txg this host wrote. Requires an open transaction."""
     record(db, link)
     note_own(db, link.txg)
 
@@ -104,7 +104,7 @@ def note_own(db: Database, txg: Txg) -> None:
 
 
 def noted_own(db: Database) -> Txg | None:
-    """Return the txg that ``note_own`` recorded, None if it recorded none."""
+    """Return the txg that ``note_own`` recorded, or None if it recorded none."""
     text = local_state.get(db, _OWN)
     return None if text is None else Txg(int(text))
 
@@ -112,8 +112,8 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A restored database has no such record, and neither has a database from an earlier program. This
-    host may have written all txgs in such a database, so the last txg is returned.
+    A restored database or a database from an earlier program does not record this txg. This host
+    may have written all txgs in such a database, so the last txg is returned.
     """
     noted = noted_own(db)
     if noted is not None:
@@ -194,13 +194,13 @@ async def fetch_next(
 
     Raises:
         ObjectMissingError: this changelog does not exist.
-        FormatError: the changelog is damaged, or records another previous hash than the link has.
+        FormatError: the changelog is damaged, or does not contain the hash of the link.
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
         key = key_of(before.next_txg)
         raise FormatError(
-            key, f"the object does not follow the changelog {before.txg} that this host has seen"
+            key, f"the object does not contain this host's hash of changelog {before.txg}"
         )
     if fetched.link.floor < before.floor:
         raise FormatError(
@@ -211,7 +211,7 @@ async def fetch_next(
 
 
 async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> str | None:
-    """Return the hash of the changelog before a txg, which the changelog of the txg records.
+    """Return the hash of the changelog before a txg, as the changelog of this txg records it.
 
     Returns:
         None if the changelog of the txg cannot be read or records no hash.
@@ -227,10 +227,10 @@ async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Txg:
-    """Return the retention floor at the end of the chain, NO_FLOOR if its end cannot be read.
+    """Return the retention floor at the end of the chain, or NO_FLOOR if its end cannot be read.
 
     Changelogs before the floor may be deleted, except the changelogs that kept points need. So an
-    earlier changelog may exist although a later changelog is deleted.
+    earlier changelog may exist although a later changelog has been deleted.
 
     Args:
         txg: a txg that the chain has reached.
@@ -261,13 +261,13 @@ def require_known(changelog: Changelog) -> None:
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> FetchedChangelog:
-    """Return the changelog of a txg, without a check of its predecessor.
+    """Return the changelog of a txg, without checking the hash of its predecessor.
 
     Raises:
         ObjectMissingError: the changelog does not exist.
         NewerFormatError: the changelog claims an unknown version, and the next changelog does not
             prove that its bytes were changed.
-        FormatError: the object with the changelog's name is damaged.
+        FormatError: the object with the changelog's key is damaged.
     """
     key = key_of(txg)
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
@@ -295,7 +295,7 @@ async def _decode(
 async def _is_followed(
     store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg, data: bytes
 ) -> bool | None:
-    """Return whether the next changelog records the hash of *data*; None if it cannot be read."""
+    """Return whether the next changelog has the hash of *data*, or None if it is unreadable."""
     after = key_of(Txg(txg + 1))
     try:
         following = (await store.get(after, ENCODED_BYTES_MAX)).data
@@ -310,7 +310,7 @@ async def _is_followed(
 async def link_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> Link:
-    """Return the link of an image, which is its position in the chain.
+    """Return the link of an image: its position in the chain.
 
     If the changelog of the image's txg is damaged or missing, the hash comes from the manifest or
     from the next changelog.
@@ -355,7 +355,7 @@ async def _link_of_image_alone(
 async def fetch_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> FetchedChangelog | None:
-    """Return the changelog of an image's txg, None for the first image of the filesystem.
+    """Return the changelog of an image's txg, or None for the first image of the filesystem.
 
     Raises:
         FormatError: the image does not belong to the chain, or its changelog is damaged.
@@ -394,7 +394,7 @@ async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
-    """Append a changelog to the chain; return False if another object has its name.
+    """Append a changelog to the chain; return False if a different object already has its key.
 
     *data* contains a nonce, so an object with equal bytes is an earlier attempt of this writer.
     """

@@ -20,7 +20,7 @@ from s3fs_meta.objects.contract import ObjectStore
 
 
 def recorded(db: Database, row: str) -> Head | None:
-    """Return the head in the row ``head`` or ``attempt`` of ``local_state``, None without a row."""
+    """Return the head in a row of ``local_state``, or None if the row does not exist."""
     text = local_state.get(db, row)
     return None if text is None else lease_codec.decode_head(f"local_state.{row}", text)
 

@@ -49,7 +49,7 @@ class MergeInput(NamedTuple):
     """The content of a changelog or level object, as input of a merge."""
 
     first: Txg
-    link: Link  # position of the piece's last txg in the chain
+    link: Link  # position of the last txg in the chain
     first_ns: int
     previous: str
     epoch: Epoch
@@ -107,7 +107,7 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 
 
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
-    """Return *txg*, or the latest later txg at which an authentic level object ends.
+    """Return the latest txg at which an authentic level object ends, or *txg* if *txg* is later.
 
     The returned txg was in the chain, even if its changelog is lost. One request lists only level
     1, because higher levels are made from level 1.
@@ -127,11 +127,11 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
 async def last_authentic(
     store: ObjectStore, keyring: Keyring, txg: Txg, levels: Iterable[names.Name]
 ) -> Txg:
-    """Return *txg*, or the latest later txg at which an authentic object of *levels* ends.
+    """Return the last txg of the latest authentic object of *levels*, or *txg* if *txg* is later.
 
     A level object beyond the last changelog shows that changelogs are lost. But any user of the
-    bucket can create an object with such a key, so a key is used only if this filesystem wrote the
-    object. Without level objects beyond the last changelog, no request is sent.
+    bucket can create an object with such a key, so the function checks that this filesystem wrote
+    the object. It sends no request if no level object ends after *txg*.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
     for last, key in later[:TXG_GAPS_MAX]:
@@ -156,7 +156,7 @@ def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the longest level object that follows a link and ends at *upto* or earlier."""
+    """Return the longest level object that begins right after a link and ends by *upto*."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None
@@ -172,11 +172,11 @@ def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectK
 async def fetch(
     store: ObjectStore, keyring: Keyring, uuid: str, key: ObjectKey, before: Link
 ) -> Level:
-    """Return the level object *key*, which must follow the link *before*.
+    """Return the level object *key*, which must begin right after the link *before*.
 
     Raises:
         ObjectMissingError: the level object does not exist.
-        FormatError: the level object is damaged, or does not follow the link.
+        FormatError: the level object is damaged, or does not contain the hash of the link.
     """
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
     level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
@@ -184,7 +184,7 @@ async def fetch(
         raise FormatError(key, "the level object belongs to another filesystem")
     if level.previous != before.hash or level.floor < before.floor:
         raise FormatError(
-            key, f"the object does not follow the changelog {before.txg} that this host has seen"
+            key, f"the level object does not match changelog {before.txg}, which precedes it"
         )
     return level
 
@@ -192,8 +192,8 @@ async def fetch(
 async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
     """Raise FormatError if the last link of a level object is not in the chain.
 
-    The changelog of the level's last txg decides. If that changelog cannot be read, the next
-    changelog decides. If neither can be read, the level object is accepted.
+    The check reads the changelog of the level object's last txg. If that changelog is unreadable,
+    the check reads the next changelog. If both are unreadable, the level object is accepted.
 
     Raises:
         FormatError: the level object belongs to another chain of this filesystem.
@@ -205,7 +205,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     else:
         if own.link.hash != level.hash:
             raise FormatError(
-                level.key, f"the level object does not end with changelog {level.last}"
+                level.key, f"the level object does not match its last changelog, {level.last}"
             )
         return
     try:
@@ -213,14 +213,15 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     except (FormatError, ObjectMissingError):
         return  # a lost changelog is not an error, because the level object replaces it
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
-        raise FormatError(level.key, f"changelog {level.last + 1} does not follow the level object")
+        why = f"changelog {level.last + 1} contains another hash than the level object"
+        raise FormatError(level.key, why)
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
     """Return the link of a txg from a level object that ends at the txg, or None.
 
     Raises:
-        NewerFormatError: a newer program wrote a level object that ends with the txg.
+        NewerFormatError: a newer program wrote a level object that ends at the txg.
     """
     for number in level_codec.ends_at(txg):
         key = level_codec.key_of(number, txg)
@@ -246,7 +247,7 @@ def link_of(level: Level) -> Link:
 
 
 def piece_of_level(level: Level) -> MergeInput:
-    """Return a level object as the input of a merge."""
+    """Convert a level object to an input of ``merge``."""
     return MergeInput(
         level.first,
         link_of(level),
@@ -261,14 +262,14 @@ def piece_of_level(level: Level) -> MergeInput:
 
 
 def piece_of_changelog(fetched: FetchedChangelog) -> MergeInput:
-    """Return a changelog as the input of a merge.
+    """Convert a changelog to an input of ``merge``.
 
     Raises:
         NotMergedError: the changelog is of kind IMAGE, or too large.
     """
     changelog = fetched.changelog
     if changelog.kind is Kind.IMAGE or changelog.parts:
-        raise NotMergedError(f"changelog {changelog.txg} is an image or too large")
+        raise NotMergedError(f"changelog {changelog.txg} is too large, or is actually an image")
     return MergeInput(
         changelog.txg,
         fetched.link,
@@ -300,16 +301,16 @@ def merge(
         level: the level of the object.
         uuid: the UUID of the filesystem.
         pieces: changelogs, or level objects of the level below.
-        section_bytes_max: the size of the changes that one object may contain.
+        section_bytes_max: the maximum size of the changes in one object.
 
     Raises:
         NotMergedError: the level object would be too large, or a piece has a newer version.
-        FormatError: a piece is damaged, or does not follow the piece before it.
+        FormatError: a piece is damaged, or does not contain the hash of the piece before it.
     """
     for one, other in itertools.pairwise(pieces):
         if other.previous != one.link.hash or other.first != one.link.next_txg:
             key = changelog_codec.key_of(other.first)
-            raise FormatError(key, f"the object does not follow changelog {one.link.txg}")
+            raise FormatError(key, f"the object does not match changelog {one.link.txg} before it")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
         raise NotMergedError("a changelog to merge has a newer schema version")
     last = pieces[-1].link
@@ -339,7 +340,7 @@ def merge(
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections, without blocks that are created and removed in them."""
+    """Return the net effect of sections, without blocks that they both create and remove."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:
@@ -352,7 +353,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack, without packs whose deletion a piece records."""
+    """Return the last note about each pack, except packs whose deletion a piece records."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

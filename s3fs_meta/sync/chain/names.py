@@ -35,7 +35,7 @@ _PREFIXES: Final = (
 
 
 def txg_of(key: ObjectKey) -> Txg:
-    """Return the txg in the name of an object, 0 if the name has no txg."""
+    """Return the txg in the name of an object, or 0 if the name has no txg."""
     level = level_codec.parse_key(key)
     if level is not None:
         return level[1]
@@ -46,7 +46,7 @@ def txg_of(key: ObjectKey) -> Txg:
 
 
 async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
-    """Return *known*, or the latest later txg in the names of accepted metadata objects."""
+    """Return the latest txg in the keys of accepted metadata objects, but at least *known*."""
     found: list[Name] = []
     for prefix in _PREFIXES:
         async with aclosing(store.list(prefix)) as listing:
@@ -69,7 +69,7 @@ async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Itera
         names: the keys of objects, each with its txg.
 
     Raises:
-        StoreError: an object beyond a gap cannot be read now.
+        StoreError: the store cannot return an object beyond a gap.
     """
     last, gaps = known, 0
     within = (name for name in names if known < name[0] <= known + TXG_LEAP_MAX)
@@ -108,7 +108,7 @@ async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> b
 
 
 async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey) -> None:
-    """Raise FormatError for an object that this filesystem did not write under its name.
+    """Raise FormatError if this filesystem did not write an object under its present key.
 
     Raises:
         FormatError: the object is damaged, foreign, or of an unknown version.

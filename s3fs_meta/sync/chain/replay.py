@@ -54,7 +54,7 @@ class MisfitError(FormatError):
 
 
 class Replayer:
-    """Applies changelogs and levels to one database."""
+    """Applies changelogs and level objects to one database."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Replayer:
         *,
         heard: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Prepare a replay into one database.
+        """Create the replayer of one database.
 
         Args:
             heard: called in a thread with every changeset, before it is applied.
@@ -91,7 +91,7 @@ class Replayer:
         Args:
             link: the link of the state in the database.
             upto: the last txg to apply; None: apply all txgs in the bucket.
-            by_levels: apply level objects instead of their changelogs where possible.
+            by_levels: apply level objects instead of the changelogs that they merge.
 
         Raises:
             NeedsImageError: the next txg is an image; the database has the state before that txg.
@@ -126,7 +126,7 @@ class Replayer:
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Return the last txg to apply and the level objects before it, without a long listing."""
+        """Return the last txg to apply and the usable level objects, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -140,7 +140,7 @@ class Replayer:
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
 
     async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
-        """Return the last txg that level objects reach, and the txgs of all later changelogs."""
+        """Return the last txg that a level object covers, and the txgs of all later changelogs."""
         named = levels.names_of(ends)
         for last in sorted({name[0] for name in named}, reverse=True)[:TXG_GAPS_MAX]:
             later = await numbers_from(self._store, self._keyring, last)
@@ -152,7 +152,7 @@ class Replayer:
         return await numbers_from(self._store, self._keyring, link.next_txg)
 
     async def _level(self, way: "_Way", link: Link) -> Level | None:
-        """Return the largest valid level object that follows a link, None if there is none."""
+        """Return the largest valid level object that begins right after a link, or None."""
         while (key := levels.longest(way.ends, link, way.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
@@ -192,7 +192,8 @@ class Replayer:
         """Apply the next changelog to the database; return the blocks that it removed.
 
         Raises:
-            NeedsImageError, FormatError: no change of the changelog was applied.
+            NeedsImageError: the changelog is an image; nothing was applied.
+            FormatError: the changelog is damaged or does not fit the rows; nothing was applied.
         """
         changelog, link = fetched.changelog, fetched.link
         key = changelog_codec.key_of(link.txg)
@@ -233,7 +234,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Convert a FormatError during the application of changes to a MisfitError."""
+    """Convert a FormatError in the with-block, which applies changes, to a MisfitError."""
     try:
         yield
     except FormatError as exc:

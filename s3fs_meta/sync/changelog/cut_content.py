@@ -1,7 +1,7 @@
 """The content of a cut: a consistent snapshot of the filesystem, to be shipped as a txg.
 
-Owns: the values that the shipper passes to the imager; collecting the locations that a changelog
-lists from the rows of a cut and from later uploads. Does not know: how a cut is made, how rows and
+Owns: the values that the shipper passes to the imager; the locations that a changelog lists, which
+come from the rows of a cut and from later uploads. Does not know: how a cut is made, how rows and
 uploads were collected, the chain.
 """
 
@@ -27,7 +27,7 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # the oldest retained txg
-    snapshot: Snapshot | None  # None without a WAL, because then no second connection can read
+    snapshot: Snapshot | None  # None outside WAL mode: a second connection could not read
 
 
 class Shipped(NamedTuple):

@@ -45,7 +45,7 @@ class Leveler:
         hook: Hook,
         read: Callable[[FetchedChangelog], Awaitable[None]],
     ) -> None:
-        """Prepare to merge; *read* is called with each changelog that a merge reads."""
+        """Create the leveler; *read* is called with each changelog that a merge reads."""
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
@@ -66,7 +66,7 @@ class Leveler:
             try:
                 await self.make_due()
             except S3fsError as exc:
-                _log.info("cannot merge changelogs into level objects now, will try again: %s", exc)
+                _log.info("cannot merge changelogs into level objects, will retry: %s", exc)
 
     @part(Cause.LEVELS)
     async def make_due(self) -> None:
@@ -127,7 +127,7 @@ class Leveler:
         return True
 
     async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
-        """Return the content of the objects that a level object merges, which are one level below.
+        """Return the content of the objects, one level below, that a level object merges.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: one of the objects cannot be merged.

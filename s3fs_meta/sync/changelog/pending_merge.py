@@ -1,4 +1,4 @@
-"""Merging recorded changes that are not yet shipped, so that few records exist after an outage.
+"""Merging recorded changes that are not yet shipped, so that an outage leaves only a few records.
 
 Owns: when records are merged; no request waits for a merge. Does not know: the content of a
 changeset, the store.
@@ -24,7 +24,7 @@ class Condenser:
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
     ) -> None:
-        """Prepare to merge; ``run`` merges records.
+        """Create the condenser; ``run`` merges records.
 
         Args:
             db: the database of the mount.
@@ -51,7 +51,7 @@ class Condenser:
         self._db.commit()
         merged = await self._merge(first, last)
         if merged is None or merged.last_seq != last or first <= self._frozen_seq():
-            return False  # the merge took too long: the records were shipped or cut
+            return False  # the records were shipped or cut during the merge
         self._db.begin_local()
         self._recorder.replace_run(first, last, merged.changeset)
         return True

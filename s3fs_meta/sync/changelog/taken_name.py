@@ -1,8 +1,8 @@
 """The reaction to an object that already has the key of this writer's next changelog.
 
 Owns: the decision whether another writer wrote the object. Does not know: how images are made.
-Keeps: the object is never changed. The attempted txg becomes this host's last txg, with an
-unreadable changelog, as in a mount after such damage. The next txg is an image of the local state.
+Keeps: the object is never changed. The attempted txg counts as this host's last txg, whose
+changelog is unreadable. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -37,7 +37,7 @@ async def step_over(volume: Volume, durability: Durability, txg: Txg, data: byte
         FencedError: the object is authentic, so another writer has appended it.
         OlderBucketError: the object is not authentic. This is recorded, so the next txg is an
             image.
-        StoreError: the object cannot be read now; the next txg tries again.
+        StoreError: the object cannot be read now; the next txg retries.
     """
     key = key_of(txg)
     try:

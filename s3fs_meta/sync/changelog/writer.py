@@ -125,7 +125,7 @@ class Shipper:
 
     @property
     def oldest_ns(self) -> int:
-        """Return the time of the oldest change that is not in the bucket; 0 if all changes are."""
+        """Return the time of the oldest change that is not in the bucket, or 0 if there is none."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
     # --- schedule txgs -------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Shipper:
                 return
             except (S3fsError, OSError) as exc:
                 self.last_error = str(exc)
-                _log.warning("cannot upload changes to the bucket now, will try again: %s", exc)
+                _log.warning("cannot upload changes to the bucket, will retry: %s", exc)
                 await trio.sleep(self._interval_s)
 
     async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
@@ -156,7 +156,7 @@ class Shipper:
             anyway: ship even if only block locations, packs or the retention floor changed.
 
         Returns:
-            The last link of the chain, None if nothing changed.
+            The last link of the chain, or None if nothing changed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
@@ -198,7 +198,7 @@ class Shipper:
         """Ship a txg even if nothing changed; return the txg with its open snapshot, for an image.
 
         The WAL grows as long as a snapshot is open, so the caller must run ``ship_blocks`` first.
-        If uploading the blocks that were written since then takes too long, no image is made.
+        If the upload of blocks that were written in the meantime takes too long, no image is made.
 
         Raises:
             The same errors as ``ship``; also StoreUnavailableError if the WAL grew too much.
@@ -266,7 +266,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Raise if the mount is fenced or degraded; stop writing if the context loses the lease."""
+        """Raise if the mount is fenced or degraded; stop writing if the with-block is fenced."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -288,7 +288,7 @@ class Shipper:
         )
 
     async def wait_until_shipped(self, timeout_s: float) -> None:
-        """Wait until all changes acknowledged before the call are shipped; for fsync=remote.
+        """Wait until all changes acknowledged before the call are shipped; used by fsync=remote.
 
         Raises:
             FencedError, ReadOnlyStateError: this mount can no longer ship.
@@ -382,7 +382,7 @@ class Shipper:
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
 
     async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
-        """Wait for the upload of blocks while a snapshot is open; stop if the WAL grew too much.
+        """Wait for the upload of blocks while a snapshot is open; stop if the WAL grows too much.
 
         Raises:
             StoreUnavailableError: the WAL grew too much; the next cut includes the changes.
@@ -507,10 +507,10 @@ class Shipper:
         *,
         is_image: bool = False,
     ) -> None:
-        """Encode a changelog and sync it to this host's disk, after which its bytes are final."""
+        """Encode a changelog and sync it to this host's disk; from then on its bytes are final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if is_image:  # the image has the changes of the cut; later records join the next txg
+        if is_image:  # the image contains the cut's changes; later records go into the next txg
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
@@ -529,7 +529,7 @@ class Shipper:
 
         Raises:
             FencedError: another writer has appended a changelog with this txg, or has the lease.
-            StoreError: the store is unavailable; the next txg tries again.
+            StoreError: the store is unavailable; the next txg retries.
         """
         attempt = pending.outbox(self._db)
         if attempt is None:

@@ -66,10 +66,10 @@ class Follower:
         interval_s: float,
         degrade: Callable[[str], None],
     ) -> None:
-        """Prepare to show the txg of the opened database.
+        """Create a follower that shows the txg of the opened database.
 
         Args:
-            volume: a filesystem opened to follow.
+            volume: a filesystem that was opened to follow another host.
             cache: the mount's block cache.
             kernel: drops the cached answers that a txg changes.
             clock: the clock for the times that ``status`` shows.
@@ -91,7 +91,7 @@ class Follower:
         self._missed = 0  # polls without a new txg since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        # why the follower shows local state alone; "" if the bucket answers
+        # why the follower shows only local state; "" if the bucket answers
         self.offline = volume.offline
         self.polled_ns = 0
         self.last_error = ""
@@ -133,7 +133,7 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Apply no txg during the context, so that the caller may use the second connection."""
+        """Apply no txg in the with-block, so that the caller may use the second connection."""
         async with self._turn:
             yield
 
@@ -192,7 +192,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise if the shown txg is missing in the bucket, or later txgs exist but not the next."""
+        """Raise if the shown txg is missing, or if the next txg is missing but later txgs exist."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0

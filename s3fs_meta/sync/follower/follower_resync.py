@@ -1,8 +1,8 @@
-"""Restoring a second database for a follower when changelogs do not lead to the newest txg.
+"""Restoring a second database for a follower that cannot reach the newest txg by changelogs.
 
 Owns: restoring the database, and copying this host's local state into it. Does not know: how a
-mount switches to the database. Tasks: the follower's task; during a restore the mount answers from
-its current database.
+mount switches to the database. Tasks: the follower's task; during a restore the mount serves its
+current database.
 Keeps: a new database is returned only after the last copies of damaged blocks were quarantined,
 because the switch drops all cached blocks.
 """
@@ -43,7 +43,7 @@ async def restore_beside(
         volume: the volume of a follower.
         applier: the follower's second connection; it has the local state of this host.
         shown: the link of the txg that the mount shows.
-        image: the image to begin with; None: the newest image.
+        image: the image to start from; None: the newest image.
         cache: the cache of the mount, which is not changed.
         clock: the clock for the time in the name of a quarantine directory.
 

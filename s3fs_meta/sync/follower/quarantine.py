@@ -4,7 +4,7 @@ Owns: a directory ``kept-…`` with the quarantined block files and their rows. 
 blocks are last copies (``sync.last_copies``), what happens after the quarantine.
 Example: another host's fsck replaces unreadable content with holes, and the follower then restores
 the newest txg. Cached blocks of damaged packs may be the last copies of that content. The block
-files get a second name, because readers of the current txg still use the first name.
+files are linked under a second name, because readers of the current txg still use the first name.
 Keeps: if a quarantine directory has a database, all of its block files are durable. A crash before
 the database is complete leaves block files without a database, and does not change the cache.
 Design: docs/design/durability.md, "At mount".
@@ -33,7 +33,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The copy of the database is synced once when it is complete, and removed after a failure.
+# The copy of the database is synced once, when it is complete, and is removed after a failure.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -92,7 +92,7 @@ def _fill(
         image_copy.remove(copy)
         shutil.rmtree(kept, ignore_errors=True)
         if isinstance(exc, OSError):
-            raise DatabaseError(  # noqa: ASYNC104 - an OSError is no cancellation
+            raise DatabaseError(  # noqa: ASYNC104 - an OSError is not a cancellation
                 f"cannot quarantine cached blocks in {str(kept)!r}: {exc.strerror}"
             ) from exc
         raise

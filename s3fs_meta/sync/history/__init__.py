@@ -3,7 +3,7 @@
 point in time   the txg that was current at a time; ``points_in_time`` finds it
 retention       the age up to which points in time stay available
 overview        the newest state, the lease holder and missing objects, found with few requests
-snapshot        a bucket read at one point in time, without any change: ``snapshot_mount``
+snapshot        the filesystem at one point in time, read-only: ``snapshot_mount``
 kept point      a named point in time that retention keeps; ``pins`` computes the objects it needs
 garbage         objects that no retained txg needs: ``garbage_search`` finds, ``reclaim`` deletes them
 older bucket    a bucket that was reset to an older copy, to which the writer uploads its state

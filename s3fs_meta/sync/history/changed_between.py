@@ -1,7 +1,7 @@
 """The inodes that changed between two txgs, according to the history index.
 
-Owns: reading the index, and reading the changelogs of txgs that the index lacks. Does not know: how
-inodes changed.
+Owns: reading the index, and reading the changelogs of txgs that are not in the index. Does not
+know: how inodes changed.
 """
 
 from collections.abc import Iterable
@@ -30,17 +30,17 @@ async def changed_between(
 
     Args:
         search: searches the history index.
-        changelogs: reads changes that the index lacks.
+        changelogs: reads changes that are not in the index.
         after: the txg before the range.
         last: the last txg of the range.
         progress: called with the number of changelogs that were read.
-        changes_max: the number of inodes to return.
-        changelogs_max: the number of changelogs to read.
+        changes_max: the maximum number of inodes to return.
+        changelogs_max: the maximum number of changelogs to read.
 
     Returns:
         None if the changes of a txg are unknown, if more than *changes_max* inodes changed, or if
-        the index lacks more than *changelogs_max* txgs. For example, it lacks the txgs between a
-        kept point and the retention floor.
+        more than *changelogs_max* txgs are not in the index. For example, the txgs between a kept
+        point and the retention floor are not in the index.
 
     Raises:
         StoreError: the bucket cannot be read.

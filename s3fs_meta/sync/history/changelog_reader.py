@@ -1,6 +1,6 @@
 """Reading single changelogs, in any order, to examine their changes.
 
-Owns: requests in parallel, and a cache of the changes that were read last.
+Owns: parallel requests, and a cache of the changes that were read last.
 Does not know: the meaning of the changes.
 Keeps: a changelog is used only if its content is authentic under its key and fsck has not abandoned
 it. The reader knows abandoned changelogs once it has read the fence record after them. Hashes are
@@ -68,8 +68,8 @@ class ChangelogReader:
 
         Args:
             txgs: the numbers of the changelogs, which are all requested at the same time. A caller
-                that reads backwards in time gets no abandoned txg, because it has already read the
-                fence record.
+                that reads backwards in time sees no abandoned txg, because it has already read the
+                fence record after such txgs.
             function: called in a thread with a changeset, and whether the txg has only this
                 changeset.
 
@@ -121,7 +121,7 @@ class ChangelogReader:
         return Scanned(fetched.link, results)
 
     async def _find_abandoned(self, fence: FetchedChangelog) -> None:
-        """Record the abandoned txgs between a fence record and the link that the record names.
+        """Record the abandoned txgs between a fence record and the link to which it refers.
 
         The search ends where the bucket has no readable changelog.
         """
@@ -142,7 +142,7 @@ class ChangelogReader:
             batch = [Txg(txg) for txg in below[:HISTORY_FETCHES_MAX]]
 
     async def _hashes(self, txgs: Sequence[Txg]) -> dict[Txg, str]:
-        """Return the hashes of changelogs, "" for each unreadable changelog."""
+        """Return the hashes of changelogs, with "" for each unreadable changelog."""
         found = dict.fromkeys(txgs, "")
 
         async def read(txg: Txg) -> None:

@@ -114,7 +114,7 @@ class StoredImages:
     async def list_images(
         self, named: Sequence[ManifestRef] = (), claimed: Sequence[ManifestRef] = ()
     ) -> list[Image]:
-        """Return the images from which a restore can begin: complete, and in the chain.
+        """Return the images from which a restore can start: complete, and in the chain.
 
         Args:
             named: references to manifests with the hashes that this host knows.
@@ -122,7 +122,7 @@ class StoredImages:
                 follows from *named* takes precedence.
 
         Raises:
-            NewerFormatError: an authentic object names an image of an unknown version.
+            NewerFormatError: an authentic object refers to an image of an unknown version.
         """
         self._manifests, self._pieces, self._newer = [], {}, {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
@@ -150,7 +150,7 @@ class StoredImages:
         )
 
     async def _refuse_newer(self, named: Iterable[ManifestRef]) -> None:
-        """Raise NewerFormatError if an authentic object names an image of an unknown version.
+        """Raise NewerFormatError if an authentic object refers to an image of an unknown version.
 
         Other manifests that claim an unknown version are ignored; they and their pieces stay.
         """
@@ -165,13 +165,13 @@ class StoredImages:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # also an unproven claim of a newer version
+        except (FormatError, ObjectMissingError):  # FormatError includes NewerFormatError
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
 
     def _compare_hashes(self, named: Sequence[ManifestRef], claimed: Sequence[ManifestRef]) -> None:
-        """Collect the manifests whose hash differs from the hash recorded for them."""
+        """Collect the manifests whose hash differs from their recorded hash."""
         hashes, claims = ({one.key: one.hash for one in refs} for refs in (named, claimed))
         exchanged: set[ObjectKey] = set()
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
@@ -259,17 +259,17 @@ class StoredImages:
         base: Txg = changelog_codec.NO_FLOOR,
         pins: KeptPointPins = NO_PINS,
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
-        """Return manifests that can be deleted, and pieces that no other manifest names.
+        """Return manifests that can be deleted, and pieces that no other manifest lists.
 
         Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
-        the pieces of its image stay until the base image is later, because then no restore can
-        need them.
+        the pieces of its image stay until the base image is a later image, because then no restore
+        can need them.
 
         Args:
             stay: manifests to retain.
             before: objects of images from this txg on are retained, because an upload may be
                 unfinished.
-            base: the txg of the image that a restore of the floor begins with.
+            base: the txg of the image from which a restore of the floor starts.
             pins: the objects that kept points need.
         """
         gone = [
@@ -301,7 +301,7 @@ class StoredImages:
         return gone, pieces
 
     async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
-        """Return whether this filesystem wrote a manifest that no restore can need."""
+        """Return whether no restore can need a manifest, and this filesystem wrote it."""
         image = image_codec.image_of(manifest)
         if manifest in self._opened and manifest not in self._exchanged:
             return bool(self._ours.get(image))
@@ -316,7 +316,7 @@ class StoredImages:
     async def _is_ours(self, piece: ObjectKey) -> bool:
         """Return whether this filesystem wrote the image of a piece.
 
-        A verified manifest proves this for its own image and for the images whose pieces it names.
+        A verified manifest proves this for its own image and for the images whose pieces it lists.
         Without a verified manifest, the piece is read and verified.
         """
         image = image_codec.image_of(piece)
@@ -340,7 +340,7 @@ def _open(
 ) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
     """Return a manifest, the keys of its pieces, and the images to which these pieces belong.
 
-    Blocking: a manifest may name hundreds of thousands of pieces.
+    Blocking: a manifest may list hundreds of thousands of pieces.
     """
     manifest = image_codec.decode(key, data, keyring)
     image_codec.require_places(manifest, key)
@@ -379,7 +379,7 @@ class Finder:
         """Return the images on which a restore can rely: complete, in the chain, and not abandoned.
 
         Abandoned images are excluded, because a fenced host may still send a DELETE for them.
-        *kept* are the images that kept points name.
+        *kept* are the images to which kept points refer.
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
@@ -388,7 +388,7 @@ class Finder:
         return [image for image in images if image.key not in gone]
 
     async def find(self, images: Sequence[Image], past: RetainedHistory, limit: int) -> Garbage:
-        """Return at most *limit* objects of garbage; *images* is the last result of ``images``."""
+        """Return at most *limit* garbage objects; *images* is the last result of ``images``."""
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
         floor, pins = past.floor, past.pins
         found = Garbage(floor, await self._dead_packs(floor, pins, limit), [], [], [], [], [], [])
@@ -422,7 +422,7 @@ class Finder:
         return found
 
     async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
-        """Return packs that no txg from *floor* on and no kept point needs."""
+        """Return packs that neither a txg from *floor* on nor a kept point needs."""
 
         def is_needed(row: PackRow) -> bool:
             died = row.died_txg  # None: a condemned pack that never had live blocks
@@ -459,7 +459,7 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg before which all unpinned objects are gone; 0 if a point was dropped."""
+        """Return the txg before which no unpinned object exists; 0 if a point was dropped since."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 
@@ -489,7 +489,7 @@ class Finder:
         return None
 
     async def _parts(self, base: Txg, end: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
-        """Return parts of changelogs before the base image, and parts that no changelog names."""
+        """Return parts of changelogs before the base image, and parts that no changelog lists."""
         found: list[ObjectInfo] = []
         unsure: dict[Txg, list[ObjectInfo]] = {}
         async with aclosing(self._store.list(changelog_codec.PART_PREFIX)) as listing:
@@ -554,9 +554,9 @@ class Finder:
     ) -> list[ObjectInfo]:
         """Return packs of epochs before the floor's epoch that no row and no changelog lists.
 
-        An object that has the name of a pack but is not authentic has another writer, and is never
-        returned. Packs of later epochs stay, because quarantined state of a fenced host may name
-        them. Packs that a rebuild of the metadata could not read stay forever.
+        An object that has the name of a pack but is not authentic is foreign, and is never
+        returned. Packs of later epochs stay, because quarantined state of a fenced host may refer
+        to them. Packs that a rebuild of the metadata could not read stay forever.
         """
         is_done = self._orphans_before >= floor_epoch and self._orphans_after <= pins.last_epoch
         if is_done or limit <= 0 or pins.needs_stray_pack(Epoch(floor_epoch - 1)):
@@ -591,7 +591,7 @@ class Finder:
 
 
 def groups(count: int) -> Iterable[str]:
-    """Return prefixes of pack names; each matches about RECLAIM_PACK_ROWS packs at most."""
+    """Return prefixes of pack names; each prefix matches about RECLAIM_PACK_ROWS packs or fewer."""
     digits = 0
     while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
         digits += 1

@@ -2,9 +2,9 @@
 
 Owns: finding index objects that are damaged or contradict their changelogs.
 Does not know: removing index objects (fsck) and replacing them (``index_writer``).
-Keeps: a missing or damaged changelog is not a fault of the index. Changes are compared only if all
-changelogs of the run were read, or with the valid objects of the level below. Hashes are compared
-with the changelogs at both ends of the run.
+Keeps: a missing or damaged changelog is not a fault of the index. Changes at level 1 are compared
+only if all changelogs of the run were read; changes at higher levels are compared with the valid
+objects of the level below. Hashes are compared with the changelogs at both ends of the run.
 """
 
 from collections.abc import Iterator
@@ -40,10 +40,10 @@ class IndexChecker:
         self._faults: dict[ObjectKey, str | None] = {}  # results of checks
 
     async def fault(self, key: ObjectKey) -> str | None:
-        """Return why an index object must not be used, None if no fault is found.
+        """Return why an index object must not be used, or None if no fault is found.
 
-        An object of level 1 is compared with its changelogs, any other with the valid objects of
-        the level below. An index object that a newer program wrote is accepted.
+        An object of level 1 is compared with its changelogs, an object of a higher level with the
+        valid objects of the level below. An index object that a newer program wrote is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -70,7 +70,7 @@ class IndexChecker:
             return exc.what
 
     async def _fault_of(self, index: HistoryIndex) -> str | None:
-        """Return the fault of an authentic index object."""
+        """Return the fault of an authentic index object, or None if no fault is found."""
         ends = ((index.first, index.previous), (Txg(index.last + 1), index.hash))
         for txg, text in ends:
             found = await chain.hash_before(self._store, self._keyring, self._uuid, txg)
@@ -81,18 +81,18 @@ class IndexChecker:
         try:
             made = await self._of_txgs(index)
         except TooManyChangesError:
-            return "its changelogs have more changes than an index object may have"
+            return "its changelogs have more changes than an index object may contain"
         return None if made is None or made == index else _DIFFERS
 
     async def _decode(self, key: ObjectKey, data: bytes) -> HistoryIndex:
-        """Return the index in an index object of this filesystem."""
+        """Decode an index object; raise FormatError if another filesystem wrote it."""
         index = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
         if index.uuid != self._uuid:
             raise FormatError(key, "the index object belongs to another filesystem")
         return index
 
     async def _of_txgs(self, index: HistoryIndex) -> HistoryIndex | None:
-        """Return an index made from the changelogs, None if a changelog cannot be read."""
+        """Return an index made from the changelogs, or None if a changelog cannot be read."""
         txgs: list[TxgChanges] = []
         for bit, txg in enumerate(range(index.first, index.last + 1)):
             try:
@@ -104,7 +104,7 @@ class IndexChecker:
         return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
 
     async def _differs_from_parts(self, index: HistoryIndex) -> str | None:
-        """Compare an index object with the valid objects of the level below."""
+        """Compare an index object with the valid objects of the level below; return any fault."""
         step = HISTORY_FAN_OUT ** (index.level - 1)
         for bit, end in enumerate(range(index.first + step - 1, index.last + 1, step)):
             if index.unknown >> bit & 1:
@@ -118,7 +118,7 @@ class IndexChecker:
         return None
 
     async def _valid(self, key: ObjectKey) -> HistoryIndex | None:
-        """Return an index object without a fault, None if there is none."""
+        """Return an index object, or None if it is missing or has a fault."""
         if await self.fault(key) is not None:
             return None
         try:
@@ -139,14 +139,14 @@ def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
 
 
 def _inodes(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bool, bool]]:
-    """Yield the inodes that some parts of a run changed, and whether in content or otherwise."""
+    """Yield the inodes that the parts in *mask* changed, each with the two kinds of change."""
     for ino, content, other in index.inodes:
         if (content | other) & mask:
             yield ino, bool(content & mask), bool(other & mask)
 
 
 def _names(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield the names that some parts of a run removed."""
+    """Yield the names that the parts in *mask* removed."""
     for row in index.names:
         if row.mask & mask:
             yield row[:4]

@@ -1,7 +1,8 @@
 """Computing the content of an index object, from changelogs or from objects one level below.
 
 Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
-Keeps: changes that an index object lacks are marked as unknown, so a search reads them elsewhere.
+Keeps: changes that are not in an index object are marked as unknown, so a search reads them
+elsewhere.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -70,16 +71,16 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChang
 
 
 def of_txgs(uuid: str, txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
-    """Return the level 1 index object of a run. Blocking.
+    """Return the level-1 index object of a run. Blocking.
 
     Args:
         uuid: identifier of the filesystem.
-        txgs: all txgs of the run in order; None: the changelog cannot be read.
+        txgs: all txgs of the run in order; None for a txg with an unreadable changelog.
 
     Raises:
         TooManyChangesError: the changes exceed the bounds of one object.
-        FormatError: the first or the last changelog cannot be read, or a changelog does not follow
-            its predecessor.
+        FormatError: the first or the last changelog cannot be read, or a changelog does not contain
+            the hash of its predecessor.
     """
     inodes = heapq.merge(
         *(_inodes_of(one.rows, 1 << bit) for bit, one in enumerate(txgs) if one and one.rows)
@@ -98,7 +99,7 @@ def of_runs(level: int, uuid: str, runs: Sequence[HistoryIndex | None]) -> Histo
     Args:
         level: the level of the run.
         uuid: identifier of the filesystem.
-        runs: all runs of the level below in order; None: the run has no readable index object.
+        runs: all runs of the level below in order; None for a run without a readable index object.
 
     Raises:
         TooManyChangesError, FormatError: as in ``of_txgs``.
@@ -140,7 +141,7 @@ def _merged(
     for one, other in pairwise(ends):
         if one is not None and other is not None and other[2] != one[1].hash:
             key = changelog_codec.key_of(other[0].txg)
-            raise FormatError(key, f"the object does not follow changelog {one[1].txg}")
+            raise FormatError(key, f"the object does not match changelog {one[1].txg} before it")
     return HistoryIndex(
         level=level,
         last=Txg(last[1].txg),

@@ -3,7 +3,7 @@
 Owns: which index objects a search reads, and the check that they describe this chain.
 Does not know: how a txg changed an inode, paths.
 Keeps: the result has every txg of the range that matches the search, and every txg whose changes
-the index lacks. If an index object cannot be used, the search only needs more requests.
+are not in the index. If an index object cannot be used, the search only needs more requests.
 An index object is used only if its last changelog has the hash that this chain records for it. A
 bucket that lost its last changelogs, or whose owner put an earlier object back, may have an object
 of another history, which would hide changes.
@@ -41,7 +41,7 @@ Match = Callable[[HistoryIndex], int]
 
 
 class TooManyError(Exception):
-    """A search found more than its caller can use. Nothing is damaged."""
+    """A search found more txgs than its caller allows. Nothing is damaged."""
 
 
 class Candidate(NamedTuple):
@@ -112,11 +112,11 @@ class HistorySearch:
             The txgs whose changes no index object contains, in any order.
 
         Raises:
-            TooManyError: the index lacks more than *most* txgs.
+            TooManyError: more than *most* txgs are not in the index.
             StoreError: the bucket cannot be read.
         """
         missing: list[Txg] = []
-        # Read the latest run first, because a run has the hash of the changelog before the run.
+        # Read the latest run first: its index object contains the last hash of the run before it.
         waiting = list(_covering(first, last))[::-1]
         while waiting:
             run = waiting.pop()
@@ -185,12 +185,12 @@ class HistorySearch:
             for index in indexes:
                 if index.last not in recorded:
                     nursery.start_soon(self._find_hash, index.last)
-        # The latest first, because an index object has the hash of the changelog before its run.
+        # Begin with the latest run: its index object contains the last hash of the run before it.
         for run in sorted(found, key=lambda run: -run.last):
             await self._add(RUNS.key_of(run.level, run.last), found[run])
 
     async def _index(self, run: _Run) -> HistoryIndex | None:
-        """Return the index object of a run, None if there is no usable one."""
+        """Return the index object of a run, or None if there is no usable one."""
         key = RUNS.key_of(run.level, run.last)
         if not self._is_cached(run):
             await self._add(key, await self._fetched(key))
@@ -201,13 +201,13 @@ class HistorySearch:
         return RUNS.key_of(run.level, run.last) in self._cached
 
     async def _fetched(self, key: ObjectKey) -> HistoryIndex | None:
-        """Return an index object of this filesystem, None if it is missing or damaged."""
+        """Return an index object of this filesystem, or None if it is missing or damaged."""
         if self._stored is None:
             self._stored = await self._list()
         return await self._read(key) if key in self._stored else None
 
     async def _add(self, key: ObjectKey, index: HistoryIndex | None) -> None:
-        """Add an index object to the cache; add None if this chain does not prove it."""
+        """Add an index object to the cache, or None if it does not belong to this chain."""
         if index is not None and not await self._is_of_chain(index):
             index = None
         self._cached[key] = index
@@ -230,9 +230,9 @@ class HistorySearch:
     async def _is_of_chain(self, index: HistoryIndex) -> bool:
         """Return whether an index object describes changelogs of this chain.
 
-        The hash of the last changelog proves that, because the hash depends on all changelogs
-        before. An index object of a higher level does not have the hashes of its parts, so it does
-        not prove them.
+        The hash of the last changelog proves this, because it depends on all earlier changelogs. An
+        index object of a higher level does not contain the hashes of its parts, so it does not
+        prove them.
         """
         await self._find_hash(index.last)
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
@@ -250,7 +250,7 @@ class HistorySearch:
         return True
 
     async def _find_hash(self, txg: Txg) -> None:
-        """Record the hash of a changelog, which the next changelog contains."""
+        """Record the hash of a changelog, as the next changelog contains it."""
         if txg in self._hashes:
             return
         found = await chain.hash_before(self._store, self._keyring, self._uuid, Txg(txg + 1))
@@ -282,8 +282,8 @@ class Walk:
     async def take(self, most: int) -> list[Candidate]:
         """Return at most *most* further txgs; return an empty list at the end of the range.
 
-        The search stops at a txg whose changes the index lacks. The caller can read these changes
-        before the next call, whose matches may depend on them.
+        The search stops at a txg whose changes are not in the index. The caller can read these
+        changes before the next call, whose matches may depend on them.
 
         Raises:
             StoreError: the bucket cannot be read.

@@ -66,7 +66,7 @@ class Indexer:
             try:
                 await self.make_due()
             except S3fsError as exc:
-                _log.info("cannot create the history index now, will try again: %s", exc)
+                _log.info("cannot create the history index, will retry: %s", exc)
 
     async def take(self, fetched: FetchedChangelog) -> None:
         """Keep the changes of a changelog that was read for another purpose.
@@ -150,7 +150,9 @@ class Indexer:
             _log.info("cannot create the index object %s: %s", key, exc)
             return True
         if is_older and await self._hash_of(last) != made.hash:
-            _log.info("no index object %s is created: the chain does not have its end", key)
+            _log.info(
+                "cannot create the index object %s: its last changelog is not in the chain", key
+            )
             return True
         data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
         try:
@@ -164,8 +166,8 @@ class Indexer:
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
         """Replace an index object of another history; keep an object that an earlier mount made.
 
-        If a bucket lost its last changelogs, like an incomplete replica, its index objects may
-        describe another history.
+        If a bucket lost its last changelogs, for example because it is an incomplete replica, its
+        index objects may describe another history.
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)
@@ -179,7 +181,7 @@ class Indexer:
         return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
 
     async def _changes(self, txg: Txg) -> TxgChanges | None:
-        """Return the changes of a txg, None if its changelog cannot be read."""
+        """Return the changes of a txg, or None if its changelog cannot be read."""
         waiting = self._waiting.get(txg)
         if waiting is not None:
             return waiting
@@ -194,26 +196,26 @@ class Indexer:
         step = HISTORY_FAN_OUT ** (level - 1)
         ends = range(RUNS.first_of(level, last) + step - 1, last + 1, step)
         runs: list[HistoryIndex | None] = []
-        # The latest first, because an index object has the hash of the changelog before its run.
+        # Begin with the latest run: its index object contains the last hash of the run before it.
         recorded: str | None = None
         for end in reversed(ends):
             run = await self._run(RUNS.key_of(level - 1, Txg(end)))
             if run is not None and run.hash != (recorded or await self._hash_of(Txg(end))):
-                _log.info("the index object %s is not of this chain", run.key)
+                _log.info("the index object %s does not belong to this chain", run.key)
                 run = None
             runs.append(run)
             recorded = None if run is None else run.previous
         return await trio.to_thread.run_sync(index_runs.of_runs, level, self._uuid, runs[::-1])
 
     async def _hash_of(self, txg: Txg) -> str | None:
-        """Return the hash of a changelog in the chain; None if it is not recorded."""
+        """Return the hash of a changelog in the chain, or None if no changelog records it."""
         link = self._position.link
         if txg == link.txg:
             return link.hash
         return await chain.hash_before(self._store, self._keyring, self._uuid, Txg(txg + 1))
 
     async def _run(self, key: ObjectKey) -> HistoryIndex | None:
-        """Return an index object, None if it is missing or unreadable."""
+        """Return an index object, or None if it is missing or unreadable."""
         if key not in self._stored:
             return None
         try:

@@ -2,7 +2,7 @@
 
 Owns: the maximum number of kept points, the decision which objects are kept points. Does not
 know: the objects that a point needs (``pins``), the rules for changes (``keeping``).
-Keeps: an object that cannot be read now is never treated as if it did not exist.
+Keeps: an object that cannot be read now is never treated as missing.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def no_such_point(name: str) -> str:
 
 
 class KeptPointReader:
-    """Reads the kept points of one filesystem; an unchanged object is read once."""
+    """Reads the kept points of one filesystem; an unchanged object is read only once."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store

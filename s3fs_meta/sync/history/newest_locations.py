@@ -1,11 +1,11 @@
 """Searching the newest state for lost content of a past point in time, by hash.
 
 Content that was written again or moved is now in another pack, but the rows of the snapshot still
-name the old pack.
+refer to the old pack.
 
 Owns: a database of the newest state, restored at the first search, and the search in this database.
 Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.uncached_reads``).
-Keeps: nothing in the bucket is changed. If the newest state cannot be read, no search succeeds.
+Keeps: nothing in the bucket is changed. If the newest state cannot be read, every search fails.
 Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
 """
 
@@ -39,7 +39,7 @@ class NewestState:
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, path: Path
     ) -> None:
-        """Prepare the search; ``run`` restores the database.
+        """Create the search; ``run`` restores the database.
 
         Args:
             path: the file for the newest database; the owner of its directory removes the file.
@@ -54,7 +54,7 @@ class NewestState:
         self._tried = trio.Event()
 
     async def find(self, located: Located) -> Found | None:
-        """Return the location of a block's content in the newest state, None if there is none."""
+        """Return the location of a block's content in the newest state, or None."""
         if located.hash is None:
             return None
         self._wanted.set()
@@ -104,6 +104,6 @@ def intact_location(db: Database, located: Located) -> Found | None:
 
 
 def newest_state(volume: Volume) -> NewestState:
-    """Return the newest state of an opened filesystem, which the first search restores."""
+    """Return the newest state of an opened filesystem; the first search restores its database."""
     path = volume.state_dir.tmp / "newest.db"
     return NewestState(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

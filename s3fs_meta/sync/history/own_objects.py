@@ -3,7 +3,7 @@
 Owns: the proof. Does not know: why a caller needs the proof.
 Keeps: this filesystem wrote an object if its keys decrypt or verify the object under the object's
 key. It also wrote all objects of an image if one object of the image was verified, or if a verified
-manifest names pieces of the image. Checksums of a plain filesystem are also keyed, so objects of
+manifest lists pieces of the image. Checksums of a plain filesystem are also keyed, so objects of
 another filesystem fail verification.
 """
 
@@ -38,7 +38,7 @@ async def own_objects(
 ) -> list[ObjectKey]:
     """Return the objects that the filesystem with these keys wrote.
 
-    Sends one request for each object, except for pieces of images that a manifest names.
+    Sends one request for each object, except for pieces that a verified manifest lists.
 
     Args:
         store: the bucket.
@@ -71,13 +71,13 @@ class _OwnershipCheck:
         self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:
-        """Return whether an object, its image, or an object that names it was verified."""
+        """Return whether an object, its image, or an object that refers to it was verified."""
         return key in self._own or (
             key.startswith(image_codec.PREFIX) and image_codec.image_of(key) in self.images
         )
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
-        """Read objects, and record which of them this filesystem wrote, in several tasks."""
+        """Read objects in several tasks, and record which of them this filesystem wrote."""
         failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0

@@ -5,10 +5,9 @@ Keeps: a txg is yielded if it changed an inode that was at the path or below it,
 are unknown. Memory does not grow with the history.
 
 The history index lists the inodes that a run of txgs changed. An inode is below the path if an
-inode of the path is among its parent directories and their parents. The present parents are in
-the database. The former parents are known from removed names, which the index also lists. The
-search begins at the last txg. So when the search reaches a run, it knows all names that were
-removed after the run.
+inode of the path is one of its ancestors. The present ancestors are in the database. The former
+ancestors are known from removed names, which the index also lists. The search begins at the last
+txg. So when the search reaches a run, it knows all names that were removed after the run.
 
 As in ``path_versions``, an inode is followed to its earlier names. The log of a directory includes
 all earlier changes of a file that was moved into the directory. For a file that was moved out, it
@@ -34,7 +33,7 @@ from s3fs_meta.sync.history.txg_log import Gap
 
 
 class PathLog:
-    """Finds the txgs that changed a path; each PathLog is used once."""
+    """Finds the txgs that changed a path; each PathLog can be used only once."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class PathLog:
         *,
         former_names_max: int = FORMER_NAMES_MAX,
     ) -> None:
-        """Prepare the search for the txgs that changed a path.
+        """Create the search for the txgs that changed a path.
 
         Args:
             db: the state after the last txg.
@@ -54,7 +53,7 @@ class PathLog:
             changelogs: reads the changes of these txgs.
             stays: the inodes of the path.
             last: the last txg of the chain.
-            former_names_max: the number of removed names to follow.
+            former_names_max: the maximum number of removed names to follow.
         """
         self._search = search
         self._changelogs = changelogs
@@ -84,7 +83,7 @@ class PathLog:
                     yield await self._changelogs.fetch(one.txg)
 
     async def _unknown(self, one: UnreadableTxg) -> FetchedChangelog | Gap:
-        """Return the changelog if its txg is an image, a gap if it is unreadable or abandoned."""
+        """Return the changelog if its txg is an image; otherwise return a gap."""
         if one.created_ns is not None:
             fetched = await self._changelogs.fetch(one.txg)
             if fetched.changelog.kind is Kind.IMAGE:
@@ -103,7 +102,7 @@ class PathLog:
     def _match(self, index: HistoryIndex) -> int:
         """Return the parts of a run that may have changed the path; store names of other parts.
 
-        The index may lack the changes of a part. A name that was removed in this part may be the
+        The index may not have the changes of a part. A name that this part removed may be the only
         link between the path and an inode of an earlier part. So earlier parts are also examined.
         """
         step = HISTORY_FAN_OUT ** (index.level - 1)

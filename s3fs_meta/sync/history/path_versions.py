@@ -60,15 +60,15 @@ class Version(NamedTuple):
     txg: Txg
     created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
     ino: Ino
-    # Either only "unknown", or some of the following kinds of changes, in this order:
-    # created, content, attributes, renamed, linked, unlinked, replaced, removed.
+    # Either only "unknown", or one or more of the other kinds of changes, in a fixed order.
+    # The order is: created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
     name: bytes | None  # the name that the txg added to the inode, or removed
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown
     mtime_ns: int | None
     mode: int | None
     why: str = ""  # reason why the changes are unknown; "" if they are known
-    # False: the changes have no changelog yet, and their txg may get another number
+    # False: the changes are not yet in a changelog, and the number of their txg may change
     is_uploaded: bool = True
 
 
@@ -94,7 +94,7 @@ class PathVersions:
         top: Ino = ROOT_INO,
         stays_max: int = HISTORY_STAYS_MAX,
     ) -> None:
-        """Prepare the search for versions of paths.
+        """Create the search for versions of paths.
 
         Args:
             db: the state after the last txg and the unshipped changes.
@@ -104,7 +104,7 @@ class PathVersions:
             end: the link of the last txg.
             unshipped: the changeset of later changes that are not uploaded.
             top: the directory to which paths are relative.
-            stays_max: the number of inodes of one path to consider.
+            stays_max: the maximum number of inodes of one path to consider.
         """
         self._db = db
         self._search = search
@@ -238,10 +238,10 @@ class PathVersions:
         return stays
 
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
-        """Return the inode that a name referred to after a txg, None if the name did not exist.
+        """Return the inode that a name referred to after a txg, or None if the name did not exist.
 
         The result is the next inode that loses the name, or else the present inode of the name. If
-        that inode got the name after the txg, the result is None.
+        that inode was given the name after the txg, the result is None.
         """
         ino = dentries.find(self._db, parent, name)
         if txg >= self._last:

@@ -25,7 +25,7 @@ _ANY_EPOCH = Epoch(NUMBER_MAX + 1)
 
 
 class Renumbered(NamedTuple):
-    """Packs with new numbers from a repair, which do not show when the packs were made."""
+    """Packs that a repair renumbered; the new numbers do not show when the packs were made."""
 
     txg: Txg  # the txg that the repair was writing
     next_pack: PackId  # all renumbered packs have smaller numbers
@@ -53,7 +53,7 @@ class KeptPointPins:
 
         Args:
             kept: the kept points.
-            images: the manifests from which a restore can begin.
+            images: the manifests of images from which a restore can start.
             end: the last txg of the chain. A point after this txg belongs to another history.
             renumbered: packs whose numbers do not show when they were made.
         """

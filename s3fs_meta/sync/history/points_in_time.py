@@ -171,7 +171,7 @@ class PointsInTime:
         raise UnfinishedFilesystemError(self._store.url)
 
     async def _first_readable(self, first: Txg, newest: Link) -> Link:
-        """Return the first readable link from txg *first* on, at the latest *newest*."""
+        """Return the first readable link from txg *first* on, but no later than *newest*."""
         txg = first
         while txg < newest.txg:
             link = await self.readable(txg)
@@ -209,7 +209,7 @@ class PointsInTime:
         return other
 
     async def readable(self, txg: Txg) -> Link | None:
-        """Return the link of a txg, None if it is missing or damaged; see ``why_unreadable``."""
+        """Return the link of a txg, or None if its changelog is missing or damaged."""
         if txg in self._unreadable:
             return None
         try:
@@ -255,7 +255,7 @@ class PointsInTime:
             raise FormatError(
                 changelog_codec.key_of(point.txg),
                 f"the changelog does not match the kept point {name!r}: the history in"
-                " the bucket was replaced since then",
+                " the bucket has been replaced since the point was kept",
             )
         return link
 
@@ -271,14 +271,14 @@ class PointsInTime:
         return False
 
     async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
-        """Return the error for an unreadable txg, with the last readable txg before this one."""
+        """Return the error for an unreadable txg; it reports the last readable txg before."""
         first, stop = txg, (await self.oldest()).txg
         while first > stop and await self.readable(Txg(first - 1)) is None:
             first = Txg(first - 1)
         return self._broken(Txg(first - 1), txg)
 
     async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
-        """Return the last link, from *oldest* to before *newest*, that is not later than a time.
+        """Return the last link from *oldest* on and before *newest* that is not later than a time.
 
         Raises:
             BrokenChainError: the link after the result is unreadable. Its time is unknown, so it
@@ -315,12 +315,12 @@ class PointsInTime:
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image, None if its txg or an earlier txg has a changelog."""
+        """Return the link of an image, or None if its txg or an earlier txg has a changelog."""
         link = await self._link_of_image(key)
         return link if link is not None and link.hash == NO_HASH else None
 
     async def _link_of_image(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image, None if it cannot be read or is not in the chain."""
+        """Return the link of an image, or None if it cannot be read or is not in the chain."""
         try:
             manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
             return await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
@@ -336,7 +336,7 @@ def described(link: Link) -> str:
 
 
 def mark_of(link: Link) -> str:
-    """Return the mark of a link, a text that a user can pass as ``at_least``."""
+    """Return the text that a user can pass as ``at_least`` to require a link."""
     return f"{link.txg}:{link.hash[:MARK_HASH_DIGITS]}"
 
 
@@ -347,7 +347,7 @@ def _too_early(what: str, oldest: Link) -> SettingsError:
 async def require_at_least(
     store: ObjectStore, mark: AbbreviatedLink, served: Link | None = None
 ) -> str | None:
-    """Raise an error if the bucket is older than a mark of the caller, or has another history.
+    """Raise an error if the bucket is older than a required txg, or has another history.
 
     Args:
         served: the link that the mount shows; None if the filesystem is not open yet, so that the
@@ -357,7 +357,7 @@ async def require_at_least(
         One line for the user if the hashes cannot be compared; None if the bucket has the mark.
 
     Raises:
-        OlderBucketError: the bucket lacks the marked txg, or has a txg with another hash.
+        OlderBucketError: the required txg is missing, or the bucket has another txg of this number.
     """
     if served is not None:
         return await _require_served(store, mark, served)
@@ -381,7 +381,7 @@ async def require_at_least(
 
 
 async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Link) -> str | None:
-    """Compare a mark with the link that the mount shows, which may be older than a listing."""
+    """Compare a required txg with the link that the mount shows; a listing may be newer."""
     if served.txg < mark.txg:
         why = f"the last txg that can be shown is {served.txg}"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

@@ -81,7 +81,7 @@ class Reclaimer:
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
-        self._reported: set[ObjectKey] = set()  # kept points in earlier log messages
+        self._reported: set[ObjectKey] = set()  # kept points that were already reported in the log
         # Names of the kept points in the last listing; None: this host has not listed them.
         self.kept_names: list[str] | None = None
         self.last_error = ""
@@ -111,10 +111,10 @@ class Reclaimer:
                 self._searched_ns = self._volume.clock.now_ns()
         except S3fsError as exc:
             self.last_error = str(exc)
-            _log.warning("garbage collection failed, will try again: %s", exc)
+            _log.warning("garbage collection failed, will retry: %s", exc)
 
     def _is_idle(self) -> bool:
-        """Return whether nothing has changed since the last search, which found no garbage."""
+        """Return whether the last search found no garbage and nothing has changed since then."""
         waited_s = abs(self._volume.clock.now_ns() - self._searched_ns) / 1e9
         return self._found_nothing_at == self._state() and waited_s < RECLAIM_IDLE_S
 
@@ -124,7 +124,7 @@ class Reclaimer:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Prevent passes of garbage collection within the context."""
+        """Prevent passes of garbage collection in the with-block."""
         async with self._lock:
             yield
 
@@ -229,15 +229,16 @@ class Reclaimer:
         """Delete garbage, at most *limit* objects; return the deleted objects.
 
         Raises:
-            StoreError: some objects may be deleted; the next call deletes the remaining objects.
-            FencedError, ReadOnlyStateError: as ``Shipper.ship``; nothing was deleted.
+            StoreError: some objects may already be deleted; the next call deletes the others.
+            FencedError: another host has taken over the filesystem; nothing was deleted.
+            ReadOnlyStateError: the mount is degraded; nothing was deleted.
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
                 # The next txg must be a complete image of the local state, so ship it first.
                 await self._shipper.ship()
             found = await self.plan(limit)
-            if self.kept_names:  # an older copy of the superblock may lack the feature
+            if self.kept_names:  # the feature may be missing in an older copy of the superblock
                 await protect_kept_points(self._volume)
             if found.total:
                 await self._condemn(found)
@@ -251,7 +252,10 @@ class Reclaimer:
     # --- condemn packs -------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Condemn objects in rows that the next txg ships; no new row may refer to the objects."""
+        """Record in rows that objects are condemned, so that no new row refers to these objects.
+
+        The next txg ships these rows.
+        """
         for piece in slices(found.orphans):
             self._db.begin_local()
             for info in piece:

@@ -93,7 +93,7 @@ class TxgTimes:
         return None
 
     async def stamp(self, txg: Txg) -> TxgStamp | None:
-        """Return the time and the epoch of a changelog, None if it cannot be read.
+        """Return the time and the epoch of a changelog, or None if it cannot be read.
 
         Raises:
             NewerFormatError: a newer program wrote the changelog.
@@ -218,7 +218,7 @@ def floor_of(images: Sequence[Image], low: Txg, old: Txg) -> Txg:
 
 
 def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
-    """Return the image that a restore of the retention floor begins with, or None."""
+    """Return the image from which a restore of the retention floor starts, or None."""
     return max((image for image in images if image.txg <= floor), default=None)
 
 
@@ -237,7 +237,7 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        # A wrong clock may be early or late, so the sign is ignored.
+        # A wrong clock may be fast or slow, so the sign of the difference is ignored.
         apart_ns = abs(image.created_ns - last_ns)
         if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)

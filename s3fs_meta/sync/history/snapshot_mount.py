@@ -2,9 +2,9 @@
 
 Owns: the order of keys, search and restore; opening a snapshot with a separate state directory.
 Does not know: FUSE, which files are read.
-Keeps: the bucket is not changed, not even the lease. Only the superblock copy is read from this
-host's state directory of the filesystem. The state directory of a snapshot is removed when the
-snapshot is closed.
+Keeps: the bucket is not changed, not even the lease. This host's state directory of the filesystem
+is not used, except for the superblock copy in it. The state directory of a snapshot is removed when
+the snapshot is closed.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class RestoreOptions(NamedTuple):
     """The options for restoring one point in time."""
 
     progress: Progress = no_progress  # not called by a separate process
-    reserve: Reserve | None = None  # reserves disk space, as for ``Restorer``
+    reserve: Reserve | None = None  # reserves disk space, as in ``Restorer``
     apart: bool = False  # True: restore in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None
@@ -73,8 +73,8 @@ class Bucket:
     async def find(self, wanted: PointInTime) -> Link:
         """Return the link of a point in time. Same errors as ``PointsInTime.find``.
 
-        A relative time is counted from the store's time if this host's clock differs much from the
-        store's clock.
+        A relative time is counted back from the store's time if this host's clock disagrees with
+        the store's clock.
         """
         wanted, now_ns = await self.by_store(wanted)
         return await self.points.find(wanted, now_ns)
@@ -94,7 +94,7 @@ class Bucket:
             notice = f"{clock.difference}: {wanted.text!r} counts back from the store's time"
         elif clock.difference:
             notice = (
-                f"{clock.difference}: the time is compared with times of the store; set the clock"
+                f"{clock.difference}: the requested time is read as the store's time; set the clock"
             )
         else:
             return wanted, clock.now_ns()
@@ -177,7 +177,7 @@ async def open_snapshot(
     wanted: PointInTime,
     how: RestoreOptions = RESTORED_HERE,
 ) -> Volume:
-    """Open a snapshot at a past point in time; close with ``close_filesystem``.
+    """Open a snapshot at a past point in time; close it with ``close_filesystem``.
 
     Args:
         bucket: the bucket of the filesystem.

@@ -82,7 +82,8 @@ async def backwards(
     """Yield the changelogs from one link back to a txg, the latest changelog first.
 
     A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
-    may name an earlier link than the link directly before it; the txgs in between were abandoned.
+    may refer to an earlier link than the link directly before it; the txgs in between were
+    abandoned.
 
     Raises:
         FormatError: a hash differs from the hash in the next changelog, or a newer program wrote a

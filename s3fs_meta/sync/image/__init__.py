@@ -4,7 +4,7 @@ image    the pieces of a database file, and a manifest that lists them
 restore  creating a local database from an image and the changelogs after it
 salvage  writing the intact pieces of an image that cannot be restored
 
-A host without a usable local database begins from the head, the newest complete image.
+A host without a usable local database starts from the head, the newest complete image.
 
 Start at ``writer``; ``pieces`` uploads the objects of one image.
 Below: changelog (its snapshots), chain, meta.offline (the copy).

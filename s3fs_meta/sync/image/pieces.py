@@ -24,7 +24,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
 
 Take = Callable[[int], Awaitable[None]]
-"""Waits until the rate limit allows the upload of a number of bytes."""
+"""A function that waits until the rate limit allows the upload of a number of bytes."""
 
 
 async def at_once(_size_bytes: int) -> None:

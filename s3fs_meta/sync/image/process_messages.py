@@ -48,16 +48,16 @@ class Connection:
             trio.BrokenResourceError: the other process has exited.
         """
         text = json.dumps(fields).encode()
-        assert len(text) <= RESTORE_MESSAGE_BYTES_MAX, "the message is larger than the maximum"
+        assert len(text) <= RESTORE_MESSAGE_BYTES_MAX, "the message must not exceed the limit"
         async with self._lock:
             await self._stream.send_all(_LENGTHS.pack(len(text), len(body)) + text)
             if body:
                 await self._stream.send_all(body)
 
     async def receive(self) -> Message | None:
-        """Return the next message, None at the end of the connection.
+        """Return the next message, or None at the end of the connection.
 
-        A message that is longer than any valid message also ends the connection.
+        A message that is longer than any valid message is treated as the end of the connection.
         """
         start = await self._bytes(_LENGTHS.size)
         if start is None:

@@ -1,4 +1,4 @@
-"""The start of the restoring process, which drops inherited state before other imports.
+"""The entry point of the restoring process; it drops inherited state before other imports.
 
 Owns: the state that the process inherits: signals, open files, directory, priority. Does not know:
 restores (``process_worker``).

@@ -56,7 +56,7 @@ class DaemonStore:
 
     @property
     def endpoint(self) -> str:
-        """Return "", because this process connects to no server."""
+        """Return "", because this process does not connect to a server."""
         return ""
 
     async def ask(self, **fields: Any) -> Message:
@@ -155,7 +155,7 @@ async def _serve(stream: socket.socket) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_receive, connection, store)
         await connection.send(await _restored(store, first.fields))
-        # ``_receive`` ends this process as soon as the daemon has the result
+        # ``_receive`` terminates this process as soon as the daemon has the result
         await trio.sleep_forever()
 
 

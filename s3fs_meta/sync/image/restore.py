@@ -64,7 +64,7 @@ class Restorer:
         reserve: Reserve | None = None,
         is_throwaway: bool = False,
     ) -> None:
-        """Prepare to restore databases.
+        """Create a restorer of databases.
 
         Args:
             reserve: called with the size of each image before it is downloaded; raises
@@ -85,10 +85,11 @@ class Restorer:
     ) -> Link:
         """Restore a database to *target* atomically: the file appears complete.
 
-        The file is synced, except if the restorer was created with *is_throwaway*.
+        The file is synced, unless the restorer was created with *is_throwaway*.
 
         Args:
-            newest: the first image to try; None, or later than *upto*: only older images are tried.
+            newest: the first image to try. If it is None or later than *upto*, only older images
+                are tried.
             target: a path at which no file exists.
             upto: the wanted txg; None: the last txg in the bucket.
 
@@ -99,7 +100,7 @@ class Restorer:
                 that can be restored.
             NoImageError: an object is damaged or missing, and the txg cannot be reached from an
                 older image.
-            NoSpaceLeftError: as ``reserve``.
+            NoSpaceLeftError: raised by ``reserve``.
         """
         unfinished = target.with_name(target.name + ".restoring")
         try:
@@ -115,9 +116,9 @@ class Restorer:
         """Restore a database like ``restore``, but from a database at an earlier txg.
 
         Args:
-            earlier: a database that nothing changes during the call; it is copied.
+            earlier: a database that no process changes during the call; it is copied.
             link: the link of the state in that database.
-            target: as for ``restore``.
+            target: a path at which no file exists.
             upto: the wanted txg.
 
         Returns:
@@ -127,7 +128,7 @@ class Restorer:
 
         Raises:
             StoreError: an object is unavailable.
-            NoSpaceLeftError: as ``reserve``.
+            NoSpaceLeftError: raised by ``reserve``.
             OSError: the database cannot be copied, for example because the disk is full.
         """
         unfinished = target.with_name(target.name + ".restoring")
@@ -196,7 +197,7 @@ class Restorer:
         broken: BrokenChainError | None,
         first: S3fsError | None,
     ) -> None:
-        """Add notices to the user about the newer images that were not used."""
+        """Add notices for the user about the newer images that were not used."""
         if newer is not None:
             self.notices.append(f"an image that the lease does not name was ignored: {newer}")
         if broken is not None:
@@ -217,7 +218,7 @@ class Restorer:
     async def _may_lead_past_all(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may get further than restores from newer images.
+        """Return whether a restore from an image may reach a later txg than from newer images.
 
         This limits the attempts to one image of a kept point, because the changelogs after such
         images were deleted.
@@ -232,12 +233,12 @@ class Restorer:
     ) -> bool:
         """Return whether a restore from an older image may avoid an unreadable changelog.
 
-        A restore from an older image also needs the unreadable changelog if no level object
+        A restore from an older image also needs the unreadable changelog, unless a level object
         replaces it.
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            # the image is later than the damage, or the newer image may be the damaged object
+            # the image is later than the damaged changelog, or the damage may be in the newer image
             return True
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
@@ -266,7 +267,7 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Restore an image and the txgs after it; if a level object fails, use its changelogs.
+        """Restore an image and the txgs after it; if a level object is wrong, use its changelogs.
 
         Only the changelogs after a level object prove that the object belongs to this chain.
         """
@@ -286,7 +287,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            # the replay without level objects also fails, so report the first error
+            # the replay without level objects also failed, so report the first error
             raise by_levels from None
         self.notices.append(
             f"changelogs are used instead of the level object {misleading}: {by_levels}"
@@ -321,7 +322,7 @@ class Restorer:
     async def _apply(
         self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
-        """Apply the txgs after a link to its database; same errors as ``Replayer.forward``."""
+        """Apply the txgs after *link* to the database; same errors as ``Replayer.forward``."""
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
         try:
@@ -334,7 +335,7 @@ class Restorer:
         return link
 
     def _finish(self, path: Path, target: Path) -> None:
-        """Rename a complete database, and sync it if it is used after a crash. Blocking."""
+        """Rename a complete database to *target*; sync it unless it is temporary. Blocking."""
         if not self._is_throwaway:
             _sync(path)
         path.rename(target)
@@ -352,7 +353,7 @@ def _settle(db: Database, link: Link, uuid: str) -> None:
 
 
 def _forget_frames(exc: BaseException) -> None:
-    """Free the frames of an error and its causes, which may refer to a huge manifest."""
+    """Release the stack frames of an error and its causes; they may refer to a huge manifest."""
     exc.__traceback__ = None
     for before in (exc.__cause__, exc.__context__):
         if before is not None:
@@ -377,7 +378,7 @@ async def _fetch_all(
     Raises:
         FormatError: the pieces leave a gap, or a piece is damaged.
         ObjectMissingError: a piece is missing.
-        OSError: for example, the disk has no room for the database.
+        OSError: the database cannot be written, for example because the disk is full.
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
@@ -429,7 +430,7 @@ def allocate(path: Path, size_bytes: int) -> None:
     """Create the file of the database. Blocking.
 
     Raises:
-        OSError: for example, the disk has no room for the file.
+        OSError: the file cannot be created, for example because the disk is full.
     """
     path.unlink(missing_ok=True)  # remove the rest of an interrupted restore
     available = free_bytes(path)
@@ -449,7 +450,7 @@ def write_piece(path: Path, number: int, content: bytes) -> None:
     """Write the decoded bytes of a piece at its offset. Blocking.
 
     Raises:
-        OSError: for example, other programs have filled the disk.
+        OSError: the piece cannot be written, for example because the disk is full.
     """
     with _naming_a_full_disk(path), path.open("r+b") as file:
         file.seek(number * IMAGE_PIECE_BYTES)
@@ -460,7 +461,7 @@ def copy_database(source: Path, path: Path) -> None:
     """Copy a database that is not in use. Blocking.
 
     Raises:
-        OSError: for example, the disk has no room for the copy.
+        OSError: the copy cannot be written, for example because the disk is full.
     """
     with _naming_a_full_disk(path):
         shutil.copyfile(source, path)
@@ -468,7 +469,7 @@ def copy_database(source: Path, path: Path) -> None:
 
 @contextmanager
 def _naming_a_full_disk(path: Path) -> Iterator[None]:
-    """Name the directory of *path*, and say what to do, if its disk is full."""
+    """Add the directory of *path*, and advice, to an error about a full disk."""
     try:
         yield
     except OSError as exc:

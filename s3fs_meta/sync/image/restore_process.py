@@ -97,7 +97,7 @@ class ProcessRestorer:
         return Link(*result["link"])
 
     async def _served(self, connection: Connection) -> dict[str, Any] | None:
-        """Carry out the requests of the process; return its result, None if it has exited."""
+        """Carry out the requests of the process; return its result, or None if it has exited."""
         async with trio.open_nursery() as nursery:
             message = await connection.receive()
             while message is not None and "request" in message.fields:
@@ -184,10 +184,11 @@ class _Process:
         self.connection = Connection(self._stream)
 
     async def end(self, *, ends_itself: bool) -> int | None:
-        """Stop the process; return its wait status, None if the process does not exit.
+        """Stop the process; return its wait status, or None if the process does not exit.
 
         Args:
-            ends_itself: the process has closed the connection, so its exit status is the reason.
+            ends_itself: true if the process has closed the connection, so that it exits by itself
+                and its exit status gives the reason.
         """
         status: int | None = None
         self._stream.socket.close()

@@ -1,14 +1,14 @@
-"""Writing the intact pieces of an image that cannot be restored to a database file.
+"""Writing to a database file the intact pieces of an image that cannot be restored.
 
 Owns: the search for intact pieces, including those of other images, and for pieces without a
 manifest. Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version but is
-not authentic is treated as lost. An authentic object of a newer program ends the salvage.
+not authentic is treated as lost. An authentic object of a newer program stops the salvage.
 
 The name of a piece contains the txg of its image and the piece's number, which determines its
 offset. An image stores only the pieces that differ from the previous image. So the newest pieces of
-all numbers, up to a txg, are the database of that txg, if no upload of an image was interrupted.
+all numbers, up to a txg, form the database of that txg, if no upload of an image was interrupted.
 The caller checks that the database is consistent.
 """
 
@@ -80,7 +80,7 @@ class Salvager:
         *,
         images_max: int = SALVAGE_IMAGES_MAX,
     ) -> None:
-        """Prepare to read images; the images of the manifests *last* are used after all others."""
+        """Create the salvager; the images of the manifests *last* are used after all others."""
         self._last = last
         self._images_max = images_max
         self._store = store
@@ -105,7 +105,7 @@ class Salvager:
         Raises:
             NewerFormatError: a newer program wrote an authentic manifest.
             StoreError: the store is unavailable.
-            OSError: for example, the disk has no room for the file.
+            OSError: the file cannot be written, for example because the disk is full.
         """
         keys = await self._manifests()
         last = [key for key in keys if key in self._last]
@@ -138,11 +138,11 @@ class Salvager:
         enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
         if not enough and not await self._is_there(manifest.pieces[-1]):
             _log.warning(
-                "the manifest %s claims a database of %d bytes, more than is free on the disk",
+                "the manifest %s claims a database of %d bytes, more than the disk's free space",
                 key,
                 manifest.database_bytes,
             )
-            return None  # the last piece is also missing, so the size may be false
+            return None  # the last piece is also missing, so the claimed size may be wrong
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):
@@ -261,7 +261,7 @@ class Salvager:
         """Log an unusable object; record the first unverified claim of a newer version."""
         if isinstance(exc, NewerFormatError):
             _log.warning(
-                "the object %s claims %s, which cannot be verified, so the object counts as lost",
+                "the object %s claims %s, which cannot be verified, so it is treated as lost",
                 exc.key,
                 exc.what,
             )

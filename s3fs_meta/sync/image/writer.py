@@ -79,9 +79,9 @@ class Imager:
         self.last_ns = created_ns
 
     def put_off(self, exc: Exception) -> None:
-        """Record and log why no image was made; a later call of ``make`` tries again."""
+        """Record and log why no image was made; a later call of ``make`` retries."""
         self.last_error = str(exc)
-        _log.warning("cannot make an image of the metadata now, will try again: %s", exc)
+        _log.warning("cannot make an image of the metadata, will retry: %s", exc)
 
     async def is_due(self, *, changelog_bytes_min: int = IMAGE_SHARE_BYTES_MIN) -> bool:
         """Return whether the changelogs since the last image are large compared to that image.
@@ -98,7 +98,7 @@ class Imager:
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """List the bucket to measure the last image and the changelogs of earlier mounts since."""
+        """Measure by listings the last image and the changelogs of earlier mounts after it."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -111,7 +111,7 @@ class Imager:
         self._link_at_start = None
 
     async def _stored_bytes(self, head: Head) -> int:
-        """Return the size of an image's pieces in the bucket, 0 if its manifest cannot be read."""
+        """Return the stored size of an image's pieces, or 0 if its manifest cannot be read."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, head.manifest_key, head.manifest_hash
@@ -164,7 +164,7 @@ class Imager:
     async def make_anew(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg. Same errors as ``make``.
 
-        The image also ships rows that are in no recorded change, such as repairs by fsck.
+        The image also contains changes that were not recorded, such as repairs by fsck.
         """
         heads_made: list[Head] = []
 
@@ -198,7 +198,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # uploaded blocks free disk space by eviction
+            await self._shipper.ship(progress)  # uploaded blocks can be evicted to free disk space
             await self._durability.sync_all()
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):
@@ -213,10 +213,11 @@ class Imager:
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
-        """Read the lease, and record the last attempted image as the head if the lease names it.
+        """Read the lease; if it refers to the last attempted image, record that image as the head.
 
         Raises:
-            FencedError, StoreError: as ``make``.
+            FencedError: a newer epoch owns the filesystem.
+            StoreError: the store is unavailable.
         """
         lease = await self._keeper.reread()
         if lease.head is not None and lease.head == image_head.recorded(self._db, "attempt"):
@@ -263,7 +264,7 @@ class Imager:
         image_head.note_attempt(self._db, head)
 
     async def _move_head(self, head: Head) -> None:
-        """Make an uploaded image the head in the lease, and record this on this host."""
+        """Make an uploaded image the head in the lease, then in the rows of this host."""
         self._unsure = True
         try:
             await self._keeper.move_head(head)
@@ -275,7 +276,7 @@ class Imager:
         self._confirm(head)
 
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
-        """Return the pieces of the last image, () if the image can no longer be restored."""
+        """Return the pieces of the last image, or () if the image can no longer be restored."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, newest.manifest_key, newest.manifest_hash
@@ -290,7 +291,7 @@ class Imager:
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Record on this host that an attempt is the head; a crash before this loses nothing."""
+        """Record on this host that an attempt is the head; a crash before this does no harm."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

@@ -50,7 +50,7 @@ class Fencer:
         clock: Clock,
         hook: Hook,
     ) -> None:
-        """Prepare to fence for one state directory; *keeper* has already read the lease."""
+        """Create the fencer of one state directory; *keeper* must have read the lease."""
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -74,8 +74,8 @@ class Fencer:
             db: a database with the last txg of the chain, perhaps with one attempted txg after it.
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
-            catch_up: returns a database with the last txg of the chain, perhaps another database.
-            behind: returns the link before the fence record, if unreadable txgs are abandoned.
+            catch_up: brings a database to the last txg of the chain; may return another database.
+            behind: returns the txg that the fence record must exceed if txgs are abandoned.
 
         Raises:
             HeldError: another host holds the lease, or repeatedly appends to the chain.
@@ -102,7 +102,7 @@ class Fencer:
         raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch of the chain's last changelog and of this host's acquisitions.
+        """Return the latest epoch in the last changelog of the chain and in this host's rows.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.

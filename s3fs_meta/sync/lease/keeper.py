@@ -199,7 +199,7 @@ class LeaseKeeper:
         try:
             await self.require_hold()
         except (StoreError, CorruptionError) as exc:
-            _log.info("cannot read the lease in the bucket now, will try again: %s", exc)
+            _log.info("cannot read the lease from the bucket, will retry: %s", exc)
 
     async def require_hold(self) -> None:
         """Read the lease and check that this host holds it, which confirms earlier writes.
@@ -248,7 +248,7 @@ class LeaseKeeper:
         recognises this lease as the lease that it replaced, and replaces it again.
 
         Raises:
-            PreconditionError: the lease changed since it was found lost.
+            PreconditionError: the lease has changed since its loss was noticed.
         """
         data = lease_codec.encode(self.lease)
         if not self._conditional:
@@ -259,7 +259,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether a lease is older than this host's, and this host held or replaced it."""
+        """Return whether a lease is an earlier lease that this host held or replaced."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -274,7 +274,7 @@ class LeaseKeeper:
         )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Record and return the error for another writer's object with the next txg's key."""
+        """Record and return the error: another writer's object has the key of the next txg."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 

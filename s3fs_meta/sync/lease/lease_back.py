@@ -4,7 +4,7 @@ Owns: the proof that no other host has written. Does not know: how the loss is d
 (``lease.keeper``).
 Keeps: the chain decides which host writes. The lease is stored again only if this host wrote the
 last link of the chain. Another writer would first append a fence record, and this host's next
-append would then fail, because the name exists. A conditional write creates the lease or replaces
+append would then fail, because the key is taken. A conditional write creates the lease or replaces
 its damaged bytes, so a lease of another host is never overwritten.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
@@ -50,14 +50,14 @@ async def put_back(
         keeper: the keeper of the lost lease.
         watch: checks that the bucket has the last changelog of this writer.
         link: the link of the last changelog of this writer.
-        attempt: a txg and changelog of this writer that may follow *link* in the chain.
+        attempt: a txg and changelog of this writer that may come right after *link*.
         lost: the error that reported the loss.
 
     Raises:
         FencedError: another host has the lease, or has written.
         LostLeaseError: the bucket lost this writer's last changelog, too; the message says what to
             do.
-        StoreError: the store is unavailable; the next txg tries again.
+        StoreError: the store is unavailable; the next txg retries.
     """
     try:
         await watch.require(link)
@@ -67,7 +67,7 @@ async def put_back(
     for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
-    # require_hold raises if another host wrote a lease
+    # require_hold raises an error if another host has written a lease
     with contextlib.suppress(PreconditionError):
         await keeper.put_back(lost)
         _log.error("%s; this host stored the lease again, because no other host has written", lost)

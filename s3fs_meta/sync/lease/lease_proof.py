@@ -58,7 +58,7 @@ def machine_marks(keyring: Keyring) -> MachineMarks:
 
 
 def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
-    """Return a hold with a new nonce for the next acquisition and the nonce of *lease*."""
+    """Return a hold with a new nonce for the next acquisition; keep the nonce of *lease*."""
     drawn = [*hold.nonces, new_nonce()]
     kept = drawn[-LEASE_NONCES_MAX:]
     if lease.nonce in drawn and lease.nonce not in kept:
@@ -93,7 +93,7 @@ def took_last(db: Database, lease: Lease) -> bool:
 
 
 def _named(lease: Lease) -> str:
-    """Return a text that identifies a lease by its content."""
+    """Return text that identifies a lease by its content."""
     head = "" if lease.head is None else lease.head.manifest_hash
     facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
     return " ".join(map(str, facts))

@@ -1,7 +1,7 @@
 """Replacing a lost or damaged lease with a lease derived from images and epochs in the bucket.
 
-Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the new lease; other
-commands only use the name of the image.
+Owns: the choice of the image to which the new lease refers. Only ``fsck -y`` stores the new lease;
+other commands only use the name of the image.
 Keeps: the new epoch is not below the epoch of any object in the bucket. A host that still holds the
 old lease is fenced.
 """
@@ -41,8 +41,8 @@ async def mend_lease(
     """Store a new, released lease if the lease is missing or unreadable.
 
     Args:
-        needs_image: false if the lease may name no image, because the local state is published
-            next.
+        needs_image: false if the lease need not refer to an image, because the local state is
+            published next.
 
     Returns:
         A line about the fault and the new lease; None if the present lease is valid.
@@ -125,7 +125,7 @@ async def read_or_derive(
 
 
 async def _newest_image(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
-    """Return a released lease that names the newest complete image, with its epoch."""
+    """Return a released lease that refers to the newest complete image, with its epoch."""
     manifests, pieces = [], set()
     async with aclosing(store.list(image_codec.PREFIX)) as listing:
         async for info in listing:
@@ -175,10 +175,10 @@ async def _lease_of_images(
 async def _newest_complete(
     store: ObjectStore, keyring: Keyring, keys: list[ObjectKey], pieces: set[ObjectKey]
 ) -> Head | None:
-    """Return the first complete image of *keys* as a head, None if no image is complete.
+    """Return the first complete image of *keys* as a head, or None if no image is complete.
 
     An image that claims a newer version is ignored if another image is complete, because
-    no object names it and this program can read the last changelog.
+    no object refers to it and this program can read the last changelog.
 
     Raises:
         NewerFormatError: no image is complete, and one claims a newer version.
@@ -224,7 +224,7 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
 async def _complete(
     store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
 ) -> Head | None:
-    """Read an image and return it as a head; None if it is damaged or a piece is missing."""
+    """Return an image as a head, or None if the image is damaged or a piece is missing."""
     try:
         data = (await store.get(key, ENCODED_BYTES_MAX)).data
         manifest = await trio.to_thread.run_sync(image_codec.decode, key, data, keyring)

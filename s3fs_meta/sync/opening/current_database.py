@@ -79,7 +79,7 @@ class CurrentDatabase:
         self._wanted = wanted
         # the opened database; if opening fails, the caller closes it
         self.db: Database | None = None
-        # The next txg follows this position, or a later position in the local rows.
+        # The next txg comes after this position, or after a later position in the local rows.
         self.behind = abandoned_txgs.NOTHING
         self.notices: list[str] = []  # facts to show to the user, one line each
         self.mended: list[str] = []  # faults of the chain, and the txgs that were abandoned
@@ -119,7 +119,7 @@ class CurrentDatabase:
         return db
 
     async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
-        """Record that the next txg is an image of the local state, and which txg it follows."""
+        """Record that the next txg is an image of the local state, and which txg precedes it."""
         why = chooser.lost_end
         self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
         self.mended.append(f"{why}; an image of the local state replaces it")

@@ -59,7 +59,7 @@ class _Hole(NamedTuple):
 
 
 async def heal_holes(volume: Volume) -> list[str]:
-    """Refill holes that fsck made with their old content; return lines for the user.
+    """Put the lost content back into holes that fsck made; return lines for the user.
 
     Args:
         volume: a volume opened for writing that no other task uses.
@@ -197,7 +197,7 @@ class _Healer:
             raise full
 
     def _content(self, row: BlockRow) -> bytes | None:
-        """Return the content of a quarantined block, None if its hash does not match. Blocking."""
+        """Return the content of a quarantined block, or None if its hash is wrong. Blocking."""
         try:
             fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
         except OSError:

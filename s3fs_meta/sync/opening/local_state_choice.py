@@ -9,7 +9,7 @@ Does not know: the lease, the cache's internals.
     nothing unshipped       has later txgs              apply them
     something unshipped     ends at our link            a follower: refuse
     something unshipped     has later txgs              restore; quarantine local state, report it
-    any                     lost our link by damage     continue; the next txg is an image
+    any                     lost our link to damage     continue; the next txg is an image
     any                     is older, or differs        refuse; fsck -y may continue, as above
 
 If the bucket has the changelog that this host tried to upload last, that changelog is our link.
@@ -155,7 +155,7 @@ class Rules(NamedTuple):
 
 
 class Chooser:
-    """Decides whether one opening uses or replaces the local state, and prepares for it."""
+    """Decides whether a mount uses or replaces the local state, and prepares the replacement."""
 
     def __init__(
         self,
@@ -185,14 +185,14 @@ class Chooser:
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def choose(self, local: Local) -> Database | None:
-        """Return the local database with the last txg of the chain, None if it cannot be used.
+        """Return the local database with the last txg of the chain, or None if it cannot be used.
 
         State that cannot be used stays in ``left`` until ``make_way``, because a restore may
         fail.
 
         Raises:
             OlderBucketError: the bucket was reset to an older copy; nothing was changed.
-            SettingsError: the local state of a follower has changes that the bucket lacks.
+            SettingsError: the local state of a follower has changes that are not in the bucket.
             StoreError: the bucket is unavailable; nothing was changed.
         """
         if local.db is None:
@@ -208,7 +208,7 @@ class Chooser:
         link = chain.recorded(local.db)
         if link is None:
             return self._leave(
-                local.db, "it is unknown which txg of the bucket the local state follows", keep=True
+                local.db, "it is unknown on which txg the local state is based", keep=True
             )
         try:
             return await self._compare(local.db, link)
@@ -297,10 +297,10 @@ class Chooser:
         return db
 
     async def _newer(self, db: Database, link: Link) -> list[Txg] | None:
-        """Return the txgs after a link, None if it is unknown whether they follow the link.
+        """Return the txgs after a link, or None if they may belong to another history.
 
         Raises:
-            OlderBucketError: the bucket lacks the link, or has another changelog with its txg.
+            OlderBucketError: the changelog of the link is missing, or another one replaced it.
         """
         numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
@@ -357,14 +357,14 @@ class Chooser:
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:
         self.lost_end = f"{key}: {why}"
         self.notices.append(
-            f"{key} cannot be read in the bucket ({why}), but the local state has its txg:"
+            f"{key} cannot be read from the bucket ({why}), but the local state has its txg:"
             " the next txg of a mount for writing is a complete image of the local state"
         )
 
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
-        """Prepare the local state to replace the other history in the bucket."""
+        """Prepare the local state for replacing the other history in the bucket."""
         db.begin_local()
-        # The attempted txg may follow a lost txg, so the next image contains its changes instead.
+        # The attempted txg may be based on a lost txg, so the next image contains its changes.
         pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
@@ -381,7 +381,7 @@ class Chooser:
         return OlderBucketError(self._store.url, link.txg, why, way_out)
 
     async def _why_lost(self, db: Database, link: Link) -> str:
-        """Return why the changelog of a link cannot be read, "" if it can be read.
+        """Return why the changelog of a link cannot be read, or "" if it can be read.
 
         Raises:
             OlderBucketError: the changelog can be read, but differs from the changelog that this
@@ -401,7 +401,7 @@ class Chooser:
         except FormatError as exc:
             return exc.what
         if lease_proof.took_last(db, self._lease) and not await self._follows_there(link.txg):
-            return f"the changelog does not follow {key_of(Txg(link.txg - 1))}"
+            return f"the changelog does not contain the hash of {key_of(Txg(link.txg - 1))}"
         raise self._older(link, "the bucket has another txg with this number")
 
     async def _follows_there(self, txg: Txg) -> bool:
@@ -409,7 +409,7 @@ class Chooser:
 
         If the result is false, this single object was exchanged, and the bucket was not reset. The
         result is also true if one of the two changelogs cannot be read, and for a fence record,
-        which may name an earlier link.
+        which may refer to an earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -439,15 +439,15 @@ class Chooser:
         return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
 
     async def _is_passed(self, txg: Txg) -> bool:
-        """Return whether a txg is older than the retention; if so, its changelog may be deleted."""
+        """Return whether a txg is older than the retention, so its changelog may be missing."""
         uuid = self._superblock.uuid
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
         """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
 
-        The txg number of this record is above all used numbers, so the record does not follow the
-        link of the rows directly.
+        The txg number of this record is above all used numbers, so it is usually not the number
+        after the link of the rows.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:
@@ -528,7 +528,7 @@ class Chooser:
 
 
 def _is_settled(db: Database) -> bool:
-    """Return whether the bucket has all blocks, attempts and changes of the local state."""
+    """Return whether the bucket has all blocks, changelogs and changes of the local state."""
     waiting = cached_blocks.in_state(db, BlockState.DIRTY, 1) + cached_blocks.in_state(
         db, BlockState.SEALED, 1
     )
@@ -536,7 +536,7 @@ def _is_settled(db: Database) -> bool:
 
 
 def _why_kept(left: ReplacedState, restored: Path) -> str:
-    """Return why shipped local state is quarantined, "" if it can be dropped. Blocking."""
+    """Return why shipped local state is quarantined, or "" if it can be dropped. Blocking."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
         if last_copies.exist(left.db, newest):

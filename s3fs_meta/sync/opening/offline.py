@@ -52,7 +52,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 async def why_unreachable(store: ObjectStore) -> str:
-    """Return why a store does not answer, "" if it answers; wait at most OFFLINE_AFTER_S."""
+    """Return why a store does not answer, or "" if it answers; wait at most OFFLINE_AFTER_S."""
     with trio.move_on_after(OFFLINE_AFTER_S):
         try:
             await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -166,12 +166,12 @@ def _settle(db: Database) -> None:
 
 
 def _notice(why: str, *, follows: bool) -> str:
-    later = "; it follows as soon as the bucket answers" if follows else ""
+    later = "; it will follow the writer as soon as the bucket answers" if follows else ""
     return f"mounted offline, from local state alone: {why}{later}"
 
 
 def _require_mark(url: str, link: Link, mark: AbbreviatedLink) -> None:
-    """Raise OlderBucketError if the local state is older than a mark of the caller.
+    """Raise OlderBucketError if the local state is older than the txg that the caller requires.
 
     A later link is accepted, because the marked txg's hash cannot be read without the bucket.
 

@@ -58,7 +58,7 @@ async def open_filesystem(
     options: OpenOptions,
     progress: Progress = no_progress,
 ) -> Volume:
-    """Open a filesystem for one process on this host; close with ``close_filesystem``.
+    """Open a filesystem for one process on this host; close it with ``close_filesystem``.
 
     Raises:
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError, OlderBucketError:
@@ -81,7 +81,7 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # after an error no volume can report the notices
+        for notice in opening.notices:  # log them here, because no volume is returned
             _log.warning("%s", notice)
         raise
     return volume
@@ -207,7 +207,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # this mount and the next mount try again
+        except StoreError as exc:  # a later check or the next mount retries
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )
@@ -271,7 +271,7 @@ class _Opening:
         local.db.close()
         self.db = None
         kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
-        self.notices.append(f"the local state has other keys and was quarantined in {kept}")
+        self.notices.append(f"the local state has other keys, so it is quarantined in {kept}")
         return Local(None, doubtful=False)
 
     async def _read_lease(self) -> Lease:
@@ -285,7 +285,7 @@ class _Opening:
         return self._keeper.lease
 
     async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
-        """Raise HeldError if the lease may not be taken, before any file is moved."""
+        """Before any file is moved, raise HeldError if the lease must not be taken."""
         force = self._options.force_takeover
         refuse_held(lease, held, force=force)
         if local.db is not None and not local.doubtful:
@@ -317,7 +317,7 @@ class _Opening:
         )
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
-        """Apply txgs that the former writer appended late to the database."""
+        """Apply to the database the txgs that the former writer appended late."""
         db = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
         note_start(db, self._keyring, holder, None)
         return db
@@ -353,7 +353,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
 
 
 def _volatile(db: Database, *, crashed: bool) -> str:
-    """Return the event that may lose rows of a state in use, for this and for earlier programs.
+    """Return the event that may lose rows while the state is in use; see ``volatility``.
 
     Until the intent log of a crashed process is settled, earlier programs must quarantine the state
     after a power cut.

@@ -64,8 +64,8 @@ async def settle(
     if not count:
         return []
     return [
-        f"quarantined in {kept}: {counted(count, 'block file')} that {state_dir.database} does not"
-        " know: a power cut undid the operations that made them, or the database is older than the"
-        " files (restored from a backup); s3fs-meta neither uses nor removes them, so remove that"
-        " directory when you are sure that no data is missing"
+        f"quarantined in {kept}: {counted(count, 'block file')} without a row in"
+        f" {state_dir.database}: a power cut undid the operations that made them, or the database"
+        " is older than the files (restored from a backup). s3fs-meta neither uses nor removes"
+        " these files; remove that directory when you are sure that no data is missing"
     ]

@@ -41,7 +41,7 @@ class Changed(NamedTuple):
     """The result of a change: the new superblock, and the copies that were not changed."""
 
     superblock: Superblock
-    unreached: list[str]  # copies that could not be changed, one line with the reason for each
+    unreached: list[str]  # for each copy that could not be changed, one line with the reason
 
 
 async def change(
@@ -74,7 +74,7 @@ async def change(
 async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
     """Use the first object in the bucket as the superblock, even if a newer copy is known.
 
-    The superblock gets a higher generation than every known copy, so other hosts accept it.
+    The new superblock has a higher generation than every known copy, so other hosts accept it.
 
     Raises:
         The same errors as ``open_first`` and ``require_proof``.

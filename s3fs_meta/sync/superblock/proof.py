@@ -53,7 +53,7 @@ async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> boo
 
 
 async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> None:
-    """Raise LostSuperblockError if keys decrypt or verify no object of the bucket.
+    """Raise LostSuperblockError if the keys neither decrypt nor verify any object of the bucket.
 
     A bucket without objects is accepted: ``mkfs`` was interrupted, or all objects are lost.
 
@@ -71,7 +71,7 @@ async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> N
     if newer is not None:
         raise newer
     if refused:
-        what = "the superblock has keys of another filesystem, which decrypt no other object"
+        what = "the superblock has keys of another filesystem: they decrypt no other object"
         raise LostSuperblockError(store.url, f"{what} ({refused[0]})")
 
 

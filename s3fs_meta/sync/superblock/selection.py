@@ -67,7 +67,7 @@ class SuperblockCopy(NamedTuple):
     fault: str  # why ``found`` is None
     missing: bool = False
     error: StoreError | None = None  # why the store could not read the copy
-    newer: NewerFormatError | None = None  # set if the copy claims to be written by a newer program
+    newer: NewerFormatError | None = None  # set if the copy claims that a newer program wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ def _with_block_size_of(
 
 
 def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[SuperblockCopy]) -> str:
-    """Return how a copy in the bucket differs from the copy in use, "" if they are equal."""
+    """Return how a copy in the bucket differs from the copy in use, or "" if they are equal."""
     assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE

@@ -54,7 +54,7 @@ class Compactor:
         files: BlockFiles,
         mark: Callable[[Mark, str], None],
     ) -> None:
-        """Prepare to compact; ``run`` moves blocks.
+        """Create the compactor; ``run`` moves blocks.
 
         Args:
             mark: ``DamageMarker.mark``, which marks proven damage.
@@ -68,7 +68,7 @@ class Compactor:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Call ``run_once``; record a failure, and let the next call try again.
+        """Call ``run_once``; after a failure the next call retries.
 
         Raises:
             FencedError: another host has taken over the filesystem.
@@ -79,21 +79,21 @@ class Compactor:
             raise
         except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
-            _log.warning("cannot compact packs now, will try again: %s", exc)
+            _log.warning("cannot compact packs, will retry: %s", exc)
 
     @part(Cause.COMPACTION)
     async def run_once(self, *, packs_max: int = COMPACT_PACKS_MAX) -> int:
-        """Seal the live blocks of some packs for a move; return the number of blocks.
+        """Seal the live blocks of some packs, so that they are moved; return their number.
 
         The uploader moves the sealed blocks; garbage collection deletes the packs after two more
         images. A missing or damaged pack is marked, reported and skipped.
 
         Args:
-            packs_max: the number of packs to empty.
+            packs_max: the maximum number of packs to empty.
 
         Raises:
             StoreError: the store is unavailable.
-            NoSpaceLeftError: the disk has no space besides the reserve.
+            NoSpaceLeftError: the disk has no free space except the reserve.
         """
         self.last_error = ""
         moved = emptied = failed = 0
@@ -182,7 +182,7 @@ class Compactor:
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Write uncached blocks to the cache; return inode and block index by offset. Blocking."""
+        """Write uncached blocks to the cache; map offsets to inode and block index. Blocking."""
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
@@ -199,6 +199,6 @@ class Compactor:
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether a new pack with its index would not be much smaller than the old pack."""
+    """Return whether the new pack and its index would be almost as large as the old pack."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

@@ -38,7 +38,7 @@ class Cut:
             self._stored.setdefault(placed.hash, placed)
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
-        """Return the location of an equal block of the cut, for a block without a location.
+        """Return the location of a block of the cut that is equal to a block without a location.
 
         A block has no location if only the cut still needs the block: a zero block has become a
         hole, or a file was removed after the cut.
@@ -47,6 +47,6 @@ class Cut:
         return None if known is None else (known._replace(block=block), self.packs[known.pack])
 
     def give_up(self, lost: Collection[BlockId]) -> None:
-        """Record blocks of the cut as lost, so that the cut does not wait for their location."""
+        """Record blocks of the cut as lost, so that the cut does not wait for their locations."""
         self.lost |= self.pending.intersection(lost)
         self.pending.difference_update(lost)

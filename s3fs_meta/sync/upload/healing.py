@@ -88,8 +88,8 @@ class DamageMarker:
         self._db.begin()
         if damage_marks.add(self._db, mark):
             _log.error(
-                "the pack %s %s: if equal content is written later, another pack stores the content"
-                " and heals the damaged files; s3fs-meta fsck -n --deep lists all damage, and"
+                "the pack %s %s: writing equal content again stores it in another pack and heals"
+                " the damaged files; s3fs-meta fsck -n --deep lists all damage, and"
                 " s3fs-meta fsck -y repairs it after an unmount",
                 packs.object_key(self._db, mark.pack),
                 what,

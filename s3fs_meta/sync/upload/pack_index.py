@@ -1,4 +1,4 @@
-"""Reading the index of a pack in the bucket, and recognising packs of this filesystem by it.
+"""Reading the index of a pack in the bucket, which also proves that this filesystem wrote it.
 
 Owns: reading an index with at most two requests. Does not know: rows, the purpose of a read.
 Keeps: an object is treated as a pack of this filesystem only if its index and trailer are authentic

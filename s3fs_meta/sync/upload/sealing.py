@@ -1,7 +1,7 @@
 """Sealing: selecting the dirty blocks that are frozen for upload.
 
 Owns: the age at which a block is sealed, the wait until blocks fill a pack, the choice of sealed
-blocks for the next batch. Does not know: packs, the store; the state of a block
+blocks for the next batch. Does not know: packs, the store, the state of a block
 (``cache.block_cache``).
 Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch.
 Tasks: the uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
@@ -81,7 +81,7 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, [] until they fill a pack."""
+        """Return the dirty blocks of the next batch, or [] until they fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, self._bounds.batch_bytes)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 

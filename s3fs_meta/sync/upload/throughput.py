@@ -17,7 +17,7 @@ class Speed(NamedTuple):
     content_bytes: float  # bytes of the blocks in these packs before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
-        """Return the speed under a limit of the transfer rate; None: no limit applies."""
+        """Return the speed, reduced to a maximum transfer rate; None: there is no maximum."""
         if sent_bytes_max is None or self.sent_bytes <= sent_bytes_max:
             return self
         return Speed(sent_bytes_max, self.content_bytes / self.sent_bytes * sent_bytes_max)
@@ -43,9 +43,9 @@ class Throughput:
         self.sent_bytes += sent_bytes
 
     def speed(self, now_s: float) -> Speed | None:
-        """Return the speed of the last uploads; None if no upload has finished for a while.
+        """Return the speed of the last uploads, or None if no upload has finished for a while.
 
-        The time between uploads is left out; time in which several uploads run is included once.
+        The time between uploads is left out; time in which several uploads run is counted once.
         """
         recent = [one for one in self._uploads if now_s - one.ended_s <= UPLOADS_MEASURED_S]
         busy_s, until_s = 0.0, float("-inf")

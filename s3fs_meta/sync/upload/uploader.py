@@ -111,10 +111,10 @@ class Uploader:
     # --- choose the blocks to upload -----------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal blocks that were not written for a while, and upload them in packs, until cancelled.
+        """Seal blocks that have not changed for a while, and upload them in packs, until cancelled.
 
-        While writers wait for cache space, all blocks are sealed immediately, and the rows are
-        synced after each upload, because only then the uploaded blocks may be evicted.
+        While writers wait for cache space, all blocks are sealed immediately. The rows are then
+        synced after each upload, so that the uploaded blocks may be evicted.
         """
         async with trio.open_nursery() as nursery:
             while True:
@@ -158,7 +158,7 @@ class Uploader:
             self.last_error = str(exc)
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
-            _log.error("cannot upload blocks now, will try again: %s", exc)
+            _log.error("cannot upload blocks, will retry: %s", exc)
             # The failure may have left inconsistent rows, so the mount turns read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
                 self._break_off(f"upload failed: {exc}")
@@ -258,8 +258,8 @@ class Uploader:
             ino = 0 if held is None else held.ino
             self.lost[block] = LostBlockError(
                 block,
-                f"{exc.what}; reads of this part of inode {ino} fail, other blocks are uploaded: "
-                "rewrite or remove the file, or unmount and run s3fs-meta fsck -y",
+                f"{exc.what}; reads of this part of inode {ino} fail, but other blocks are"
+                " uploaded: rewrite or remove the file, or unmount and run s3fs-meta fsck -y",
             )
             _log.error("cannot upload a block: %s", self.lost[block])
 
@@ -322,7 +322,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Give blocks the location of an equal block in their batch, even if it was removed."""
+        """Give blocks the location of an equal block in their batch, even of a removed block."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -474,7 +474,7 @@ class Uploader:
             FencedError: another host has taken over the filesystem; the pack was not stored.
         """
         delay_s = 1.0
-        while True:  # bounded: an unmount cancels the loop; the store bounds each attempt
+        while True:  # bounded: an unmount cancels the loop; the store limits the time per attempt
             await self._cache.throttles.upload.take(len(pack.data))
             await self._confirm_hold()
             begun_s = trio.current_time()
@@ -482,7 +482,7 @@ class Uploader:
                 await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
-                _log.warning("cannot upload a pack now, will try again in %.0f s: %s", delay_s, exc)
+                _log.warning("cannot upload a pack, will retry in %.0f s: %s", delay_s, exc)
             else:
                 self.last_error = ""
                 self.throughput.add(
@@ -506,7 +506,7 @@ class Uploader:
             await self._store.create(pack.key, pack.data)
             return
         # Pack names are random, so an existing object is an earlier attempt of this host.
-        # The reply to that attempt was lost.
+        # The store's reply to the earlier attempt was lost.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(
                 pack.key, "the object differs from the pack that this host uploaded with this key"

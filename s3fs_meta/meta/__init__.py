@@ -1,8 +1,8 @@
 """The metadata database in SQLite. Every call blocks; no other package uses SQLite.
 
 db/               the connection: groups, statements, write-ahead log, schema, snapshots
-tables/           one module per table, with every statement about it
-trees/            statements about complete trees of directories
+tables/           one module per table, with its SQL statements
+trees/            statements on complete directory trees
 offline/          databases outside a mount: images, restored or rolled-back databases
 changesets        recorded changes: merge them, apply them, list the changed rows
 replica           applies a writer's changelogs to the database of another host

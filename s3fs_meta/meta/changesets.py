@@ -3,16 +3,16 @@
 Owns: parsing SQLite session changesets, and handling conflicts.
 Does not know: the origin and the storage of a changeset, groups, counters.
 Keeps: a changeset is applied completely or not at all.
-Tasks: any thread. If apsw reads a changeset as bytes, one call holds the interpreter lock: 100,000
-changes stall the event loop for 165 ms. So ``apply`` and ``merge`` pass it in parts of 1 KiB from a
-Python function: then another thread waits for at most 6 ms. One change takes 1.2 us, including 30
-ns for the streaming. The check that ``apply`` makes first takes another 0.4 us.
+Tasks: any thread. While apsw reads a changeset passed as bytes, it holds the interpreter lock: for
+100,000 changes it stalls the event loop for 165 ms. So ``apply`` and ``merge`` pass apsw a Python
+function that returns parts of 1 KiB. Another thread then waits for at most 6 ms. One change takes
+1.2 us, including 30 ns for the streaming. The check at the start of ``apply`` takes another 0.4 us.
 
-A changeset has for each row an INSERT with the new values, a DELETE with the old values, or an
-UPDATE. In an UPDATE, ``old`` has the primary key and the former values of changed columns, ``new``
-the new values of these columns; every other value is ``apsw.no_change``. So only ``old`` identifies
-the row. The bytes are not trusted: the columns of every table, and the types of all used values,
-are checked first.
+For each changed row, a changeset contains an INSERT with the new values, a DELETE with the old
+values, or an UPDATE. In an UPDATE, ``old`` contains the primary key and the former values of
+changed columns, and ``new`` contains the new values of these columns. Every other value is
+``apsw.no_change``, so only ``old`` identifies the row. The bytes are not trusted: the columns of
+every table, and the types of all used values, are checked first.
 Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session extension".
 """
 
@@ -40,7 +40,7 @@ _NAME: Final = 2  # column of the table dentries
 _BLOCK: Final = 2  # column of the table block_map
 _NEXT_BLOCK: Final = 2  # column of the table counters
 
-# Tables without names, attributes or content of files.
+# Tables that contain no names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
@@ -48,9 +48,9 @@ _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 _INO_COLUMN: Final = {**dict.fromkeys(_OF_INODES, 0), "block_map": 0, "dentries": 3}
 
 _CONFLICTS: Final = {
-    apsw.SQLITE_CHANGESET_DATA: "the row has other values",
+    apsw.SQLITE_CHANGESET_DATA: "the row has different values",
     apsw.SQLITE_CHANGESET_NOTFOUND: "the row is missing",
-    apsw.SQLITE_CHANGESET_CONFLICT: "the row exists",
+    apsw.SQLITE_CHANGESET_CONFLICT: "the row already exists",
     apsw.SQLITE_CHANGESET_CONSTRAINT: "a constraint forbids it",
     apsw.SQLITE_CHANGESET_FOREIGN_KEY: "a foreign key forbids it",
 }
@@ -68,7 +68,7 @@ _DAMAGE: Final = (
 
 
 class Touched(NamedTuple):
-    """The names and inodes that a changeset changes; all sets may be empty."""
+    """The names and inodes that a changeset changes; any of the sets may be empty."""
 
     # (parent, name) of names that were created, removed, or replaced by a rename.
     names: set[tuple[Ino, bytes]]
@@ -109,7 +109,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
     Raises:
         FormatError: a changeset is damaged, or has a table with unknown columns.
     """
-    builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # lacks -> None
+    builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # stub without a return type
     tables = _empty_tables()
     try:
         builder.schema(tables, "main")
@@ -141,7 +141,7 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
     if len(changeset) <= bytes_max:
         return [changeset]
     found: list[bytes] = []
-    builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # lacks -> None
+    builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # stub without a return type
     size = 0
     with _errors(_CHANGESET):
         for _table, change in _changes(changeset):
@@ -162,10 +162,10 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
     """Apply a changeset inside a transaction; an error undoes only this changeset.
 
-    Every table must have the primary key and the columns of the changeset. The changeset may lack
-    columns that a later schema version added; new rows get their defaults. SQLite itself
-    would skip all changes of a table with other columns, and report success. Each row must have the
-    values that it had when the changes were recorded.
+    The database must have every table in the changeset, with the same primary key and columns.
+    Columns that a later schema version added may be missing in the changeset; new rows then have
+    the default values. SQLite itself would skip all changes to a table with different columns, and
+    report success. Each row must have the values that it had when the changes were recorded.
 
     Args:
         where: the source of the changeset, for errors.
@@ -237,7 +237,7 @@ def former_values(changeset: bytes, table: str, key: int | str) -> dict[int, Any
 
 
 def inserts(changeset: bytes, table: str, key: int | str) -> bool:
-    """Return whether a changeset inserts a row; *key* is its primary key, its first column.
+    """Return whether a changeset inserts the row whose first column, its primary key, is *key*.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -250,7 +250,7 @@ def inserts(changeset: bytes, table: str, key: int | str) -> bool:
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
-    """Return the change of each block's reference count, from the changed rows of block_map.
+    """Compute from the changes to block_map by how much each block's reference count changes.
 
     Blocks with an unchanged count are not in the result.
 
@@ -394,7 +394,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
     assert new is not None, "an UPDATE has new values"
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
-    else:  # a new name has the cookie of a removed name
+    else:  # a new name reuses the cookie of a removed name
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 
@@ -453,7 +453,7 @@ def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
 
 
 def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
-    """Return a function that returns the next part of a changeset, up to a number of bytes."""
+    """Return a function that reads the next bytes of a changeset, up to the requested number."""
     rest = memoryview(changeset)
 
     def read(count: int) -> memoryview:
@@ -465,14 +465,14 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 
 
 def _require_numbers(values: Iterable[object]) -> None:
-    """Raise FormatError unless all values are integers; a set of types is faster than a loop."""
+    """Raise FormatError if a value is not an integer. Testing a set is faster than a loop."""
     if not {*map(type, values)} <= {int}:
-        raise FormatError(_CHANGESET, "a column of integers has a value of another type")
+        raise FormatError(_CHANGESET, "an integer column has a value of another type")
 
 
 def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, type]) -> None:
     if not {(type(one), type(other)) for one, other in values} <= {types}:
-        raise FormatError(_CHANGESET, "a directory entry has a name or number of a wrong type")
+        raise FormatError(_CHANGESET, "a directory entry has a name or number of the wrong type")
 
 
 @contextmanager
@@ -481,7 +481,7 @@ def _errors(where: str, path: str = "") -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as exc:
-        raise FormatError(where, "a text in the changeset is not UTF-8") from exc
+        raise FormatError(where, "a string in the changeset is not valid UTF-8") from exc
     except _DAMAGE as exc:
         raise FormatError(where, str(exc) or type(exc).__name__) from exc
     except apsw.Error as exc:

@@ -6,7 +6,7 @@ in a copy of the database.
 Keeps: refs, live_bytes, mapped_blocks and the counters are correct.
 
 Rows may change between the sealing of a block and its placement, and a copy of the database may be
-*older* than the placements. So the current rows decide every case.
+*older* than the placements. So every decision is based on the current rows.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 
 
 class Placed(NamedTuple):
-    """A block was placed in a pack. The row of the pack exists."""
+    """A block was placed in a pack. The pack already has a row."""
 
     block: BlockId
     hash: bytes
@@ -112,7 +112,7 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
 
 def _end(db: Database, block: BlockId) -> None:
     remaining = blocks.drop_ref(db, block)
-    assert remaining == 0, "a block that is removed must have one reference"
+    assert remaining == 0, "a removed block must have had one reference"
     blocks.delete(db, block)
 
 

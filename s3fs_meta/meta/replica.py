@@ -1,6 +1,6 @@
 """Applying the writer's changelogs to the database of another host.
 
-Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
+Owns: applying one txg in one transaction; updating the rows of blocks and packs to match.
 Does not know: the source of changelogs and their order (``sync.chain.replay``).
 Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
 ``settle`` the rows of blocks and packs allow a writer to continue.
@@ -33,7 +33,7 @@ class Replica:
         self._db = db
 
     def begin(self) -> None:
-        """Begin to apply one txg, in a transaction."""
+        """Begin the transaction that applies one txg."""
         self._db.begin_local()
         for table in _TEMPORARY:
             self._db.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY)")
@@ -128,7 +128,7 @@ class Replica:
         self._count_packs(txg, merged=merged)
         for pack in forgotten:
             if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
-                text = f"the txg deletes pack {pack}, which still has blocks of files"
+                text = f"the txg deletes pack {pack}, which still contains blocks of files"
                 raise FormatError(where, text)
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
         db.run("DELETE FROM pack_news")  # a changelog already lists these packs
@@ -139,7 +139,7 @@ class Replica:
         return [BlockId(row[0]) for row in gone]
 
     def _require_places(self, where: str) -> None:
-        """Raise FormatError for a referenced block without a location, or a negative count."""
+        """Raise FormatError if a used block has no location, or a reference count is negative."""
         wrong = self._db.one(
             "SELECT b.block, b.refs, b.pack FROM temp.touched_blocks AS t"
             " CROSS JOIN blocks AS b ON b.block = t.number"
@@ -197,9 +197,10 @@ def settle(db: Database) -> None:
 
 
 def settle_at_txg(db: Database) -> None:
-    """Settle a database that equals a txg of the chain, so changelogs contain all its blocks.
+    """Settle a database that is in the state of a txg of the chain.
 
-    Takes 1 s per ten million blocks. Requires an open transaction.
+    Records that changelogs contain all blocks of the database. Takes 1 s per ten million blocks.
+    Requires an open transaction.
     """
     settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))

@@ -5,9 +5,9 @@ Does not know: the storage of changesets, times, paths.
 Tasks: any thread.
 
 Some changes do not create a new version of a file, and are ignored. A read may change only the
-access time, deduplication may refer to an older block with equal content, and a hole may replace a
-block of zeros. A write creates a new block, and every other change of content also
-changes the size or the mtime.
+access time. Deduplication may replace a block with an older block of equal content, or a block of
+zeros with a hole. A write creates a new block. Every other change of content also changes the size
+or the mtime.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class LostName(NamedTuple):
     """A name that was removed, or that now refers to another inode."""
 
     parent: Ino
-    # Empty if the name now refers to another inode, because a changeset then has only the cookie.
+    # Empty if the name now refers to another inode: the changeset then contains only the cookie.
     name: bytes
     cookie: Cookie  # cookie of the name, or 0 if the name is known
     ino: Ino  # inode that lost the name
@@ -59,8 +59,8 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
 
     Args:
         changeset: changes of one txg.
-        is_whole: the changeset has all changes of the txg. Otherwise the number of the first new
-            block may be missing; then each block is treated as new.
+        is_whole: the changeset contains all changes of the txg. Otherwise the number of the first
+            new block may be missing; then each block is treated as new.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -103,7 +103,7 @@ class _Mapped:
     """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Start without rows. *next_block* is used if the changeset has no next block number."""
+        """Start without rows; *next_block* is used if the changeset has no next block number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 
@@ -137,7 +137,7 @@ def _is_new_content(old: _Row, new: _Row) -> bool:
 
 
 def _is_new_attribute(old: _Row) -> bool:
-    """Return whether an UPDATE changes an attribute whose change is a new version."""
+    """Return whether an UPDATE changes an attribute in a way that creates a new version."""
     return any(
         value is not apsw.no_change for column, value in enumerate(old) if column not in _NO_CHANGES
     )
@@ -154,7 +154,7 @@ def _lost_name(old: _Row) -> LostName | None:
     known = name is not apsw.no_change
     lost = LostName(parent, name if known else b"", Cookie(0) if known else cookie, ino)
     if [type(value) for value in lost] != [int, bytes, int, int] or (known and not name):
-        raise FormatError("changeset", "a directory entry has a value of a wrong type")
+        raise FormatError("changeset", "a directory entry has a value of the wrong type")
     return lost
 
 
@@ -277,10 +277,10 @@ def _add_names(
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
-        raise FormatError("changeset", "the name of a directory entry has a wrong type")
+        raise FormatError("changeset", "the name of a directory entry has the wrong type")
     return value
 
 
 def _require_inodes(values: Iterable[object]) -> None:
     if not {*map(type, values)} <= {int}:
-        raise FormatError("changeset", "a column of integers has a value of another type")
+        raise FormatError("changeset", "an integer column has a value of another type")

@@ -1,9 +1,10 @@
--- The metadata database. This file is the authority on rows; docs/design/format.md explains it.
+-- The metadata database. This file is the authoritative definition of its rows;
+-- docs/design/format.md explains them.
 --
 -- Three kinds of tables:
---   replicated  names, attributes and block maps. SQLite's session extension records their changes,
---               which requires a NOT NULL primary key, no triggers and no foreign-key actions
---   location    where blocks and packs are stored. Changelogs list these rows; they are not recorded
+--   replicated  names, attributes and block maps. SQLite's session extension records their changes;
+--               this requires a NOT NULL primary key, no triggers and no foreign-key actions
+--   location    where blocks and packs are stored. Changes are not recorded; changelogs list the rows
 --   local       facts about this host; dropped from every image (local.sql)
 --
 -- Numbers (ino, block, pack) come from `counters` and are never reused.
@@ -11,8 +12,8 @@
 
 -- ================================================================================ replicated ===
 
--- One row per inode. The other times are stored as differences to ctime, so that the four equal
--- times of a new file take eight bytes instead of thirty-two.
+-- One row per inode. mtime, atime and the birth time are stored as differences from ctime.
+-- So the four equal times of a new file take eight bytes instead of thirty-two.
 CREATE TABLE inodes (
     ino            INTEGER PRIMARY KEY NOT NULL,
     mode           INTEGER NOT NULL,             -- st_mode: type and permission bits
@@ -46,11 +47,12 @@ CREATE TABLE dentries (
     PRIMARY KEY (parent, cookie)
 ) WITHOUT ROWID;
 
--- Names whose hash another name of the directory has, too; empty unless names are chosen to collide.
--- While it is empty, a name is added without a search for equal hashes (a quarter of the cost).
+-- Names that have the same hash as another name in their directory.
+-- The index is empty unless names are chosen to collide.
+-- While it is empty, a name is added without a search for equal hashes, which saves time.
 CREATE INDEX dentries_collided ON dentries (parent) WHERE cookie & 255 <> 0;
 
--- Only for non-directories with nlink > 1: how many names each directory has for the inode.
+-- Only for non-directories with nlink > 1: how many names of the inode each directory contains.
 -- The sum over an inode equals its nlink. (There is no index on dentries.ino.)
 CREATE TABLE hard_links (
     ino    INTEGER NOT NULL,
@@ -64,7 +66,7 @@ CREATE TABLE symlinks (
     target BLOB    NOT NULL                      -- 1..4095 bytes, no NUL
 );
 
--- Extended attributes, POSIX ACLs among them (as the kernel encodes them, acl(5)).
+-- Extended attributes, including POSIX ACLs (as the kernel encodes them, acl(5)).
 CREATE TABLE xattrs (
     ino   INTEGER NOT NULL,
     name  BLOB    NOT NULL,                      -- with its namespace, e.g. user.comment
@@ -80,21 +82,22 @@ CREATE TABLE block_map (
     PRIMARY KEY (ino, block_index)
 ) WITHOUT ROWID;
 
--- One row (id = 1). The counts equal what a scan would give; they are written once per group.
+-- One row (id = 1). The counts equal the results of a scan; they are written once per group.
 CREATE TABLE counters (
     id             INTEGER PRIMARY KEY NOT NULL CHECK (id = 1),
-    next_ino       INTEGER NOT NULL,             -- greater than every ino ever given
+    next_ino       INTEGER NOT NULL,             -- greater than every inode number ever assigned
     next_block     INTEGER NOT NULL,
     txg            INTEGER NOT NULL,             -- number of the open txg when this row was written
     inodes         INTEGER NOT NULL,             -- = rows in inodes
     dentries       INTEGER NOT NULL,             -- = rows in dentries
     file_bytes     INTEGER NOT NULL,             -- = sum(size_bytes) of regular files
-    capacity_bytes INTEGER NOT NULL              -- what statfs reports as size; 0 = unlimited
+    capacity_bytes INTEGER NOT NULL              -- the size that statfs reports; 0 = unlimited
 );
 
--- One row per fact. The facts of mkfs never change; an upgrade raises the schema version. Rows with an
--- empty value name abandoned images, unreadable packs that must be kept (tables/properties.py), and
--- missing or damaged packs and records: damaged/<pack>, damaged/<pack>/<offset> (tables/damage_marks.py).
+-- One row per fact. Facts chosen by mkfs never change, except that an upgrade raises the schema version.
+-- Rows with an empty value list abandoned images and unreadable packs to keep (tables/properties.py).
+-- They also list missing or damaged packs and records as damaged/<pack> or damaged/<pack>/<offset>
+-- (tables/damage_marks.py).
 CREATE TABLE properties (
     name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes), or an
                                                  --   object key or damage mark with an empty value
@@ -104,7 +107,7 @@ CREATE TABLE properties (
 -- ================================================================================== location ===
 
 -- One row per block: a run of at most block-size bytes of file content.
--- The columns from hash on are NULL, all four, until the block is uploaded.
+-- The last four columns, from hash to stored_bytes, are NULL until the block is uploaded.
 CREATE TABLE blocks (
     block        INTEGER PRIMARY KEY NOT NULL,
     refs         INTEGER NOT NULL,               -- = rows in block_map with this block; 0 only while it is sealed
@@ -115,8 +118,9 @@ CREATE TABLE blocks (
     stored_bytes INTEGER                         -- length within the object (compressed, encrypted)
 );
 
--- Not unique: two concurrent uploads may have equal content, and an older snapshot may contain a
--- block that was deleted since. Deduplication uses the block with the lowest number.
+-- Not unique: two concurrent uploads may have equal content.
+-- Also, an older snapshot may contain a block that has been deleted since then.
+-- Deduplication uses the block with the lowest number.
 CREATE INDEX blocks_by_hash ON blocks (hash) WHERE hash IS NOT NULL;
 CREATE INDEX blocks_by_pack ON blocks (pack) WHERE pack IS NOT NULL;
 
@@ -127,17 +131,17 @@ CREATE TABLE packs (
     state        INTEGER NOT NULL,               -- model.PackState
     object_bytes INTEGER NOT NULL,               -- size of the object
     live_bytes   INTEGER NOT NULL,               -- = sum(stored_bytes) of its rows in blocks
-    died_txg     INTEGER                         -- the open txg when live_bytes became 0; NULL while alive
+    died_txg     INTEGER                         -- the open txg when live_bytes became 0; NULL for a pack in use
 );
 
 -- Finds packs without live blocks, for garbage collection; usually nearly empty.
 CREATE INDEX packs_dead ON packs (died_txg) WHERE died_txg IS NOT NULL;
 
--- One row (id = 1): the counters of blocks and packs. Like those tables, it is not recorded; a follower
--- recomputes it before it becomes the writer.
+-- One row (id = 1): the counters of blocks and packs. Changes of this row are not recorded.
+-- A follower recomputes the row before it becomes the writer.
 CREATE TABLE totals (
     id             INTEGER PRIMARY KEY NOT NULL CHECK (id = 1),
-    next_pack      INTEGER NOT NULL,             -- greater than every pack ever given
+    next_pack      INTEGER NOT NULL,             -- greater than every pack number ever assigned
     block_bytes    INTEGER NOT NULL,             -- = sum(plain_bytes) over blocks (after deduplication)
     stored_bytes   INTEGER NOT NULL              -- = sum(object_bytes) over packs with state = 2
 );

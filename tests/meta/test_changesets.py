@@ -158,9 +158,12 @@ def test_changesets_with_different_columns_are_not_merged() -> None:
 
 
 CONFLICTS = [
-    ("UPDATE dentries SET name = x'00' WHERE name = x'61'", "dentries: the row has other values"),
+    (
+        "UPDATE dentries SET name = x'00' WHERE name = x'61'",
+        "dentries: the row has different values",
+    ),
     ("DELETE FROM dentries WHERE name = x'61'", "dentries: the row is missing"),
-    ("INSERT INTO symlinks VALUES (77, x'00')", "symlinks: the row exists"),
+    ("INSERT INTO symlinks VALUES (77, x'00')", "symlinks: the row already exists"),
 ]
 
 

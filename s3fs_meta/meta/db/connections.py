@@ -4,7 +4,7 @@ Owns: the translation of errors, the detection of failed syncs, the settings of 
 The settings assume an untrusted file, because the schema of an image comes from the bucket.
 Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, and its schema calls only functions without side
-effects. A page with inconsistent cells raises an error, instead of a read outside its memory. A
+effects. A page with inconsistent cells raises an error and causes no read outside its memory. A
 value or definition that is too long to be valid raises an error before memory is allocated.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary
 views of this program still work (since SQLite 3.35).
@@ -28,7 +28,7 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Read errors of the disk. They do not lose any page that was written.
+# Disk read errors, which lose no written page.
 _READS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
 
 
@@ -43,14 +43,14 @@ def connect(
 
     Args:
         value_bytes_max: a longer row or value raises an error before memory is allocated for it.
-        defensive: forbid SQL that could damage the file, for a file that is not verified yet. Not
-        for a database in use, because the setting makes ``journal_mode=off`` ineffective.
+        defensive: forbid SQL that could damage the file; for a file that is not verified yet. Do
+        not set it for a database in use, because it makes ``journal_mode=off`` ineffective.
 
     Raises:
         apsw.Error: the file cannot be opened, or is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    # ``attached`` passes URIs; an absolute path is never taken for a URI.
+    # ``attached`` passes URIs; an absolute path is never mistaken for a URI.
     flags |= apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
     try:
@@ -70,7 +70,7 @@ def immutable_uri(path: Path) -> str:
 def connect_immutable(
     path: Path, value_bytes_max: int = DATABASE_VALUE_BYTES_MAX
 ) -> apsw.Connection:
-    """Open an unchanging file read-only and without locks; pages may be missing in it.
+    """Open an unchanging file read-only and without locks; pages of the file may be missing.
 
     Args:
         value_bytes_max: a longer row or value raises an error before memory is allocated for it.
@@ -97,7 +97,7 @@ def in_memory() -> apsw.Connection:
 
 @contextlib.contextmanager
 def short_values(connection: apsw.Connection, value_bytes_max: int) -> Iterator[None]:
-    """Make rows and values above a length raise apsw.TooBigError inside a ``with`` block."""
+    """In a ``with`` block, make rows and values above a length raise apsw.TooBigError."""
     before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
     try:
         yield
@@ -114,7 +114,7 @@ def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: b
         (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
         (apsw.SQLITE_DBCONFIG_DEFENSIVE, int(defensive)),
         # Without this setting (query planner stability guarantee), a lookup takes 20 us, not 2 us.
-        # A SQLite built with STAT4 would prepare a join again whenever parameters are bound.
+        # An SQLite with STAT4 would prepare a join again each time that parameters are bound.
         (apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1),
     ):
         connection.config(setting, value)
@@ -131,7 +131,7 @@ def translated(exc: apsw.Error, path: str) -> S3fsError:
     """Return an S3fsError for an SQLite exception; the caller raises it ``from`` the exception."""
     text = str(exc) or type(exc).__name__
     if isinstance(exc, apsw.FullError):
-        return DatabaseFullError(f"the disk below {path!r} is full: {text}")
+        return DatabaseFullError(f"the disk that contains {path!r} is full: {text}")
     if isinstance(exc, _DAMAGE):
         return FormatError(path, text)
     return DatabaseError(f"SQLite failed on {path!r}: {text}")

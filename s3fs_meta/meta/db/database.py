@@ -5,7 +5,7 @@ Does not know: the meaning of rows (other modules of ``meta``), files, tasks.
 Keeps: the counters equal the rows at every commit.
 Tasks: the event loop, except ``sync_wal``, ``checkpoint`` and copying a snapshot, which run in a
 thread. No method is a schedule point. This process must not open and close the database file or its
-``-shm`` file by another descriptor, because closing it releases SQLite's POSIX locks.
+``-shm`` file through another descriptor, because closing it releases SQLite's POSIX locks.
 
 A *group* combines operations in one transaction. An operation checks everything before its first
 change, so there are no savepoints. If SQLite loses the group (a full disk, an I/O error), all its
@@ -183,7 +183,7 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # A change of journal_mode is a transaction in the old mode.
+        # SQLite changes journal_mode in a transaction that still uses the old mode.
         # With NORMAL, the journal may be torn by a power cut, which can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
@@ -269,7 +269,7 @@ class Database(Statements):
     def rows_changed(self) -> int:
         """Return a number that increases with every row that an operation changes.
 
-        An inode counts when it changes in memory, and not again when a commit writes it.
+        An inode is counted when it changes in memory, and not again when a commit writes it.
         """
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
@@ -308,7 +308,7 @@ class Database(Statements):
     def _open_group(self) -> None:
         if self._refuses:
             raise DatabaseError(
-                "an earlier change failed under journal_mode=off, and a part of it may be in the"
+                "an earlier change failed under journal_mode=off, and part of it may be in the"
                 " database; unmount and mount again to restore the database from the bucket"
             )
         if self._view is None:
@@ -326,7 +326,7 @@ class Database(Statements):
         """Commit the open group, if there is one.
 
         Raises:
-            DatabaseError: the group is lost, or a part of it (under journal_mode=off).
+            DatabaseError: the group is lost, or part of it (under journal_mode=off).
         """
         if not self.in_group:
             return
@@ -380,7 +380,7 @@ class Database(Statements):
 
     @override
     def rollback(self) -> None:
-        """Undo the open group, if any, including operations whose callers saw success.
+        """Undo the open group, if any, including operations that have already reported success.
 
         Under journal_mode=off nothing is undone and the database refuses further groups.
         """
@@ -396,7 +396,7 @@ class Database(Statements):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Return an S3fsError for an SQLite exception; undo the group if it is broken."""
+        """Return an S3fsError for an SQLite exception; discard the group if it cannot continue."""
         note_failed_sync(exc, self.path)
         if self.in_group:
             gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
@@ -448,7 +448,7 @@ class Database(Statements):
             self._view.pin()
 
     def lead(self) -> None:
-        """Undo ``follow``: move the rows of fetched blocks into the file, and write to the file."""
+        """Undo ``follow``: move the rows of fetched blocks to the file; groups then change it."""
         assert self._view is not None, "only the database of a follower is pinned"
         self.commit()
         with self._translating():

@@ -15,7 +15,7 @@ class LossStep(enum.IntEnum):
     """The order in which listeners are notified of a lost group."""
 
     REFUSE = 1  # refuse changes and syncs while it is unknown which operations are durable
-    RELOAD = 2  # read again the rows that are copied in memory
+    RELOAD = 2  # reload the rows that are cached in memory
     REPORT = 3  # invalidate the kernel's caches
 
 

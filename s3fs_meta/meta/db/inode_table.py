@@ -156,7 +156,7 @@ class InodeTable:
         self._db.run_many(sql, rows)
 
     def _take_changes(self) -> tuple[list[_Row], list[_Row]]:
-        """Return the rows to insert and the rows to update, and count them as written."""
+        """Return the rows to insert and the rows to update, and mark them as written."""
         made: list[_Row] = []
         changed: list[_Row] = []
         rows = self._rows
@@ -170,7 +170,7 @@ class InodeTable:
         return made, changed
 
     def _make_room(self) -> None:
-        """Drop all rows from memory that do not differ from the table."""
+        """Drop unchanged rows from memory; the table has the same values."""
         kept = {ino: self._rows[ino] for ino in self._changed}
         self._rows.clear()
         self._rows.update(kept)

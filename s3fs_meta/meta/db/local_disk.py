@@ -61,7 +61,7 @@ def refuse_wal_on_network(path: Path) -> None:
     """Raise UsageError if a write-ahead log is unsafe on the filesystem of a path.
 
     Raises:
-        UsageError: the path is on a network filesystem; the message contains an alternative.
+        UsageError: the path is on a network filesystem; the message suggests an alternative.
     """
     name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
     if name is not None:
@@ -104,7 +104,7 @@ def set_nocow(fd: int) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Sync a directory, so that the names in it are durable. Blocking."""
+    """Sync a directory, so that the names in it are durable. This call blocks."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -5,7 +5,7 @@ mount writes. Does not know: the source of txgs (``replica`` applies them throug
 in a thread).
 Keeps: no statement of the mount's connection reads a partly applied txg or takes the write lock of
 the database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
-written to temporary tables. A group begins no separate transaction.
+written to temporary tables. Groups run in the read transaction and begin none of their own.
 Tasks: the event loop; no method is a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """
@@ -60,7 +60,7 @@ class View:
         self._db.load_counters()
 
     def end(self) -> None:
-        """End the view: write the local rows to the file, and read all later commits again.
+        """End the view: write the local rows to the file, and let queries read all later commits.
 
         This takes a few hundred milliseconds for the largest cache. Unchanged rows are not written.
         """

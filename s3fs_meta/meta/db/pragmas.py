@@ -14,7 +14,7 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
-# The index of a level is SQLite's number for it.
+# The position of a level in this tuple is SQLite's number for the level.
 SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
@@ -83,8 +83,9 @@ class Pragmas(SqliteOptions):
         """Return whether the end of a rollback journal is on disk when COMMIT returns.
 
         Otherwise a journal that reappears after a power cut undoes the commit. Because the lock is
-        exclusive, DELETE keeps the journal and overwrites its header, like PERSIST, and syncs the
-        header at every level except off. TRUNCATE syncs the journal only at FULL and above.
+        exclusive, DELETE works like PERSIST: it keeps the journal and overwrites its header. The
+        header is synced at every level except off. TRUNCATE syncs the journal only at FULL and
+        above.
         Source: pager_end_transaction and zeroJournalHdr in SQLite's pager.c.
         """
         return self.journal_mode in {"delete", "persist"} or self.synchronous in {"full", "extra"}

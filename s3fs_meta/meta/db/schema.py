@@ -4,9 +4,9 @@ Owns: reading schema.sql and local.sql (which define the rows), the lists of tab
 an earlier schema version. Does not know: opening databases, recording changes.
 
 Every database is upgraded when it is opened: local databases, images, and copies of earlier points
-in time. The upgrade is not recorded as a change, so all hosts that follow one chain must get equal
-rows. Therefore a new column keeps its default until the first change that contains it. Changes of
-the earlier version can then be applied before or after the upgrade, with the same result.
+in time. The upgrade is not recorded as a change, so it must create equal rows on all hosts that
+follow one chain. Therefore a new column keeps its default until the first change that contains it.
+Changes of the earlier version can then be applied before or after the upgrade with the same result.
 
     version 2 inodes.btime_delta_ns, default 0: the birth time of an inode of version 1 is its ctime
                 at the first change by a program of version 2
@@ -25,7 +25,7 @@ from s3fs_meta.model import ROOT_INO
 
 SCHEMA_VERSION: Final = 2
 
-# Numbers of columns of tables in earlier schema versions. Later columns follow at the end:
+# Numbers of columns of tables in earlier schema versions. New columns are added at the end.
 # SQLite uses the default value for a column that is missing in a changeset.
 FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
@@ -109,7 +109,8 @@ def upgrade(connection: apsw.Connection) -> None:
     """Upgrade a database of an earlier schema version; a current database stays unchanged.
 
     The upgrade is atomic even under power loss: no pragma is set yet, so the journal of the database
-    survives a power cut. It has its own transaction, blocks, and must be the connection's first use.
+    survives a power cut. The call blocks, has its own transaction, and must be the first use of the
+    connection.
 
     Raises:
         apsw.Error: the database is unchanged.
@@ -129,7 +130,7 @@ def upgrade(connection: apsw.Connection) -> None:
 
 
 def show_as_present(connection: apsw.Connection) -> bool:
-    """Create temporary views, so that a read-only connection shows an older database as current.
+    """Create temporary views through which an older database appears in the current schema.
 
     The temporary view ``inodes`` hides the table, which remains ``main.inodes``. SQLite drops the
     view when the connection is closed.

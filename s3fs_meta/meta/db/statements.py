@@ -26,9 +26,9 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        # Packs that a running copy from the past will use. They must not be condemned until then.
+        # Packs that a running copy from the past needs, so they must not be condemned.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs that came back into use since the last cut. Its changelog must not list them.
+        # Packs revived since the last cut, which the changelog of that cut does not report.
         self.revived_packs: set[PackId] = set()
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
@@ -50,7 +50,7 @@ class Statements(abc.ABC):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Return an S3fsError for an SQLite exception; undo the group if it is broken."""
+        """Return an S3fsError for an SQLite exception; discard the group if it cannot continue."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
         """Return the first row of a query that has few rows, or None if it has no row."""
@@ -61,9 +61,9 @@ class Statements(abc.ABC):
         return rows[0] if rows else None
 
     def recent(self) -> dict[Any, Any]:
-        """Return the cache of query results, to which the caller may add. A changed row empties it.
+        """Return the cache of query results, to which the caller may add results.
 
-        While another connection changes rows, results are not cached.
+        Any changed row empties it. While another connection changes rows, it is empty at each call.
         """
         try:
             total = self._total_changes()

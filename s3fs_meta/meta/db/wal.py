@@ -3,15 +3,15 @@
 Owns: the length of the log in frames, fsync and room of the ``-wal`` file, checkpoints.
 Does not know: groups, rows.
 Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
-page only once per descriptor; and the failure is recorded (``sync_failures``). The descriptor of
+page only once per descriptor. The failure is also recorded (``sync_failures``). The descriptor of
 ``sync`` stays open from the first commit. So it also receives the errors that were reported to
 SQLite's descriptor.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a thread.
 
-*Room* is a range of zeros after the end of the log that the file already has on disk. A sync of
-frames that fill room writes only these frames. Any other sync also writes the new size and the new
-blocks of the file, for which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4.
-SQLite's search for frames ends at the zeros, because they are not a frame of this log.
+*Room* is a range of zeros that already exists on disk after the end of the log. A sync of frames
+that were written into room writes only these frames. Any other sync also writes the new size and
+new blocks of the file, for which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4.
+When SQLite searches for frames, it stops at the zeros, because they are not a frame of this log.
 
 The log stays bounded as follows. A checkpoint in a thread copies frames into the database while the
 writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
@@ -91,7 +91,7 @@ class Wal:
         self._fd, self._close = fd, weakref.finalize(self, os.close, fd)
 
     def close(self, connection: apsw.Connection) -> None:
-        """Prepare to close the writing connection; no thread may sync any longer.
+        """Prepare to close the writing connection; afterwards no thread may call ``sync``.
 
         The connection must have no open transaction. Closing it would checkpoint the log without
         reporting an error, so the checkpoint is made here.
@@ -161,9 +161,10 @@ class Wal:
 
     @property
     def nearly_copied(self) -> bool:
-        """Return whether a restart of the log is due: it is long, and few frames are not copied.
+        """Return whether to restart the log: it is long, and nearly all of its frames are copied.
 
-        A longer log may have more uncopied frames, so the log is bounded under any load.
+        The longer the log is, the more uncopied frames are accepted. So the log stays bounded under
+        any load.
         """
         return (
             self._copied_frames > 0
@@ -177,7 +178,8 @@ class Wal:
         """Make all earlier commits durable. Blocking: call this in a thread.
 
         Raises:
-            OSError: the disk failed now or before; it is unknown which commits are durable.
+            OSError: the disk failed, now or in an earlier call; it is unknown which commits are
+                durable.
         """
         if self.failure:
             raise OSError(errno.EIO, self.failure, str(self._path))
@@ -202,8 +204,8 @@ class Wal:
         """Copy the log into the database while the writer continues. Call this in a thread.
 
         Raises:
-            DatabaseError: the checkpoint failed. On a full disk the log only stays longer; after any
-                other error every sync fails.
+            DatabaseError: the checkpoint failed. On a full disk the log only grows; after any other
+                error every sync fails.
         """
         self._in_thread = True
         try:
@@ -233,7 +235,7 @@ class Wal:
         """Copy the log through a given connection, without waiting for readers or the writer.
 
         Raises:
-            apsw.Error: as ``checkpoint``.
+            apsw.Error: the checkpoint failed, with the same effects as in ``checkpoint``.
         """
         if self.failure:
             raise apsw.IOError(self.failure)
@@ -254,7 +256,7 @@ class Wal:
 
 
 def last_change_ns(database: Path) -> int | None:
-    """Return the newest ctime in ns of a database, which no process has open, and of its log.
+    """Return the ctime in ns of a closed database or of its log, whichever is newer.
 
     The caller compares it with the time of a file next to the database. Restoring a file from a
     backup gives it a new ctime, even if its mtime is old (inode(7)).

@@ -27,9 +27,9 @@ def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
     This is certain if both have assigned a number differently, if *later* has not assigned a number
-    that *db* has, or if *later* has an inode that *db* has removed. An earlier change time in *later*
-    also counts, because a rename leaves no other trace; after a wrong clock the result may then be
-    True for one history. Otherwise the result is False, although the histories may still differ.
+    that *db* has assigned, or if *later* has an inode that *db* has removed. The result is also
+    True if a change time is earlier in *later*, because a rename leaves no other trace. If a clock
+    was wrong, that result may be mistaken. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:
@@ -45,7 +45,10 @@ def contradict(db: Database, later: Path) -> bool:
 
 
 def _have_other_inodes(db: Database, newest: Database) -> bool:
-    """Return whether the inodes that both may have differ. Takes a second per million inodes."""
+    """Return whether the inodes in *newest* contradict those in *db*.
+
+    Inodes created after *db* are ignored. The comparison takes a second per million inodes.
+    """
     ours, theirs = _times(db), _times(newest)
     end = db.counters.next_ino
     with closing(ours), closing(theirs):
@@ -53,7 +56,7 @@ def _have_other_inodes(db: Database, newest: Database) -> bool:
         for ino, birth_ns, ctime_ns in theirs:
             if ino >= end:
                 return False
-            while one is not None and one[0] < ino:  # removed since
+            while one is not None and one[0] < ino:  # *newest* has removed this inode
                 one = next(ours, None)
             if one is None or one[0] > ino or one[1] != birth_ns or one[2] > ctime_ns:
                 return True

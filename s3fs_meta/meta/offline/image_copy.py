@@ -2,7 +2,7 @@
 
 Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so that
 any host can use the copy. Does not know: image pieces, manifests, the store.
-Tasks: all calls block, so call them in a thread; no other task uses the copy.
+Tasks: all calls block, so call them in a thread; no other task may use the copy.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -69,7 +69,7 @@ def finish(
         stored: packs that may be newer than the copy.
         resolved: new locations of blocks in the copy.
         lost: blocks whose last copy is lost; in the image they have no location.
-        txg: the txg of the image; packs without live blocks get it as died_txg. The row of
+        txg: the txg of the image, which becomes died_txg of packs without live blocks. The row of
             counters may have an earlier txg, which is not changed.
 
     Raises:

@@ -3,8 +3,8 @@
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: reading rows, pack objects.
 Keeps: a block has a location only if the index of a pack confirms it. A file whose inode was read
-has its blocks as of the image; newer content becomes a separate file. If rows of the
-file's block map could not be read, these blocks are taken from packs. fsck repairs contradictions
+has the blocks that the image lists; newer content becomes a separate file. If rows of the file's
+block map could not be read, the indexes of packs supply these blocks. fsck repairs contradictions
 between rows (names, links, counts).
 Tasks: all calls block; call them in a thread, on a database that no other task uses.
 """
@@ -37,7 +37,7 @@ _IMAGE_BLOCKS: Final = (
 )
 
 # Find a location for the content of each block of the image.
-# If several index entries have the content, the entry with the block's own number is preferred.
+# If several index entries have the same content, the entry with the block's number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
     " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"
@@ -45,7 +45,7 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# Mark index entries with the number of an image block but other content: a fenced host wrote them.
+# Mark index entries that reuse the number of an image block for other content of a fenced host.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
@@ -83,7 +83,7 @@ _REWRITTEN: Final = (
 
 
 class ImageRows(NamedTuple):
-    """The extent to which the rows of an image were readable."""
+    """How completely the rows of an image were read."""
 
     next_block: int  # blocks with this or a higher number are newer than the image
     knows_blocks: bool  # True if all rows of the table blocks were readable
@@ -127,7 +127,7 @@ def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> Non
 
 
 def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
-    """Return a batch of rows without the rows whose inode or block numbers are impossible."""
+    """Return the rows of a batch whose inode and block numbers are all possible."""
     numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
     least = ROOT_INO + 1 if table.name == "block_map" else 1
     return [
@@ -162,7 +162,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Delete the claims of packs that the image's rows supersede. Requires an open transaction."""
+    """Delete claims that the rows of the image supersede. Requires an open transaction."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))

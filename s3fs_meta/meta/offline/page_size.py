@@ -1,8 +1,8 @@
 """Changing the page size of a database that no process has open.
 
-Owns: the procedure. Under WAL SQLite ignores the pragma page_size, and a VACUUM in place needs
-temporary space in another directory. So a new file is written next to the database and renamed over
-it. A crash leaves the complete old or new database, and perhaps an unused file.
+Owns: the conversion. Under WAL SQLite ignores the pragma page_size, and a VACUUM in place needs
+temporary space in another directory. So a new file is written next to the database and then renamed
+to replace it. A crash leaves the complete old or new database, and perhaps an unused file.
 Source: https://www.sqlite.org/lang_vacuum.html, "VACUUM INTO".
 """
 
@@ -33,7 +33,8 @@ def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY
 
     Raises:
         UsageError: SQLite does not support the page size; nothing was changed.
-        DatabaseError: the disk is full, or another process uses the database; it is unchanged.
+        DatabaseError: the disk is full, or another process uses the database. The database is
+        unchanged.
     """
     Pragmas(page_size=page_size).validate()
     resized = path.with_name(path.name + _SUFFIX)

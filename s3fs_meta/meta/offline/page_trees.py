@@ -2,7 +2,8 @@
 
 In an unencrypted filesystem any process that can write to the bucket can forge an image. SQLite
 bounds the depth of a tree, but not how often a page occurs in it. If a few pages refer to each other
-three hundred times, a scan never ends. This includes the scan of the schema at the opening.
+three hundred times, a scan practically never ends. The same is true of the scan of the schema that
+SQLite makes when it opens the file.
 
 Owns: following child pages of B-trees. Does not know: rows, schemas, the source of the file.
 Keeps: each page of the file is read at most once, so the time is linear in the file's size.
@@ -23,7 +24,7 @@ _FILE_HEADER_BYTES: Final = 100
 _PAGE_SIZE_AT: Final = 16
 _PAGE_BYTES_MAX: Final = 65536
 _PAGE_BYTES_MIN: Final = 512
-_LEAVES: Final = frozenset({10, 13})  # types of leaf pages: of an index, of a table
+_LEAVES: Final = frozenset({10, 13})  # types of leaf pages: 10 for an index, 13 for a table
 _INTERIORS: Final = frozenset({2, 5})
 # Fields of a page header: type, free block, cells, content, fragments, last child.
 _HEADER: Final = struct.Struct(">BHHHBI")
@@ -31,7 +32,7 @@ _NUMBER: Final = struct.Struct(">I")
 
 
 def require_schema_tree(path: Path, key: str) -> None:
-    """Raise FormatError unless the pages of the schema form a tree.
+    """Raise FormatError if the pages of the schema do not form a tree.
 
     Raises the same errors as ``PageTrees``.
     """
@@ -83,7 +84,7 @@ class PageTrees:
         while waiting:
             page = waiting.pop()
             if not 0 < page <= self._pages:
-                text = f"the file refers to page {page}, but has {self._pages} pages"
+                text = f"the file refers to page {page}, but has only {self._pages} pages"
                 raise FormatError(self._key, text)
             if self._seen[page >> 3] & 1 << (page & 7):
                 raise FormatError(self._key, f"two pages of the file refer to page {page}")

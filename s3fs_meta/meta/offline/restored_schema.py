@@ -8,8 +8,8 @@ mode. The file is changed only by creating missing indexes.
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
 differs. Clauses that ``table_xinfo`` does not show (CHECK, COLLATE, generated columns) must occur
 as often as in schema.sql. Additional tables are harmless, and fsck reports them. A missing index is
-created. An additional or different index of these tables is refused,
-because SQLite evaluates indexes at every change.
+created. An additional or different index on a table of schema.sql is refused, because SQLite
+evaluates indexes at every change.
 """
 
 import re
@@ -126,9 +126,9 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
 def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str) -> None:
     """Raise FormatError if a value is longer than IMAGE_VALUE_BYTES_MAX.
 
-    Otherwise a request could load many long values. The check loads no long value: SQLite reads
-    the length of a BLOB from the header of its row, and raises TooBigError before it loads a long
-    text or number.
+    Otherwise one request could load many long values. The check itself loads no long value: SQLite
+    reads the length of a BLOB from the header of its row, and raises TooBigError before it loads a
+    long text or number.
     """
     for name, table in wanted.tables.items():
         numbers = [str(column[0]) for column in table.columns if column[1] == _INTEGER]
@@ -191,7 +191,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
 
     Raises:
         FormatError: the database has an object that is neither a table nor an index, or an
-        internal table of SQLite, which could change query plans by its statistics.
+        internal table of SQLite, whose statistics could change query plans.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):

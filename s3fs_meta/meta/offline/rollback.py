@@ -2,7 +2,7 @@
 
 Owns: the facts copied from the current database: numbers that must never be reused, packs and their
 numbers, abandoned images, damage marks, and new locations of content.
-Does not know: how the earlier database is restored, how it replaces the current one.
+Does not know: how the earlier database is restored, and how it replaces the current one.
 Keeps: the files are exactly those of the earlier txg. Packs needed only by later states are
 dead from now on: the later states stay available for the retention time, then the packs are deleted.
 Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
@@ -17,7 +17,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
-_NAMED_MAX: Final = 3  # maximum number of packs that an error names
+_NAMED_MAX: Final = 3  # maximum number of packs that an error lists
 
 # Blocks whose packs are condemned or missing, or whose locations are marked as damaged.
 _HOMELESS: Final = (
@@ -103,8 +103,9 @@ def _list_present(past: Database, present: Database) -> None:
 def _match_packs(past: Database, strays: Collection[ObjectKey]) -> None:
     """Give the packs of the earlier txg the numbers that they have in the current database.
 
-    A rebuild gives packs new numbers, and two histories may give one number to two packs. A pack
-    without a row in the current database gets an unused number; only *strays* are marked as stored.
+    A rebuild assigns new numbers to packs, and two histories may assign one number to different
+    packs. A pack without a row in the current database is assigned an unused number. Of these
+    packs, only *strays* are marked as stored.
     """
     past.run(f"DELETE FROM packs AS q WHERE NOT {_HAS_BLOCKS}")
     past.run("CREATE TEMP TABLE matched (old INTEGER PRIMARY KEY, new INTEGER)")
@@ -160,8 +161,8 @@ def _find_content(past: Database, present: Database) -> int:
         named = ", ".join(list(missing)[:_NAMED_MAX])
         more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         raise SettingsError(
-            f"some content of that point in time is in the packs {named}{more}, which may be"
-            " deleted already; use s3fs-meta restore to copy the available content"
+            f"some content of that point in time is in the packs {named}{more}, which may already"
+            " be deleted; use s3fs-meta restore to copy the available content"
         )
     return lost
 
@@ -183,7 +184,7 @@ def _elsewhere(
 def _exchange_packs(past: Database) -> None:
     """Adopt the packs of the current database; recount their live bytes for the earlier blocks.
 
-    Packs without live bytes get the open txg as died_txg, because earlier txgs need them.
+    The open txg becomes died_txg of packs without live bytes, because earlier txgs need them.
     """
     past.run("DELETE FROM packs")
     past.run(

@@ -3,7 +3,7 @@
 Owns: finding the readable parts of a table, and checking that values match their columns.
 Does not know: the source of the file, the use of the rows.
 Keeps: the file is opened read-only and immutable, its schema is checked, and no SQL in it runs. A row
-is accepted only if its key follows the key of the previous row, so a cycle of pages ends a run. The
+is accepted only if its key is beyond that of the previous row, so a cycle of pages ends a run. The
 number of searches is bounded. SQLite does not verify overflow pages, so a long row that ends in zeros
 is skipped: its last page may be missing. A row that is longer than any valid row ends the run. Its
 table is then not searched further, because a search would load the row.
@@ -138,7 +138,9 @@ class DamagedDatabase:
         except apsw.Error as exc:
             raise connections.translated(exc, self._key) from exc
         if found != "ok":
-            raise FormatError(self._key, f"the image pieces form no consistent database: {found}")
+            raise FormatError(
+                self._key, f"the image pieces do not form a consistent database: {found}"
+            )
 
     def cookie_key(self) -> bytes | None:
         """Return the cookie key, or None if it cannot be read."""
@@ -183,7 +185,7 @@ class TableReader:
         self._probes = 0
         self._reached = 0
         self._has_long_rows = False  # True if the table has a row that is too long to be loaded
-        self.is_complete = True  # False after ``rows`` met an unreadable page
+        self.is_complete = True  # False after ``rows`` found an unreadable page
 
     def rows(self) -> Iterator[Row]:
         """Yield each readable row once, in no particular order, with values of the right types."""
@@ -201,7 +203,7 @@ class TableReader:
         """Search between two keys; yield the rows of the run found, and add new gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
-            # A search position between two keys belongs to the lower key.
+            # A position may be rounded down, so the search may find the lower key again.
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
@@ -275,7 +277,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the SQL for all columns, with NULL instead of text, which may be invalid UTF-8."""
+        """Return the SQL for all columns; it replaces text, which may not be UTF-8, with NULL."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 

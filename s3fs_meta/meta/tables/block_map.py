@@ -25,7 +25,7 @@ class Located(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A part of a file with the length of a block: the primary key of ``block_map``."""
+    """A block-sized part of a file: the primary key of ``block_map``."""
 
     ino: Ino
     block_index: BlockIndex
@@ -231,7 +231,7 @@ def first_not_shareable(
 def copy_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex, target: Ino, shift: int
 ) -> int:
-    """Map parts of file *target* to the blocks of a range of another file; return their number.
+    """Map parts of file *target* to the blocks of another file's range; return how many it mapped.
 
     The range is shifted by *shift*; the mapped parts must be holes.
     Requires an open transaction.

@@ -58,7 +58,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow the durable content of a block, instead of an earlier hole or gap.
+    """Record that zeros follow the durable content of a block; replace a recorded hole or gap.
 
     Requires an open transaction.
     """
@@ -69,10 +69,10 @@ def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> 
 
 
 def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow a complete origin, if the block has no other content after it.
+    """Record that zeros follow a complete origin, if the block has no other content there.
 
-    A truncated origin cannot be extended, because its removed bytes would reappear. Inside a
-    group.
+    A truncated origin cannot be extended, because its removed bytes would reappear. Requires an
+    open transaction.
     """
     db.run(
         "UPDATE copies SET keep_bytes = ?1 WHERE block = ?2 AND keep_bytes = ?3 AND plain_bytes <= ?3",
@@ -94,7 +94,7 @@ def blocks(db: Database) -> list[BlockId]:
 
 
 def origins_not_uploaded(db: Database) -> set[BlockId]:
-    """Return the blocks from which copied blocks are restored, and which were not in the bucket."""
+    """Return the origins of copied blocks that were not in the bucket when they were recorded."""
     return {BlockId(row[0]) for row in db.all("SELECT origin FROM copies WHERE hash IS NULL")}
 
 

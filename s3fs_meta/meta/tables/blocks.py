@@ -2,8 +2,8 @@
 
 Owns: reference counts, hashes, locations, the counter of block bytes, and the effect of a deleted
 block on its pack. Does not know: files on the local disk, the store.
-Keeps: refs equals the number of rows of block_map with the block. packs.live_bytes equals the stored
-bytes of the blocks in the pack. Hash and location of a block are either all set or all NULL.
+Keeps: refs equals the number of block_map rows that refer to the block. packs.live_bytes equals the
+stored bytes of the blocks in the pack. Hash and location of a block are all set or all NULL.
 """
 
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ def find(db: Database, block: BlockId) -> BlockRow | None:
 
 
 def get(db: Database, block: BlockId) -> BlockRow:
-    """Return the row of a block that must exist.
+    """Return the row of a block, which must exist.
 
     Raises:
         MetadataError: the block has no row.
@@ -96,9 +96,10 @@ def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
 
 
 def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
-    """Return at most EQUAL_BLOCKS_MAX blocks with a content hash, the oldest first.
+    """Return at most EQUAL_BLOCKS_MAX blocks with the given content hash, the oldest first.
 
-    Usually at most one block has a hash, but concurrent uploads may store equal content twice.
+    Usually at most one block has a given hash. But concurrent uploads may store equal content
+    twice.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
@@ -108,7 +109,7 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
-    """Return the oldest usable block with a content hash, for deduplication, or None.
+    """Return the oldest usable block with the given content hash, for deduplication, or None.
 
     Blocks without references are skipped, because a changelog reported their deletion. Blocks whose
     location is marked as damaged are also skipped.
@@ -125,7 +126,7 @@ def is_damaged(db: Database, row: BlockRow) -> bool:
 
 
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
-    """Return the blocks in a pack, sorted by offset; the pack bounds their number."""
+    """Return the blocks in a pack, sorted by offset; the size of the pack bounds their number."""
     rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
     return [_row(row) for row in rows]
 
@@ -133,7 +134,8 @@ def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
     """Return a block and the blocks of its pack that were created shortly before and after it.
 
-    Their files were probably written together. At most *limit* blocks on each side, unsorted.
+    Their files were probably written together. The result is unsorted; it has at most *limit*
+    blocks from each side.
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
     return [
@@ -165,13 +167,13 @@ def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) ->
 
 
 def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
-    """Count additional references to a block. Requires an open transaction."""
+    """Add *count* references to a block. Requires an open transaction."""
     if not db.run("UPDATE blocks SET refs = refs + ? WHERE block = ?", (count, block)):
         raise MetadataError(f"block {block} has no row in the table blocks", 0)
 
 
 def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockIndex) -> None:
-    """Count one additional reference to each block of a file's range. Needs a transaction."""
+    """Add one reference to each block in a range of a file. Requires an open transaction."""
     db.run(
         "UPDATE blocks SET refs = refs + s.rows FROM (SELECT block, count(*) AS rows FROM block_map"
         " WHERE ino = ? AND block_index BETWEEN ? AND ? GROUP BY block) AS s"
@@ -181,7 +183,7 @@ def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockInde
 
 
 def drop_ref(db: Database, block: BlockId) -> int:
-    """Subtract one reference to a block; return the number that remains.
+    """Remove one reference to a block; return the number of references that remain.
 
     The row stays even with 0 references: the caller decides whether the block is still needed.
     Requires an open transaction.
@@ -191,7 +193,7 @@ def drop_ref(db: Database, block: BlockId) -> int:
     """
     row = get(db, block)
     if row.refs <= 0:
-        raise MetadataError(f"a file has block {block}, whose reference count is {row.refs}", 0)
+        raise MetadataError(f"a file uses block {block}, whose reference count is {row.refs}", 0)
     db.run("UPDATE blocks SET refs = refs - 1 WHERE block = ?", (block,))
     return row.refs - 1
 
@@ -204,7 +206,7 @@ def set_location(
     pack_offset: int,
     stored_bytes: int,
 ) -> None:
-    """Set the location of a block, moving it from another pack if it has one.
+    """Set the location of a block; if it already has a location, move it to the new pack.
 
     Requires an open transaction.
     """
@@ -229,7 +231,7 @@ def delete(db: Database, block: BlockId) -> None:
 
 
 def delete_read(db: Database, row: BlockRow) -> None:
-    """Delete the row of a block, whose only reference the caller removes. See ``delete``."""
+    """Delete the row of a block whose only reference the caller removes. See ``delete``."""
     db.run("DELETE FROM blocks WHERE block = ?", (row.block,))
     db.counters.block_bytes -= row.plain_bytes
     if row.pack is not None:

@@ -144,7 +144,7 @@ def unseal_all(db: Database) -> None:
     A block that compaction was moving keeps its old location. It becomes UPLOADED, because its
     location may not be synced yet; the next sync makes it CLEAN.
 
-    A pack with the blocks may have been stored; they are uploaded again in another pack.
+    Even if a pack with the blocks was stored, they are uploaded again in another pack.
     Requires an open transaction.
     """
     for row in sealed_rows(db):

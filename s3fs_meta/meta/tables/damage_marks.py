@@ -1,7 +1,7 @@
-"""Rows of ``properties`` that mark damaged packs and records; deduplication skips them.
+"""Rows of ``properties`` that mark damaged packs and records, which deduplication does not use.
 
-Owns: marking a pack or one record in it, and which blocks a mark covers. Does not know: how damage is
-proven or healed (``sync.upload.healing``).
+Owns: marking a pack or one record in it, and finding the blocks that a mark covers. Does not know:
+how damage is proven or healed (``sync.upload.healing``).
 Keeps: a mark refers to a location, and locations are never reused. So the mark stays correct if the
 block moves to another pack. The table is replicated, so every host and every later writer has the
 marks. If more than DAMAGED_RECORDS_MAX records of a pack are damaged, the complete pack is marked.
@@ -34,7 +34,7 @@ COVERS_PACK: Final = (
 
 
 class Mark(NamedTuple):
-    """A damaged record of a pack, or without an offset a damaged pack."""
+    """A damaged record of a pack or, if it has no offset, a damaged pack."""
 
     pack: PackId
     pack_offset: int | None

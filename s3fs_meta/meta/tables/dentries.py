@@ -5,8 +5,9 @@ Does not know: link counts, times, directory sizes (the caller updates them with
 Keeps: a name occurs at most once in a directory. Its cookie never changes while the name exists, so
 a readdir position stays valid when other names are added or removed.
 
-A cookie is the shifted hash of the name plus the lowest number that no other name with the same
-hash in the directory has. Names with equal hashes occur only in attacks and in tests.
+A cookie is the shifted hash of the name plus a small number. The number is the lowest one that no
+other name with the same hash has in the directory. Names with equal hashes occur only in attacks
+and in tests.
 """
 
 import logging
@@ -76,7 +77,7 @@ def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
         NoSpaceLeftError: 256 other names in the directory have the same hash.
     """
     first = db.name_hash(name) << _SHIFT
-    # Without equal hashes in any directory, a free first cookie proves that the name is new.
+    # If no directory has names with equal hashes, a free first cookie proves that the name is new.
     if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
         cookie = _free_cookie(db, parent, name, first)
         db.run(_ADD, (parent, cookie, name, ino))
@@ -132,7 +133,7 @@ def move_found(
         ino: inode of the entry.
 
     Raises:
-        NoSpaceLeftError: 256 other names in the new directory have the hash of the new name.
+        NoSpaceLeftError: 256 names in the new directory have the same hash as the new name.
     """
     if not db.shares_hashes:
         first, new_first = db.name_hash(name) << _SHIFT, db.name_hash(new_name) << _SHIFT
@@ -165,8 +166,8 @@ def page(
 ) -> list[tuple[bytes, Cookie, Attributes]]:
     """Return at most *limit* names of a directory after a cookie, sorted by cookie.
 
-    A listing that begins at 0 returns each name that stays in the directory exactly once, even if
-    other names are added or removed between its pages. An inode with an unreadable row has the
+    A listing in pages, starting at 0, returns each name that stays in the directory exactly once.
+    Other names may be added or removed between two pages. An inode with an unreadable row has the
     attributes of ``inodes.unreadable``.
     """
     rows = db.inodes.all(_PAGE, (parent, after, limit))
@@ -174,7 +175,7 @@ def page(
 
 
 def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Convert one row of a listing; an unreadable inode has no attributes."""
+    """Convert one row of a listing; replace unreadable attributes with ``inodes.unreadable``."""
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

@@ -55,7 +55,7 @@ def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) ->
 
 
 def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
-    """Return the directories that contain names of an inode, with the numbers of names, sorted.
+    """Return the directories with names of an inode, sorted, and the number of names in each.
 
     The result is empty for an orphan and for a missing inode.
     """
@@ -78,7 +78,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Replace the recorded parent of an inode if it no longer contains a name of the inode."""
+    """Replace the recorded parent of an inode if that directory has lost the inode's last name."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

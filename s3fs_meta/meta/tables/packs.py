@@ -4,7 +4,7 @@ Owns: states, sizes, the live bytes of a pack, and the txg in which the live byt
 (died_txg).
 Does not know: the store, the packs that images need (``sync.history.garbage_search``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
-died_txg is set if and only if live_bytes is 0, except before the pack's blocks get their locations.
+died_txg is set if and only if live_bytes is 0, except before the pack's blocks have locations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,9 +44,9 @@ def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
 
 
 def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None:
-    """Insert a stored pack into an older copy of the database, with its number in the newer copy.
+    """Insert a stored pack into an older copy of the database, under its current number.
 
-    If the copy already has a row of the pack, its state becomes STORED. Needs a transaction.
+    If the copy already has a row for the pack, the row's state becomes STORED. Needs a transaction.
     """
     if find(db, pack) is None:
         db.run(
@@ -64,7 +64,7 @@ def find(db: Database, pack: PackId) -> PackRow | None:
 
 
 def get(db: Database, pack: PackId) -> PackRow:
-    """Return the row of a pack that must exist.
+    """Return the row of a pack, which must exist.
 
     Raises:
         MetadataError: the pack has no row.
@@ -76,7 +76,7 @@ def get(db: Database, pack: PackId) -> PackRow:
 
 
 def object_key(db: Database, pack: PackId) -> ObjectKey:
-    """Return the object key of a pack; raise MetadataError or BadRowError without a valid row."""
+    """Return a pack's object key; raise MetadataError or BadRowError if it has no valid row."""
     row = db.one("SELECT object_key FROM packs WHERE pack = ?", (pack,))
     if row is None:
         raise _missing(pack)
@@ -102,8 +102,8 @@ def stored(db: Database, pack: PackId) -> None:
 def condemn(db: Database, pack: PackId) -> None:
     """Condemn a pack without live blocks, so that no block refers to it again. Needs a transaction.
 
-    A pack that never had a live block in this history gets its died_txg now, because another
-    history may have put blocks into it (``die_anew``).
+    A pack that never had a live block in this history has no died_txg yet. This function sets it,
+    because the pack may have had live blocks in another history (``die_anew``).
     """
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
@@ -166,7 +166,7 @@ def find_condemned(db: Database, limit: int) -> list[PackRow]:
 
 
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
-    """Return stored packs that no txg from *floor* onwards needs, the oldest dead first.
+    """Return stored packs that no txg from *floor* onwards needs, sorted by died_txg.
 
     The result omits packs that a running copy from the past needs.
 
@@ -194,14 +194,12 @@ def die_anew(db: Database) -> None:
 
 
 def outlive(db: Database, txg: Txg) -> None:
-    """Date the death of packs that died in *txg* or later to the txg after *txg*, or later.
+    """Change died_txg to *txg* + 1 in all packs that died in *txg*. Requires an open transaction.
 
-    Requires an open transaction.
-
-    Call this when a changelog from before the opening becomes the link of this database. It may be
-    a fence record. A fence record has the number of the txg that was open while packs died, and the
-    state at the fence record still needs these packs. If the changelog records the deaths, packs
-    are only kept for one txg longer than necessary.
+    Call this when a changelog from before the opening becomes the link of this database. That
+    changelog may be a fence record. A fence record has the number of the txg that was open while
+    packs died. The state at the fence record still needs these packs. If the changelog records the
+    deaths, packs are only kept for one txg longer than necessary.
     """
     db.run("UPDATE packs SET died_txg = max(died_txg, ?1 + 1) WHERE died_txg >= ?1", (txg,))
 
@@ -251,7 +249,7 @@ def iterate(db: Database) -> Iterator[PackRow]:
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
-    """Yield the keys of all packs, sorted. Exhaust or close the iterator as in ``iterate``."""
+    """Yield the keys of all packs by number. Exhaust or close the iterator as in ``iterate``."""
     for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
         yield row[0], row[1]
 

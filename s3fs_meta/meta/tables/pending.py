@@ -44,7 +44,7 @@ class ChangeRecorder:
         Args:
             db: the database, which calls this object for each group.
             now_ns: returns the time.
-            run_bytes: the size of the largest record, which one changelog can contain.
+            run_bytes: the maximum size of a record, so that one changelog can contain it.
         """
         self._db = db
         self._run_bytes = run_bytes
@@ -70,7 +70,7 @@ class ChangeRecorder:
         """Assign all later records to the next txg.
 
         Returns:
-            The time of the oldest record of the previous txg, 0 if it has none.
+            The time of the oldest record of the previous txg, or 0 if it has no records.
         """
         oldest_ns, self.oldest_ns = self.oldest_ns, 0
         return oldest_ns
@@ -125,7 +125,7 @@ class ChangeRecorder:
         """Resume recording; *changeset* contains the changes that the caller made since the pause.
 
         The changeset is written before all changes that the session recorded. This is correct,
-        because the session has a row of the changeset only if it changed again later.
+        because the session contains a row of the changeset only if the row changed again later.
         """
         if self._session is not None:
             self._session.enabled = True
@@ -228,7 +228,7 @@ def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[Blo
     Args:
         connection: a connection that reads a snapshot.
         floor: the lowest number of a new block.
-        waiting: blocks that are about to get a location; they are returned even if they are older.
+        waiting: blocks that will soon have a location; they are returned even if they are older.
     """
     new = connection.execute(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
@@ -348,7 +348,7 @@ def block_floor(db: Database) -> BlockId:
 
 
 def first_new_block(db: Database) -> BlockId:
-    """Return the number that the next new block will get."""
+    """Return the number that will be assigned to the next new block."""
     return BlockId(db.counters.next_block)
 
 
@@ -363,7 +363,7 @@ def has_pack_news(db: Database) -> bool:
 
 
 def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
-    """Record that a changelog reports packs as of its cut. Requires an open transaction.
+    """Record that a changelog reports the state of packs at its cut. Needs a transaction.
 
     Packs that were revived after the cut are reported again.
     """
@@ -394,7 +394,7 @@ def outbox(db: Database) -> tuple[Txg, bytes] | None:
 
 
 def clear_outbox(db: Database) -> None:
-    """Delete the changelog in the outbox: its upload is confirmed, or its number is taken.
+    """Delete the changelog in the outbox: it is uploaded, or another one has its number.
 
     Requires an open transaction.
     """

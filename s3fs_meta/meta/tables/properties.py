@@ -2,10 +2,10 @@
 
 A fact never changes after mkfs, except the schema version, which an upgrade increases.
 
-The name of every other row is the key of an object, or of the record of renumbered packs or of a
-replaced history; it contains a slash, unlike the names of facts. The table is replicated, so every
-later writer reads these rows from a changelog or an image. Therefore no host uses an abandoned image,
-or treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
+Every other row has an object's key as its name, or is the record of renumbered packs or of a
+replaced history. These names contain a slash; the names of facts do not. The table is replicated,
+so every later writer reads these rows from a changelog or an image. Therefore no host uses an
+abandoned image, or treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
 """
 
 from collections.abc import Iterable
@@ -74,7 +74,7 @@ def kept_packs(db: Database) -> set[ObjectKey]:
 
 
 def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
-    """Record that the open txg gave packs new numbers below *next_pack*. Needs a transaction.
+    """Record that the open txg gave packs new numbers, all below *next_pack*. Needs a transaction.
 
     The new numbers do not show the order of creation, on which the pins of kept points rely.
     """
@@ -85,7 +85,7 @@ def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
 
 
 def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
-    """Return the txg and the bound of the last ``renumber_packs`` call, or 0 if there was none."""
+    """Return the txg and bound of the last ``renumber_packs`` call, or zeros if there was none."""
     row = db.one("SELECT value FROM properties WHERE name = ?", (_RENUMBERED,))
     txg, next_pack = (0, 0) if row is None else map(int, bytes(row[0]).split())
     return Txg(txg), PackId(next_pack)

@@ -1,9 +1,9 @@
 """Type checks of rows from untrusted databases; SQLite stores any type in any column.
 
 Owns: the valid types of each kind of column. Does not know: tables.
-A row with a wrong type or an incomplete location raises BadRowError, so that only its file becomes
-unreadable. This module refuses only negative numbers; fsck checks ranges. Numbers are combined with
-``|``, which accepts only integers.
+A row with a value of the wrong type or an incomplete location raises BadRowError, so that only its
+file becomes unreadable. Numbers only need to be non-negative; fsck checks their ranges. They are
+combined with ``|``, which accepts only integers.
 """
 
 from s3fs_meta.errors import BadRowError
@@ -21,7 +21,7 @@ def require_location(row: Row, ino: int) -> None:
     """Check a row of block, plain_bytes, hash, pack, pack_offset and stored_bytes.
 
     Raises:
-        BadRowError: a value has a wrong type or is negative, or the location is incomplete.
+        BadRowError: a value has the wrong type or is negative, or the location is incomplete.
     """
     block, plain_bytes, content_hash, pack, offset, stored_bytes = row
     try:

@@ -58,7 +58,7 @@ def get(db: Database, ino: Ino, name: bytes) -> bytes:
     """Return the value of one attribute.
 
     Raises:
-        NoAttributeError: the inode does not have it.
+        NoAttributeError: the inode does not have the attribute.
     """
     value = find(db, ino, name)
     if value is None:
@@ -82,8 +82,8 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
         must_exist: fail if the attribute does not exist (XATTR_REPLACE).
 
     Raises:
-        AttributeExistsError: *must_be_new*, and the inode has the attribute; nothing was changed.
-        NoAttributeError: *must_exist*, and the inode has no such attribute; nothing was changed.
+        AttributeExistsError: *must_be_new* is set, but the attribute exists; nothing was changed.
+        NoAttributeError: *must_exist* is set, but the attribute is missing; nothing was changed.
     """
     if must_be_new or must_exist:
         exists = find(db, ino, name) is not None
@@ -101,7 +101,7 @@ def remove(db: Database, ino: Ino, name: bytes) -> None:
     """Remove one attribute of an inode. Requires an open transaction.
 
     Raises:
-        NoAttributeError: the inode does not have it; nothing was changed.
+        NoAttributeError: the inode does not have the attribute; nothing was changed.
     """
     gone_bytes = 0 if db.counters.xattr_bytes is None else size_bytes(db, ino, name)
     if not db.run("DELETE FROM xattrs WHERE ino = ? AND name = ?", (ino, name)):

@@ -1,4 +1,4 @@
-"""Statements about complete directory trees: each changes many rows.
+"""Statements on complete directory trees; each statement changes many rows.
 
 removed_trees   trees that were removed with one operation and are deleted in the background
 tree_copies     copies of trees, which share their blocks with the originals

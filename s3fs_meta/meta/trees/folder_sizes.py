@@ -1,12 +1,12 @@
 """Sizes of all directories of one state, including their subdirectories.
 
 Owns: the sums, in columns of numbers. Does not know: names, the display of sizes.
-Keeps: memory is 56 bytes for each directory, and does not grow with files. One pass over the table of
-inodes, in slices: the caller runs other tasks between them.
+Keeps: the object uses 56 bytes of memory per directory, however many files there are. The table of
+inodes is read once, in slices, so that the caller can run other tasks in between.
 
 Shared content is counted in each file that has it, before deduplication and compression.
-A file with several names is counted once, in one of their directories. A directory that damaged
-metadata has put into itself has the size of only its own files.
+A file with several names is counted once, in one of its directories. If damaged metadata makes a
+directory its own ancestor, only the directory's own files are counted for it.
 """
 
 import json
@@ -66,7 +66,7 @@ class FolderSizes:
         """Create an empty object; ``read`` fills it.
 
         Args:
-            folders_max: the number of directories that the state may have.
+            folders_max: the maximum number of directories in the state.
             slice_rows: the number of rows to read in one slice.
         """
         self._folders_max = folders_max
@@ -97,7 +97,7 @@ class FolderSizes:
         self._by_parent = array("q", sorted(range(len(self)), key=self._above.__getitem__))
 
     def of(self, ino: Ino) -> FolderSize | None:
-        """Return the size of a directory, or None if the state does not have it."""
+        """Return the size of a directory, or None if the state does not contain it."""
         at = self._find(ino)
         return None if at is None else self._at(at)
 
@@ -175,7 +175,7 @@ class FolderSizes:
             yield
 
     def _add_up(self) -> Iterator[None]:
-        """Add the size of each directory to its parent, after adding its subdirectories."""
+        """Add the size of each directory to its parent, after the sizes of its subdirectories."""
         # Number of subdirectories of each directory that are not added yet.
         waiting = array("q", bytes(len(self) * self._inos.itemsize))
         for at in self._above:
@@ -211,7 +211,7 @@ class FolderSizes:
 
 
 def names(db: Database, directory: Ino, inos: Sequence[Ino]) -> dict[Ino, bytes]:
-    """Return the names of some entries of a directory, with one pass over all its names."""
+    """Return the names of some entries of a directory, in one pass over all its names."""
     rows = db.all(_NAMES, (directory, json.dumps(inos)))
     return {Ino(ino): bytes(name) for ino, name in rows}
 
@@ -219,7 +219,7 @@ def names(db: Database, directory: Ino, inos: Sequence[Ino]) -> dict[Ino, bytes]
 def largest_files(db: Database, directory: Ino, most: int) -> list[tuple[bytes, int]]:
     """Return the name and size of each of the *most* largest files in a directory.
 
-    A file with several names is left out: its size counts in only one of their directories.
+    A file with several names is omitted: its size is counted in only one of its directories.
     """
     block_bytes = int(properties.get(db, "block_bytes"))
     rows = db.inodes.all(_LARGEST, (block_bytes, directory, most))

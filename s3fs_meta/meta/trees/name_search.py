@@ -1,8 +1,8 @@
 """A search for names below a directory, in one state.
 
 Owns: the pass over all names. Does not know: the display of names.
-Keeps: one pass over the table of names, in slices: the caller runs other tasks between them. Only
-the directories above matching names are kept, at most NAME_SEARCH_DIRECTORIES_MAX.
+Keeps: the table of names is read once, in slices, so that the caller can run other tasks between
+them. At most NAME_SEARCH_DIRECTORIES_MAX directories, all above matching names, stay in memory.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class NameSearch:
             like: a pattern of SQL's LIKE, with ``\`` as the escape character.
             most: the maximum number of entries.
             slice_rows: the number of rows to read in one slice.
-            directories_max: the number of directories to remember.
+            directories_max: the maximum number of directories to keep in memory.
         """
         self._slice_rows = slice_rows
         self._directories_max = directories_max

@@ -1,22 +1,21 @@
 """Content of an earlier state: past blocks become blocks of files again, without a download.
 
-Owns: the choice of a present block for each past block, new rows for blocks whose number is no
+Owns: the choice of a present block for each past block, new rows for blocks whose numbers are no
 longer in use, and the revival of packs.
 Does not know: copying names (``tree_copies``), the reason for attaching the past database.
 Keeps: a block has a location only in a pack that is stored, not condemned, and not marked as
-damaged. All changes of one call are in one group, which also checks the packs.
+damaged. One group contains all changes of a call and its check of the packs.
 
 A past block is found in this order:
 
 1. its number is still in use, with the same content in an intact location: the block is shared;
-2. another block has equal content in an intact location: that one is shared;
-3. its pack is retained: a new block has its location. The old number is never used again, because
-   other hosts deleted its row, and a changelog lists the locations of new numbers only.
+2. another block has equal content in an intact location: that block is shared;
+3. its pack is retained: a new block is created at its location. The old number is not used again,
+   because other hosts deleted its row, and a changelog lists the locations of new numbers only.
 
 A pack without live blocks becomes live again with the first such block. The next changelog lists
-it, because a level object omits blocks that were created and deleted within its run. Without the
-note, a host that restores with the level object would not know that the pack died a second time,
-and later.
+the pack, because a level object omits blocks that were created and deleted within its run.
+Otherwise a host that restores from the level object would not know that the pack died again later.
 
     past_parts    rows of block_map to insert; ``block`` is the number in the past
     past_blocks   the blocks of these parts, with their past location; ``new`` is the present number
@@ -91,7 +90,7 @@ _REVIVE: Final = (
     " FROM temp.past_blocks WHERE new >= ?1 GROUP BY new) AS s ON s.new = b.new"
     " WHERE b.is_made ORDER BY b.new"
 )
-# On this host a pack has live bytes until the upload of its last blocks ends.
+# On this host a pack has live bytes until the upload of its last blocks is finished.
 # For other hosts the pack is dead as soon as a changelog records that its last blocks left it.
 _DEAD: Final = (
     "SELECT n.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
@@ -187,7 +186,7 @@ def share_range(
         The index at which to continue, or None at the end, and the number of revived packs.
 
     Raises:
-        PastUnavailableError: as ``resolve``; no row changed.
+        PastUnavailableError: as in ``resolve``; no row was changed.
     """
     clear(db)
     count = db.run(_TAKE, (new, old, start, limit))
@@ -205,7 +204,7 @@ def share_range(
 
 
 def is_retained(db: Database, pack: PackId, key: ObjectKey) -> bool:
-    """Return whether a past pack is stored and not marked, so that its blocks are usable."""
+    """Return whether a past pack is stored and not marked as damaged, so its blocks are usable."""
     row = packs.find(db, pack)
     return _is_stored(row, key) and not (
         damage_marks.exist(db) and bool(damage_marks.marks_of(db, pack))
@@ -217,7 +216,7 @@ def _is_stored(row: PackRow | None, key: ObjectKey) -> bool:
 
 
 def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
-    """Return whether the content of one past block is usable, as ``share`` decides.
+    """Return whether the content of one past block is usable, by the rules of ``share``.
 
     Args:
         key: the object of the block's pack in the past.
@@ -238,19 +237,19 @@ def unavailable(db: Database, txg: Txg, key: str | None) -> PastUnavailableError
     """Return the error for past content that is unavailable.
 
     Args:
-        key: the object that had the content; None if the past state has no object for it.
+        key: the object that contained the content; None if the past state lists no object for it.
     """
     if key is None:
-        why = "a part of the content was lost before it reached the bucket"
+        why = "part of the content was lost before it reached the bucket"
     elif db.one("SELECT 1 FROM packs WHERE object_key = ?", (key,)) is None:
         why = (
-            f"a part of the content is in {key}, which the present metadata does not list: it belongs"
-            " to a replaced history, or was deleted because it is no longer retained"
+            f"part of the content is in {key}, which the present metadata does not list: the object"
+            " belongs to a replaced history, or was deleted because it is no longer retained"
         )
     else:
         why = (
-            f"a part of the content is in {key}, which is damaged, or is being deleted because it"
-            " is no longer retained"
+            f"part of the content is in {key}, which is damaged, or is being deleted because it is"
+            " no longer retained"
         )
     return PastUnavailableError(
         txg, f"{why}; no copy was made; use s3fs-meta restore to copy all readable files"

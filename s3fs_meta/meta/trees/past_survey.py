@@ -1,9 +1,10 @@
 """Survey of a past tree before it is copied, through a separate connection.
 
-Owns: the packs that have the content of a tree, the blocks of the tree in some of them.
+Owns: finding the packs that contain the content of a tree, and the tree's blocks in some packs.
 Does not know: the present state, the retention of packs.
-Keeps: the file is not changed. The survey reads the pages of the tree first. So an unreadable page
-is found before the filesystem changes, and the copy on the event loop finds the pages in memory.
+Keeps: the file is not changed. The survey reads the pages of the tree before the copy. So an
+unreadable page is found before the filesystem changes. The copy, which runs on the event loop, then
+finds the pages in memory.
 Tasks: all calls block; call them in threads, one at a time.
 """
 
@@ -52,8 +53,8 @@ class PastSurvey:
 
         Args:
             path: the database, which does not change until ``close``.
-            txg: its point in time, for errors.
-            top: the inode of the tree.
+            txg: the txg of the database, for errors.
+            top: the inode at the top of the tree.
 
         Raises:
             PastUnavailableError: the database cannot be read.

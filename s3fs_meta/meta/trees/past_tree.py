@@ -2,11 +2,12 @@
 
 Owns: a temporary table of the directories in which inodes had names earlier.
 Does not know: changelogs, the search for changes.
-Keeps: the table has its rows in SQLite, and at most WATCHED_DIRECTORIES_MAX results are in memory.
+Keeps: SQLite stores the rows of the table; at most WATCHED_DIRECTORIES_MAX results are in memory.
 
 The present directories of an inode are read from the database, so they are valid up to the last
 txg. The caller adds the names that inodes have lost; each is valid up to the txg that removed it.
-The time at which an inode received a name is unknown, so a name is valid from the beginning.
+The time at which an inode received a name is unknown, so the name is assumed to be valid from the
+first txg.
 """
 
 import heapq
@@ -38,7 +39,7 @@ _Parent = tuple[Ino, Txg]
 
 
 class SubtreeHistory:
-    """Finds the last txg in which an inode was below one of some directories."""
+    """Finds the last txg in which an inode was below any of the given directories."""
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class SubtreeHistory:
             db: the state after the last txg; no other object of this class uses it.
             tops: the directories, each with the last txg to consider.
             last: the last txg.
-            names_max: the number of names that may be added.
-            directories_max: the number of directories whose result is remembered.
+            names_max: the maximum number of names that may be added.
+            directories_max: the maximum number of directories whose results stay in memory.
         """
         self._db = db
         self._names_max = names_max
@@ -83,7 +84,7 @@ class SubtreeHistory:
             raise translated(exc, str(self._db.path)) from exc
 
     def assume(self, former: Collection[Former]) -> None:
-        """Use some former directories in addition to the added ones, until the next call."""
+        """Until the next call, also use these former directories in addition to the added ones."""
         self._known.clear()
         self._also = {}
         for ino, parent, last in former:

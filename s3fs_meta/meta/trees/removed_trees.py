@@ -1,6 +1,6 @@
 """Trees of removed directories: deleting many rows with one statement.
 
-Owns: the rows of removed trees, and their deletion. Does not know: the use of inodes by programs,
+Owns: the rows of removed trees, and their deletion. Does not know: which inodes programs use,
 cached blocks, the size of a slice.
 A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED. It
 is called a top. The inodes below it are still reachable through its dentries. When a top is deleted,
@@ -55,8 +55,8 @@ _DELETE_MANY: Final = (
     f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
 )
 _RANGE_FACTOR: Final = 4
-_RANGE_MIN: Final = 32  # with this many files, one statement per directory is faster
-_MANY: Final = 40  # with this many directories, one statement for all of them is faster
+_RANGE_MIN: Final = 32  # with this many files or more, one statement per directory is faster
+_MANY: Final = 40  # with this many directories or more, one statement for all of them is faster
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
@@ -120,7 +120,7 @@ def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def tops(db: Database) -> dict[Ino, int]:
-    """Return the tops of removed trees in ascending order, with their numbers of names."""
+    """Return the tops of removed trees in ascending order, with the number of names in each."""
     sql = (
         "SELECT ino, size_bytes FROM inodes"
         f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
@@ -216,7 +216,7 @@ def remove_names(db: Database, within: Scope) -> None:
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
-    """Turn empty tops into ordinary orphans, because processes use them. Needs a transaction."""
+    """Turn empty tops that processes still use into ordinary orphans. Needs a transaction."""
     db.inodes.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",
@@ -225,7 +225,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Turn inodes into orphans, because processes use them. Requires an open transaction."""
+    """Turn inodes that processes still use into orphans. Requires an open transaction."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -278,7 +278,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
 def lose_names(
     db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
-    """Reduce nlink of inodes that have other names, after ``drop_links``. Needs a transaction."""
+    """Reduce nlink of inodes that keep other names, after ``drop_links``. Needs a transaction."""
     db.inodes.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
     single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
     db.inodes.run(
@@ -360,14 +360,14 @@ class Child(NamedTuple):
     parent: Ino
     cookie: Cookie
     ino: Ino
-    names: int  # number of names in the child; 0 unless it is a directory
+    names: int  # number of names in a child that is a directory, 0 for other children
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
     """Return the next names of directories, at most *limit*.
 
     Args:
-        of: directories in the order of the result, each with the last cookie that is skipped.
+        of: directories in the order of the result, each with the last cookie to skip.
     """
     rows = db.inodes.all(
         "SELECT d.parent, d.cookie, d.ino,"

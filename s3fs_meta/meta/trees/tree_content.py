@@ -1,4 +1,4 @@
-"""Blocks of many files at once, for work on the content of trees.
+"""A query for the blocks of many files at once, for operations on complete trees.
 
 Owns: the query for the blocks. Does not know: names, the cache.
 """
@@ -14,7 +14,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Ino, PackId
 
 _LAST_INDEX: Final = BlockIndex(
     (1 << 63) - 2
-)  # invalid indexes, which are texts, sort after all numbers
+)  # an invalid index, which is text, sorts after all numbers
 
 
 class TreeBlock(NamedTuple):

@@ -4,8 +4,8 @@ Owns: the temporary tables of a running copy, and the new rows.
 Does not know: cached blocks, the size of a slice, the later name of the copy.
 A copy is built below a top (see ``removed_trees``): until it has a name, it is treated as a
 removed tree, so an interrupted copy is deleted like a removed tree.
-Keeps: at every commit, the counters are correct, and so are the sizes and link counts in the copy,
-except nlink of the top.
+Keeps: at every commit, the counters are correct. The sizes and link counts in the copy are also
+correct, except nlink of the top.
 
     copied_names   the names of the current slice; place (from 1) determines the new inode number
     copied_links   inodes with several names: old and new number, number of copied names, first parent
@@ -239,7 +239,7 @@ def copy_names(
 
 
 def _shares_hashes(db: Database) -> bool:
-    """Return whether a chosen name has the hash of another name, so that lookups must search."""
+    """Return whether a chosen name has the same hash as another, so that lookups must search."""
     sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
     return db.one(sql) is not None
 
@@ -254,7 +254,7 @@ def _has_too_much(db: Database, blocks_max: int) -> bool:
 
 
 def _copy_rows(db: Database, origin: Origin, before: int, now_ns: int, blocks_max: int) -> int:
-    """Create the rows of a slice, after inode numbers were assigned; return the revived packs."""
+    """Create the rows of a slice, whose numbers are assigned; return how many packs are revived."""
     sums = _sums(db, before)
     if sums.blocks:
         _choose_blocks(db, origin, before, blocks_max)
@@ -364,7 +364,7 @@ def directories_in(db: Database, parent: Ino) -> int:
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Set nlink and parent of a top or orphan before the caller names it. Needs a transaction."""
+    """Set nlink and parent of a top or orphan that is about to be named. Needs a transaction."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

@@ -1,9 +1,9 @@
 """The differences between two states of a filesystem, each in its own database.
 
-Owns: comparing names and inodes, detecting renames, and paths in both states.
+Owns: comparing names and inodes, detecting renames, and finding paths in both states.
 Does not know: points in time, the display of differences.
-Keeps: only the directories and inodes that the caller gives are compared; memory grows with them,
-but not with the number of names in a directory.
+Keeps: only the directories and inodes that the caller passes are compared. Memory grows with their
+number, but not with the number of names in a directory.
 Tasks: all calls block, so make them in a thread.
 
 A directory whose entries changed is itself a changed inode. So the entries of the changed
@@ -56,9 +56,10 @@ class Difference(NamedTuple):
 
 
 def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
-    """Yield inodes with different rows, and directories with different names, perhaps repeatedly.
+    """Yield inodes with different rows, and directories with different names.
 
-    All rows are compared; this takes a few seconds for a million files.
+    An inode may be yielded more than once. All rows are compared; this takes a few seconds for a
+    million files.
     """
     for table, key in _TABLES.items():
         count = len(key.split(", "))
@@ -97,7 +98,7 @@ class TreeDiff:
         """Yield the differences in no particular order, and None after each short piece of work.
 
         Args:
-            changed: every inode whose rows may differ, and every directory whose entries may.
+            changed: every inode whose rows may differ, and every directory whose names may differ.
         """
         removed: dict[_Name, Ino] = {}
         added: dict[_Name, Ino] = {}
@@ -142,7 +143,7 @@ class TreeDiff:
                     removed[directory, old.name] = old.ino
                 if new is not None and old != new:
                     added[directory, new.name] = new.ino
-        # If several names have the same hash, a name may now have the former cookie of another.
+        # If several names have the same hash, one name may now have the former cookie of another.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
 
@@ -193,7 +194,7 @@ class TreeDiff:
                 kept.append((former, found))
                 directories.update(self._after.parents(ino))
         yield from self._after.find_paths(directories)
-        # Sorted by directory, so that the names of few directories are read for each batch.
+        # Sort by directory, so that each batch reads the names of only a few directories.
         kept.sort(key=lambda pair: pair[1].parent)
         for at in range(0, len(kept), DIFF_NAMES_CACHED_MAX):
             batch = kept[at : at + DIFF_NAMES_CACHED_MAX]
@@ -285,7 +286,7 @@ class _State:
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
         # names of inodes in directories that were read
         self._noted: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}
-        self._read: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}  # the same for one batch
+        self._read: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}  # names read for one batch
 
     def find(self, ino: Ino) -> Attributes | None:
         """Return the attributes of an inode, or None if it does not exist."""
@@ -349,7 +350,7 @@ class _State:
     def find_paths(self, directories: Iterable[Ino]) -> Iterator[None]:
         """Find the paths of directories; each directory above them is read at most once."""
         self._read.clear()
-        above: dict[Ino, Ino | None] = {}  # the directory above each directory, None: it has none
+        above: dict[Ino, Ino | None] = {}  # each directory's parent, or None if it has no parent
         wanted: dict[Ino, set[Ino]] = {}
         for number, directory in enumerate(directories):
             if number % _PIECE_ROWS == 0:

@@ -1,6 +1,6 @@
 """Paths of inodes and names in one state of the database, for messages.
 
-Owns: following parents up to the root; the paths that recorded changes concern.
+Owns: following parents up to the root; finding the paths that recorded changes affect.
 Does not know: the caller, the upload of changes, the time of a state.
 Tasks: calls block, so make them in a thread. The name of an inode is found by a scan of its parent
 directory, because no index maps inodes to names.

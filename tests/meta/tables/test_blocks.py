@@ -72,7 +72,9 @@ def test_reference_count_of_a_block_never_becomes_negative(db: Database, refs: i
     """Anyone can write the rows of an unencrypted filesystem, so rows may contradict each other."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
-    with pytest.raises(MetadataError, match=f"a file has block 1, whose reference count is {refs}"):
+    with pytest.raises(
+        MetadataError, match=f"a file uses block 1, whose reference count is {refs}"
+    ):
         blocks.drop_ref(db, block)
 
 

@@ -1,6 +1,6 @@
 """fsck: numbered invariants over the complete database, and their repairs.
 
-invariant      a sentence that always holds, a query for the rows that break it, and the repair
+invariant      a rule that always holds, a query for the rows that break it, and a repair
 rules/         the invariants, grouped by subject
 observations   the results of surveys, in temporary tables
 survey/        reading the bucket, packs, the cache and the chain of changelogs
@@ -12,7 +12,8 @@ marks          sets and removes damage marks after fsck has read the packs
 report         findings, and the exit status that follows from them
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.
-``fsck`` checks all invariants in one transaction; first ``sums`` counts names, links, references.
+``fsck`` checks all invariants in one transaction. Before that, ``sums`` counts names, links and
+references.
 Below: sync (chain, mkfs), cache, meta.
 Above: cli.fsck.
 """

@@ -6,8 +6,8 @@ Reading needs a stable view: a read transaction, or no other user of the databas
 group. No function yields to other tasks.
 
 An invariant has a query over the complete database that yields the rows that break it. The query has
-two parts: ``source``, the rows to check, and ``damaged``, the condition of the rows that break the
-invariant. One scan of a source checks all invariants with that source.
+two parts: ``source``, the rows to check, and ``damaged``, a condition that is true for rows that
+break the invariant. One scan of a source checks all invariants with that source.
 """
 
 from collections import defaultdict
@@ -39,12 +39,12 @@ class Invariant:
     Attributes:
         title: the rule, as a sentence.
         source: an SQL FROM clause with the rows to check.
-        damaged: the SQL condition of the rows that break the invariant.
+        damaged: an SQL condition that is true for the rows that break the invariant.
         columns: the columns of a finding; the first is an inode number if ``about_inode``.
         text: the text of a finding; ``{0}`` is the value of the first column.
-        repair: corrects damaged rows as far as possible; None: the program cannot repair them.
+        repair: corrects damaged rows, but perhaps not all; None: the program cannot repair them.
         safe: fsck -p may run the repair: it only recomputes rows from other rows or removes garbage.
-        listing: a query for the findings if they are not the damaged rows.
+        listing: a query for the findings, if these differ from the damaged rows.
         scan: finds the damaged rows if SQL alone cannot.
         advice: what the user can do about findings that were not repaired.
     """
@@ -102,8 +102,8 @@ class Examination:
         Args:
             db: an open database, without unwritten counters.
             evidence: the observations of surveys.
-            report: receives findings and the notes of repairs.
-            now_ns: the time of new rows.
+            report: receives the findings and notes about repairs.
+            now_ns: the time for new rows.
             mounted: processes may have files open, so inodes without a name are valid.
             facts: the settings of mkfs according to the superblock.
         """

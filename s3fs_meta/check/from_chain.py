@@ -89,7 +89,7 @@ class ChainReader:
     async def _refuse_newer_end(self) -> None:
         """Raise NewerFormatError if the end of the chain has an unknown version.
 
-        The replay may stop earlier, and then would not detect the version.
+        The replay may stop before the end, and would then not detect the version.
         """
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]

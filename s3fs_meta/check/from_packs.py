@@ -1,13 +1,13 @@
 """Rebuilding a filesystem without images from its chain, its packs and intact image pieces.
 
 Owns: the choice of objects, and the order in which the new image and lease are stored. Only
-``fsck --rebuild`` does this, and only if no image can be restored. Rows come from the intact pieces
-of the newest image whose first piece is intact. If the chain can be replayed from its first
-changelog to the image's txg or a later one, they come from the chain (``from_chain``).
+``fsck --rebuild`` does this, and only if no image can be restored. The rows come from the intact
+pieces of the newest image whose first piece is intact. If the chain can be replayed from its first
+changelog to the image's txg or a later txg, the rows come from the chain instead (``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted. The lease is replaced only if it has not changed in the meantime, so
-another host that acquired it keeps it. The new epoch is higher than any plausible epoch in an
-object's name.
+another host that acquired the lease does not lose it. The new epoch is higher than any plausible
+epoch in an object's name.
 """
 
 import logging
@@ -178,7 +178,10 @@ def _epoch_of(key: ObjectKey) -> Epoch:
 
 
 async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
-    """Return the epoch and the ETag of the lease: 0 if it is unreadable, None if it is missing."""
+    """Return the epoch and the ETag of the lease; the epoch of an unreadable lease is 0.
+
+    If the lease is missing, the ETag is None.
+    """
     try:
         fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
     except ObjectMissingError:
@@ -234,9 +237,10 @@ async def _make_from_metadata(
 async def _images_of_old_points(
     store: ObjectStore, keyring: Keyring, uuid: str, next_txg: Txg
 ) -> set[ObjectKey]:
-    """Return the manifests of images that only kept points need; later changelogs were deleted.
+    """Return the manifests of images that only kept points need.
 
-    These points can still be restored after the rebuild, so names from later images are preferred.
+    The changelogs after such an image were deleted. The kept points can still be restored after the
+    rebuild, so names from later images are preferred.
     """
     points = (await KeptPointReader(store, keyring, uuid).all()).points
     if not points:
@@ -244,7 +248,7 @@ async def _images_of_old_points(
     first = min(point.image_txg for point in points)
     numbers = await chain.numbers_from(store, keyring, first)
     floor = await chain.floor_after(store, keyring, uuid, first)
-    missing_after: dict[int, int] = {}  # the first missing number after each number
+    missing_after: dict[int, int] = {}  # the first missing txg after each existing txg
     for number in reversed(numbers):
         missing_after[number] = missing_after.get(number + 1, number + 1)
     found: set[ObjectKey] = set()
@@ -282,7 +286,7 @@ async def _make_from_image(
 
 
 class _New(NamedTuple):
-    """The path of the new database, and the values from which it is made."""
+    """The path of the new database, and the values from which it is created."""
 
     path: Path
     superblock: Superblock

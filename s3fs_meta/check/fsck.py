@@ -36,10 +36,10 @@ def check_database(
     Args:
         db: a database without an open group. For Mode.REPORT it may be open read-only, even while
             another process writes.
-        repair: how much may be changed.
+        repair: the repairs that are allowed.
         report: receives the findings, and is returned.
         mounted: processes may have files open, so inodes without a name are valid.
-        clock: gives the times of new rows.
+        clock: supplies the times for new rows.
 
     Raises:
         CorruptionError: SQLite cannot read the database; nothing was changed.
@@ -57,12 +57,12 @@ def judge(exam: Examination, repair: Mode) -> bool:
     Raises:
         The errors of ``check_database``.
     """
-    assert not exam.db.in_group, "fsck has a transaction of its own"
+    assert not exam.db.in_group, "fsck opens its own transaction"
     return _judge_only(exam) if repair is Mode.REPORT else _judge_and_repair(exam, repair)
 
 
 def _judge_only(exam: Examination) -> bool:
-    # One snapshot for all queries, even while another process writes to the database.
+    # All queries read one snapshot, even while another process writes to the database.
     exam.db.all("BEGIN")
     try:
         holds = _foundation_holds(exam, Mode.REPORT)
@@ -177,5 +177,5 @@ def _repair_one(exam: Examination, invariant: Invariant) -> None:
     exam.report.note(f"repairing {invariant.name}: {invariant.title}")
     if invariant.uses_sums:
         exam.derive()
-    assert invariant.repair is not None, "an allowed invariant has a repair"
+    assert invariant.repair is not None, "an invariant to be repaired must have a repair"
     invariant.repair(exam, invariant)

@@ -1,8 +1,8 @@
 """The ordered table of invariants; those of FOUNDATION are repaired before all others.
 
 Owns: the order of repairs. The invariants are defined in the modules of ``rules``, by subject.
-docs/design/invariants.md lists for each the code that maintains it, and the tests that try to break
-it.
+docs/design/invariants.md lists, for each invariant, the code that maintains it and the tests that
+try to break it.
 
 Order: first the invariants that all others rely on (pages, tables, numbers). Then repairs that put
 lost rows into the tree, then data, then values that are computed from other rows. The last groups
@@ -24,7 +24,7 @@ from s3fs_meta.check.rules.link_counts import LINK_COUNTS
 from s3fs_meta.check.rules.names import NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
-# Invariants that the queries of all other invariants rely on: if broken, results are wrong.
+# Invariants that all other queries rely on: if one is broken, those queries return wrong results.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

@@ -54,7 +54,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
 
 class _Ranges:
-    """A list of ascending byte ranges: adjacent ranges are merged, excess ranges only counted."""
+    """A list of ascending byte ranges; it merges adjacent ranges and only counts excess ranges."""
 
     def __init__(self) -> None:
         self.blocks = 0

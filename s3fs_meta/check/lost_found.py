@@ -2,7 +2,7 @@
 
 Owns: the directory, the names in it, and new inode numbers for content without an inode.
 Does not know: the cause of a lost name or inode.
-Keeps: each inode has one name there, ``#`` and its number, which is never reused.
+Keeps: each inode in lost+found has one name: ``#`` and the inode number, which is never reused.
 """
 
 import stat
@@ -69,7 +69,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
 
 def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino) -> bytes:
-    """Add a dentry with a name, plus a number if the name is in use; return the final name."""
+    """Add a dentry; append a number to its name if the name is in use; return the final name."""
     for name in _names(wanted):
         try:
             dentries.add(exam.db, parent, name, ino)

@@ -1,6 +1,6 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: the choice of the marks to set, and of wrong marks, whose locations are readable.
+Owns: choosing the marks to set, and finding wrong marks, whose locations are readable.
 Does not know: reading packs (``survey.packs``), the use of marks (``sync.upload.healing``).
 ``settle`` opens its own transaction, after all repairs.
 """
@@ -39,7 +39,7 @@ def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool
 
 
 def note_packs(exam: Examination) -> None:
-    """Record missing and torn packs as damaged, before a repair moves their blocks to other packs."""
+    """Record missing and truncated packs as damaged, before a repair moves their blocks."""
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({MISSING_PACKS})")
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({TORN_PACKS})")
 

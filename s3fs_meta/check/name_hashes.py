@@ -1,4 +1,4 @@
-"""The check that every dentry has the cookie of its name's hash, which SQL cannot compute.
+"""The check that each dentry's cookie matches the hash of its name, which SQL cannot compute.
 
 Owns: a thread that hashes every name while the other queries run, with its own connection. SQLite
 releases the interpreter lock while it scans, so on two cores a check takes a third less time.
@@ -24,7 +24,7 @@ _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries W
 def any_misplaced(db: Database) -> bool:
     """Return whether any name has a cookie that contradicts its hash; takes 1 us per name."""
     name_hash = db.name_hash
-    for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() costs a fifth more
+    for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() takes a fifth longer
         if name_hash(name) != place:
             return True
     return False

@@ -3,10 +3,10 @@
 Owns: the choice of objects to compare, and the proof that a copy is the lost object.
 Does not know: the origin of the copies, repairs without copies.
 Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
-compare-and-set, after its bytes were saved in the state directory, and only by its original. The name
-of a pack, a changelog part or an object of an image has random digits, so an authentic copy with that
-name is the original. A copy of a changelog or level is the original if its neighbours in the chain
-record its hash, or if it shares random bytes with the damaged object.
+compare-and-set, after its bytes were saved in the state directory, and only by its original. Names
+of packs, changelog parts and objects of images have random digits, so an authentic copy with the
+same name is the original. A copy of a changelog or level is the original in two cases: its
+neighbours in the chain record its hash, or it shares random bytes with the damaged object.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -44,7 +44,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage_search import groups
 
 _END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
-_BEGIN_BYTES_MIN: Final = 128  # the header of a changelog or level, which includes its times
+_BEGIN_BYTES_MIN: Final = 128  # length of the header of a changelog or level, with its times
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
@@ -73,7 +73,7 @@ class ObjectCopies:
             copies: the store with the copies; it is only read.
             keyring: the keys of the filesystem.
             uuid: the uuid of the filesystem.
-            keep: saves the bytes of an object before it is replaced; returns the path of the bytes.
+            keep: saves an object in a file before the object is replaced; returns the file's path.
         """
         self._store = store
         self._copies = copies
@@ -136,9 +136,10 @@ class ObjectCopies:
     async def _mend(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int = ENCODED_BYTES_MAX
     ) -> _T | None:
-        """Return the content of an object whose name has random digits; restore it if needed.
+        """Return the content of an object whose name has random digits.
 
-        Return None if neither the object nor its copy is valid.
+        Restore a missing or damaged object first. Return None if neither the object nor its copy is
+        valid.
         """
         found, decoded = await self._fetch(key, decode, max_bytes)
         if decoded is not None:
@@ -226,7 +227,7 @@ class ObjectCopies:
         return named
 
     async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
-        """Restore the parts of a valid changelog; return the image manifest in it, or None."""
+        """Restore the parts of a valid changelog; return a list with its image manifest, if any."""
         if changelog is None:
             return []
         for part in changelog.parts:
@@ -237,7 +238,7 @@ class ObjectCopies:
         return lambda data: changelog_codec.decode_part(part, data, self._keyring)
 
     async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
-        """Return a changelog, if necessary restored from its copy, or None if it is lost.
+        """Return a changelog, or None if it is lost; restore a missing or damaged one first.
 
         Args:
             follows: accept a copy of a missing changelog if it records its predecessor's hash.
@@ -276,7 +277,7 @@ class ObjectCopies:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        # The hash in a fence record may belong to an earlier changelog than the previous one.
+        # A fence record may record the hash of an earlier changelog than its predecessor.
         if changelog.kind is not Kind.FENCE:
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
@@ -399,7 +400,7 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
 
 
 def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
-    """Return whether a damaged object has the salt, the beginning or the end of a copy.
+    """Return whether a damaged object has the same salt, beginning or end as a copy.
 
     The salt is random, the end is a tag or a checksum, and the beginning contains the time of the
     cut in nanoseconds. So if one of them is equal, the copy is the original.

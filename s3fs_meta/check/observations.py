@@ -2,7 +2,7 @@
 
 Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
 reading packs. So invariants about files and objects are also SQL queries, and use bounded memory.
-Does not know: the surveys (``survey``), the faults among the observations (``invariants``).
+Does not know: the surveys (``survey``), which observations are faults (``invariants``).
 """
 
 import enum
@@ -26,22 +26,22 @@ CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
 -- Packs that the listing must contain, because they were stored before it began.
 CREATE TEMP TABLE IF NOT EXISTS seen_packs (pack INTEGER PRIMARY KEY NOT NULL);
--- Authentic packs without a row, from an epoch whose writer is fenced and cannot refer to them any more.
+-- Authentic packs without a row, from an epoch whose writer is fenced and cannot refer to them.
 CREATE TEMP TABLE IF NOT EXISTS seen_unnamed (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Objects that do not provably belong to this filesystem; no repair deletes them.
 CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Objects of kept images that are missing or damaged.
 CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
     object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
--- Missing or damaged changelogs, or their parts; past = 1: only earlier points in time need them.
+-- Missing or damaged changelogs and their parts; past = 1: only earlier points in time need them.
 CREATE TEMP TABLE IF NOT EXISTS seen_chain_faults (
     object_key TEXT PRIMARY KEY NOT NULL, past INTEGER NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
--- Index objects of the history that are damaged, or contradict their changelogs; doomed = 1: they
--- are deleted at the end of the run.
+-- Index objects of the history that are damaged or contradict their changelogs.
+-- The column doomed is 1 if the object is deleted at the end of the run.
 CREATE TEMP TABLE IF NOT EXISTS seen_index_faults (
     object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL, doomed INTEGER NOT NULL)
     WITHOUT ROWID;
--- Objects that kept points need and that are missing or damaged; unreadable objects of kept points.
+-- Missing or damaged objects that kept points need, and kept points that are unreadable themselves.
 CREATE TEMP TABLE IF NOT EXISTS seen_kept_faults (
     object_key TEXT NOT NULL, name TEXT NOT NULL, why TEXT NOT NULL,
     PRIMARY KEY (object_key, name)) WITHOUT ROWID;
@@ -154,7 +154,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
 
     def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
-        """Record faulty changelogs as (key, 1 if only earlier states need it, reason)."""
+        """Record faulty changelogs as (key, 1 if only earlier states need them else 0, reason)."""
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_index_faults(self, faults: Iterable[tuple[str, str]]) -> None:
@@ -168,9 +168,9 @@ class Evidence:
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
         """Record locations, from pack indexes, of blocks whose rows are wrong.
 
-        Locations that ``forget_locations`` refused are skipped. If a block has several
-        locations, the one with the hash in the block's row is kept, because a fenced host may have
-        used the number for other content.
+        Locations that ``forget_locations`` refused are skipped. If a block has several locations,
+        the location with the hash in the block's row is kept. A fenced host may have used the
+        number for other content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
@@ -188,7 +188,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_not_there VALUES (?, ?)", rows)
 
     def note_searched(self, blocks_query: str) -> None:
-        """Record that all packs were searched for the blocks of a query."""
+        """Record that all packs were searched for the blocks that a query returns."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")
 
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
@@ -196,7 +196,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)
 
     def note_damage(self, query: str) -> None:
-        """Record the locations of a query as missing or damaged in the bucket."""
+        """Record the locations that a query returns as missing or damaged in the bucket."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_damage {query}")
 
     def note_damaged_records(self, pack: int, offsets: Iterable[int]) -> None:
@@ -219,7 +219,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_intact_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
-        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows takes half the time
+        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time
         for row in rows:
             self._db.all(sql, row)
         self._db.all("RELEASE evidence")

@@ -63,8 +63,8 @@ class Verdict:
     title: str
     severity: Severity
     found: int = 0
-    left: int = 0  # number of findings without a repair
-    advice: str = ""  # advice about findings without a repair
+    left: int = 0  # number of findings that were not repaired
+    advice: str = ""  # advice about findings that were not repaired
     examples: list[Finding] = field(default_factory=list)
 
     @property
@@ -139,7 +139,7 @@ class Report:
         return self._verdicts.setdefault(verdict.invariant, verdict)
 
     def add(self, verdict: Verdict, finding: Finding) -> None:
-        """Count a finding; store it as an example unless FSCK_EXAMPLES_MAX are stored."""
+        """Count a finding; store it as an example if fewer than FSCK_EXAMPLES_MAX are stored."""
         verdict.found += 1
         verdict.left += 1
         if len(verdict.examples) < FSCK_EXAMPLES_MAX:
@@ -169,7 +169,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """Return the exit status of fsck(8), a sum of bits; leftovers of a crash do not count."""
+        """Return the exit status of fsck(8), a sum of bits; leftovers of a crash set no bit."""
         damage = [one for one in self.verdicts if one.severity is Severity.DAMAGE]
         left = EXIT_LEFT if any(one.left for one in damage) else EXIT_CLEAN
         return left + (EXIT_CORRECTED if any(one.corrected for one in damage) else EXIT_CLEAN)

@@ -84,7 +84,7 @@ async def check_filesystem(
         examined: the filesystem.
         wanted: the options that the user chose.
         report: receives the findings, and is returned.
-        clock: gives the times of new rows.
+        clock: supplies the times for new rows.
         progress: receives the progress of listings and downloads.
 
     Raises:

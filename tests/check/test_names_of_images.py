@@ -214,7 +214,7 @@ async def test_image_without_its_manifest_restores_all_names(power: Power, damag
 async def test_pieces_of_an_interrupted_image_are_not_used(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pieces of an interrupted image form no consistent database, so an older image is used."""
+    """Pieces of an interrupted image are not a consistent database, so an older image is used."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keyring = (await power.keys()).keyring
@@ -227,7 +227,7 @@ async def test_pieces_of_an_interrupted_image_are_not_used(
 
     await run(power)
 
-    assert f"{key}' is damaged: the image pieces form no consistent database" in caplog.text
+    assert f"{key}' is damaged: the image pieces do not form a consistent database" in caplog.text
     assert await outcome(power, "b", files) == (FILES, 0)
 
 

@@ -97,7 +97,8 @@ ATTRIBUTES: Final = (
     ),
     Invariant(
         20,
-        "names of extended attributes are 1 to 255 bytes without NUL, values at most 64 KiB",
+        "names of extended attributes are 1 to 255 bytes without NUL, and their values at most 64"
+        " KiB",
         source=_XATTRS,
         damaged=_BAD_XATTR,
         columns="x.ino, x.name, length(x.value)",

@@ -28,7 +28,7 @@ _ADVICE: Final = (
     "run s3fs-meta fsck -y while the bucket is available: it finds blocks in the indexes of packs"
 )
 _LOST_ADVICE: Final = (
-    "reading them returns an error; -y makes them holes and lists them in user.s3fs-meta.lost"
+    "reading the blocks returns an error; -y turns them into holes that user.s3fs-meta.lost lists"
 )
 
 NULLS: Final = (
@@ -55,7 +55,7 @@ def relocate(exam: Examination, damaged: str) -> None:
     """Copy the locations of damaged blocks from the indexes of packs into their rows.
 
     A fenced host may have used a block's number for other content. So a location is used only if it
-    matches the hash or the pack in the row, or if the row has no valid hash or pack.
+    matches the hash or the pack in the row, or if that hash is invalid or that pack has no row.
     """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
@@ -78,7 +78,7 @@ def relocate(exam: Examination, damaged: str) -> None:
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Return the pack with a key, in state STORED; create its row if it is missing."""
+    """Return the pack with a key after setting it to STORED; create its row if it is missing."""
     row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
     number = PackId(row[0]) if row is not None else _renumbered(exam, key, object_bytes)
     exam.run(
@@ -98,7 +98,7 @@ def _renumbered(exam: Examination, key: str, object_bytes: int) -> PackId:
 def upload_again(exam: Examination, damaged: str) -> None:
     """Make damaged blocks with a verified cached copy dirty, so that the next mount uploads them.
 
-    A dirty block belongs to one file position, so the block is copied for every other position.
+    A dirty block is mapped at only one file position, so it is copied for every other position.
     """
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
@@ -126,7 +126,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
         "copies are verified only after the survey of the cache directory"
     )
     copy = exam.db.counters.take_block()
-    # A newer database may have left a file with this number, so the next free number is used.
+    # A later state of the database may have left a file with this number.
     while exam.files.size(copy) is not None:
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
@@ -188,7 +188,7 @@ def _mend_overlaps(exam: Examination, _invariant: Invariant) -> None:
 
 
 def overlaps(exam: Examination) -> str:
-    """Return a query for all blocks that overlap, with both blocks of each pair."""
+    """Return a query for both blocks of each overlapping pair."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_overlaps")
     exam.db.all("CREATE TEMP TABLE check_overlaps (block INTEGER PRIMARY KEY)")
     for block, other, _pack_number, _offset in _overlapping(exam):
@@ -298,7 +298,7 @@ BLOCKS: Final = (
     ),
     Invariant(
         33,
-        "every block is within the bytes of its pack",
+        "every block lies within the bytes of its pack",
         source=EVERY_BLOCK,
         damaged="b.pack_offset < 0 OR b.stored_bytes <= 0"
         " OR b.pack_offset + b.stored_bytes > p.object_bytes",
@@ -310,7 +310,7 @@ BLOCKS: Final = (
     ),
     Invariant(
         34,
-        "blocks in a pack do not overlap, unless they are equal",
+        "blocks in a pack do not overlap, unless their content is equal",
         source="",
         damaged="",
         columns="",
@@ -367,7 +367,7 @@ TROUBLED: Final = (
 REFERENCES: Final = (
     Invariant(
         61,
-        "refs of a block is the number of rows of block_map with the block",
+        "refs of a block is the number of block_map rows that refer to it",
         source=EVERY_BLOCK,
         damaged="b.refs <> coalesce(r.refs, 0)",
         columns="b.block, b.refs, coalesce(r.refs, 0)",

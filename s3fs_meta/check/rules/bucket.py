@@ -47,9 +47,9 @@ _SOUND_COPIES: Final = (
     " WHERE b.pack IN ({packs})"
 )
 _LOST_ADVICE: Final = (
-    "reading them returns an error; restore the object if there is a copy of it, or first run"
+    "reading the blocks returns an error; restore the object if you have a copy, or first run"
     " s3fs-meta fsck -y on a host that may have cached them, to upload them again; if no host has"
-    " them, -y makes them holes and lists them in user.s3fs-meta.lost"
+    " the blocks, -y turns them into holes that user.s3fs-meta.lost lists"
 )
 
 
@@ -98,11 +98,11 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a new image at the end of the run, which does not depend on earlier images."""
+    """Request a new image, which does not depend on earlier images, at the end of the run."""
     exam.run("DELETE FROM temp.seen_image_faults")
     # Only points in time before the new image need the faulty changelogs.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")
-    exam.report.remember("a complete image of the metadata will be put into the bucket")
+    exam.report.remember("a complete image of the metadata will be stored in the bucket")
 
 
 def _doom_indexes(exam: Examination, _invariant: Invariant) -> None:
@@ -129,7 +129,7 @@ BUCKET: Final = (
     ),
     Invariant(
         47,
-        "the object of a pack has the size in its row",
+        "the object of a pack has the size that its row records",
         source=_PACK_OBJECTS,
         damaged=_WRONG_SIZE,
         columns="p.pack, p.object_key, p.object_bytes, o.size_bytes",
@@ -137,8 +137,8 @@ BUCKET: Final = (
         repair=_mend_size,
         needs=Need.OBJECTS,
         about_inode=False,
-        advice="restore the object if there is a copy of it; -y uploads readable and cached blocks"
-        " again in another pack",
+        advice="restore the object if you have a copy; -y uploads readable and cached blocks again"
+        " in another pack",
     ),
     Invariant(
         48,
@@ -151,7 +151,7 @@ BUCKET: Final = (
         safe=True,
         needs=Need.OBJECTS,
         about_inode=False,
-        advice="nothing is lost while the local state is complete: -p puts a new image into the bucket",
+        advice="no data is lost if the local state is complete: -p stores an image in the bucket",
     ),
     Invariant(
         49,
@@ -163,8 +163,8 @@ BUCKET: Final = (
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,
-        advice="it is harmless: garbage collection deletes it later; -y --delete-unknown deletes it"
-        " now, unless a point in time may need it",
+        advice="the pack is harmless: garbage collection deletes it later; -y --delete-unknown"
+        " deletes it now, unless a point in time may need it",
     ),
 )
 
@@ -180,7 +180,7 @@ CHAIN: Final = (
         safe=True,
         needs=Need.OBJECTS | Need.CHAIN,
         about_inode=False,
-        advice="nothing is lost while the local state is complete: -p puts a new image into the bucket",
+        advice="no data is lost if the local state is complete: -p stores an image in the bucket",
     ),
     Invariant(
         68,
@@ -200,7 +200,7 @@ CHAIN: Final = (
 HISTORY: Final = (
     Invariant(
         71,
-        "every index object of the history has the changes in its changelogs (with --deep)",
+        "every index object of the history contains the changes in its changelogs (with --deep)",
         source="temp.seen_index_faults AS x",
         damaged="NOT x.doomed",
         columns="x.object_key, x.why",

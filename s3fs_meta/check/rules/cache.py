@@ -44,7 +44,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Copy a dirty block for each other file position that refers to it, if its file exists."""
+    """Copy a dirty block for each other position mapped to it, if the block's file exists."""
     if exam.files is None:
         return
     rows = exam.collected(
@@ -190,8 +190,8 @@ CACHE_FILES: Final = (
         " {3} bytes",
         repair=_keep_what_is_there,
         needs=Need.FILES,
-        advice="reading it returns an error; -y keeps the available bytes and records the missing"
-        " bytes as lost",
+        advice="reading the block returns an error; -y keeps the available bytes and records the"
+        " missing bytes as lost",
     ),
     Invariant(
         44,
@@ -231,7 +231,7 @@ COPIES: Final = (
         " LEFT JOIN blocks AS b ON b.block = k.block",
         damaged="c.block IS NULL OR b.pack IS NOT NULL",
         columns="k.block, k.origin",
-        text="after a power cut block {0} would get the outdated content of block {1}",
+        text="after a power cut, block {0} would have the outdated content of block {1}",
         repair=_forget_origins,
         safe=True,
         about_inode=False,

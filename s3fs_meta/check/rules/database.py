@@ -81,7 +81,7 @@ def _reindex(exam: Examination, _invariant: Invariant) -> None:
 def _mend_rows(exam: Examination, invariant: Invariant) -> None:
     """Replace NULL in columns that forbid it, then rebuild the indexes."""
     for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
-        # SQLite assumes that a NOT NULL column is never NULL, so typeof() finds the NULL values.
+        # SQLite assumes that a NOT NULL column is never NULL, so only typeof() finds NULL values.
         exam.run(
             f"UPDATE {table} SET {column} = {_NOTHING[declared]} WHERE typeof({column}) = 'null'"
         )
@@ -111,7 +111,7 @@ def _schema_faults(exam: Examination) -> Iterator[Row]:
         elif name not in wanted:
             yield name, "is not in the schema"
         elif present[name] != wanted[name][0]:
-            yield name, "has another definition than in the schema"
+            yield name, "is defined differently in the schema"
 
 
 @cache
@@ -226,7 +226,7 @@ SQLITE: Final = (
     ),
     Invariant(
         3,
-        "an index has as many entries as its table has rows for it",
+        "an index has one entry for each row that it covers",
         source=f"({_INDEX_COUNTS}) AS x",
         damaged="x.entries <> x.wanted",
         columns="x.name, x.entries, x.wanted",

@@ -74,8 +74,8 @@ FILES: Final = (
         f" (SELECT r.block FROM {_NO_BLOCK} WHERE b.block IS NULL)",
         text="block {2} at index {1} of file {0} has no row: its bytes may be lost",
         repair=_find_missing,
-        advice="reading them returns an error; -y searches for them, or makes them a hole and lists"
-        " it in user.s3fs-meta.lost",
+        advice="reading the bytes returns an error; -y searches for the bytes, or turns them into a"
+        " hole that user.s3fs-meta.lost lists",
     ),
 )
 

@@ -213,7 +213,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-# Flags that users set. The other flags, HAS_XATTRS and REMOVED, follow from rows.
+# Flags that users set. The other flags, HAS_XATTRS and REMOVED, are derived from rows.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
@@ -357,7 +357,8 @@ ORPHANS: Final = (
 FLAGS: Final = (
     Invariant(
         58,
-        "an inode with extended attributes has the flag for them; it has no wrong or unknown flag",
+        "an inode with extended attributes has the flag for them, and no inode has a wrong or"
+        " unknown flag",
         source=EVERY_INODE,
         damaged=f"i.flags <> {_RIGHT_FLAGS}",
         columns="i.ino, i.flags",
@@ -374,8 +375,8 @@ FLAGS: Final = (
 def _purge_trees(exam: Examination, invariant: Invariant) -> None:
     """Delete removed trees, and the inodes that have all their names in removed trees.
 
-    Later repairs recompute link counts and free blocks. A directory with a name outside is kept,
-    because the repair of I25 decides which of its names is right.
+    Later repairs recompute link counts and free blocks. A directory that also has a name outside
+    removed trees is kept, because the repair of I25 decides which of its names is right.
     """
     exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
     exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")

@@ -105,7 +105,7 @@ LINK_COUNTS: Final = (
     ),
     Invariant(
         56,
-        "hard_links has, per directory, the number of names of each file with several names",
+        "for each file with several names, hard_links has the number of names in each directory",
         source=f"{_LINK_DIFFERENCES} AS x",
         damaged="TRUE",
         columns="x.ino, x.parent, x.fault",

@@ -71,7 +71,7 @@ def _misplaced(exam: Examination) -> Iterator[Row]:
 
 
 def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
-    """Move dentries with a wrong cookie to the cookie that the hash of the name requires."""
+    """Move dentries that have a wrong cookie to the cookie that the hash of the name requires."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_misplaced")
     exam.db.all("CREATE TEMP TABLE check_misplaced (parent, name, cookie, ino)")
     for row in _misplaced(exam):
@@ -168,7 +168,7 @@ NAMES: Final = (
     ),
     Invariant(
         22,
-        "a name is 1 to 255 bytes without / and NUL, and neither . nor ..",
+        "a name is 1 to 255 bytes without / and NUL, and is neither . nor ..",
         source=_ENTRIES,
         damaged=_BAD_NAME,
         columns="e.parent, e.name, e.ino",
@@ -177,11 +177,11 @@ NAMES: Final = (
     ),
     Invariant(
         23,
-        "every name has the cookie of its hash",
+        "the cookie of every name matches the hash of the name",
         source="",
         damaged="",
         columns="",
-        text="name {1!r} in directory {0} has a wrong cookie, {2}, so no lookup finds it",
+        text="name {1!r} in directory {0} has the wrong cookie {2}, so no lookup finds the name",
         scan=_misplaced,
         repair=_put_in_place,
         safe=True,

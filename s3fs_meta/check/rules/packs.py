@@ -16,7 +16,7 @@ _SHARED_KEYS: Final = (
 )
 
 # A txg without changes, such as a fence record, does not change the row of counters.
-# The next txg opens before a txg is shipped, so the open txg is at most the last one plus 2.
+# The next txg opens before a txg is shipped, so the open txg is at most the shipped txg plus 2.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"

@@ -1,7 +1,7 @@
 """The survey of the bucket: its listing, the kept images, and blocks without a valid location.
 
 Owns: reading the bucket. Only ``delete_unknown`` changes it, at the user's request.
-Does not know: the faults among the observations (``rules.bucket``).
+Does not know: which observations are faults (``rules.bucket``).
 Tasks: one; only packs without a row are read concurrently. No transaction may be open.
 """
 
@@ -75,7 +75,7 @@ async def survey(
         keyring: the keys of the filesystem.
         progress: called with the number of listed objects.
         deep: also read the pieces of the kept images.
-        epoch: the current epoch. Writers of earlier epochs are fenced and add no rows of their packs.
+        epoch: the current epoch. Writers of earlier epochs are fenced and can add no more rows.
         rescue: copy readable blocks of damaged packs to the cache directory.
 
     Raises:
@@ -120,7 +120,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request objects that are missing in the listing, until no requested object exists."""
+    """Request each object that the listing omits; repeat this until a pass finds no object."""
     while True:  # bounded: each pass except the last one finds an object
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
@@ -130,7 +130,7 @@ async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:
-    """Return whether an object exists. The *key* is the value of a row and may be of any type."""
+    """Return whether an object exists. The *key* comes from a row and may have any type."""
     if not isinstance(key, str) or pack_codec.parse_key(key) is None:
         return False
     try:
@@ -323,8 +323,8 @@ def _report_damaged_image(exam: Examination, exc: FormatError) -> None:
     else:
         exam.report.remember(
             f"an older image is damaged, or belongs to another filesystem: {exc}; no repair needs"
-            " it. If it belongs to this filesystem, garbage collection deletes it when a later image"
-            " is as old as the retention"
+            " this image. If it belongs to this filesystem, garbage collection deletes it when a"
+            " later image is as old as the retention"
         )
 
 

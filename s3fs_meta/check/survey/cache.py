@@ -1,6 +1,6 @@
 """The survey of the cache directory: a list of its files, and a check of cached copies.
 
-Owns: listing the files, and parsing their names. Does not know: the faults among the files
+Owns: listing the files, and parsing their names. Does not know: which files are faults
 (``rules.cache``).
 Tasks: all calls block. Keeps: no file is changed.
 """
@@ -24,7 +24,7 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
     """Record every file of the cache directory, and the unfinished files in *tmp*.
 
     Content that is only in the intent log is treated as content of block files, because the next
-    mount writes it there.
+    mount writes it into these files.
     """
     exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)
@@ -72,7 +72,7 @@ def _block(path: Path, directory: NumberedDir) -> BlockId | None:
 
 
 def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> None:
-    """Hash the cache files of the uploaded blocks of a query; record the files with correct content.
+    """Hash the cache files of the uploaded blocks that a query returns; record the correct files.
 
     A file needs no row in ``cached_blocks``: the hash in the block's row proves its content.
     """

@@ -1,8 +1,8 @@
 """The survey of the chain in the bucket: changelogs from the oldest retained image to the last one.
 
-Owns: reading. Changelogs after the newest image are read. Older changelogs are needed only for
-earlier points in time: they must be in the listing, and are read with --deep.
-Does not know: the faults among the observations (``rules.bucket``).
+Owns: reading changelogs. Those after the newest image are always read. Older changelogs are needed
+only for earlier points in time: they must be in the listing, and are read only with --deep.
+Does not know: which observations are faults (``rules.bucket``).
 Tasks: one. No transaction may be open.
 """
 
@@ -167,11 +167,11 @@ class _Chain:
     async def _mended_after(self, txg: Txg, head: Txg) -> Txg:
         """Return the txg at which a repair continued the chain after an unreadable txg, or 0.
 
-        A repair writes a changelog of kind IMAGE that follows no changelog after the unreadable txg,
-        neither directly nor through its fence record.
+        A repair writes a changelog of kind IMAGE. Neither that changelog nor its fence record
+        contains the hash of a changelog after the unreadable txg.
         """
         hashes: set[str] = set()  # hashes of all changelogs after the unreadable txg
-        # True if the previous changelog is a fence record that follows none of *hashes*.
+        # True if the previous changelog is a fence record that contains none of *hashes*.
         skips = False
         for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
             fetched = await self._changelog(Txg(number))

@@ -1,9 +1,9 @@
 """The survey of the history index: every index object is compared with its changelogs.
 
-Owns: reading. Only ``remove_faulty`` changes the bucket, as a repair.
+Owns: reading index objects. Only ``remove_faulty`` changes the bucket, as a repair.
 Does not know: the comparison of index objects (``sync.history.index_check``).
-Keeps: index objects are derived data. Without one, queries need more requests until the next writer
-rebuilds it.
+Keeps: index objects are derived data. If one is missing, queries need more requests until the next
+writer rebuilds it.
 Tasks: one. No transaction may be open.
 """
 

@@ -1,13 +1,13 @@
 """The search for blocks whose rows have a wrong location, in the indexes of all packs.
 
 A pack contains a block if its index lists the block's number, or a record with the hash in the
-block's row. Such records exist for two reasons: compaction keeps the old pack until the end of the
-retention, and equal content may be written again after its first block was freed.
+block's row. Such a record may exist for two reasons. Compaction keeps the old pack until the end of
+the retention. Equal content may be written again after its first block was freed.
 
 Owns: reading the indexes, and the proof that a block found under another number is readable.
 Does not know: the reason for a search, the use of a location (``rules.blocks``).
-Keeps: no object is changed. A location in a condemned pack is not used, because a late request
-may delete the pack; the block's content is copied to the cache directory instead.
+Keeps: no object is changed. A location in a condemned pack is not used, because a delayed request
+may still delete the pack. The block's content is copied to the cache directory instead.
 """
 
 from typing import Final, NamedTuple
@@ -74,8 +74,8 @@ async def search(
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of packs.
-        wanted: a query for the blocks. A location for a block of ``UNREADABLE`` is read
-            before it counts.
+        wanted: a query for the blocks. A location of a block in ``UNREADABLE`` is accepted only
+            after it was read.
         rescue: copy blocks of condemned packs to the cache directory.
 
     Raises:

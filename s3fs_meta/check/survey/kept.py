@@ -1,7 +1,7 @@
 """The survey of the kept points: their objects, images, changelogs and packs.
 
-Owns: reading the objects. Does not know: the report of faults (``rules.bucket``).
-Keeps: nothing is changed; objects that kept points need are never foreign.
+Owns: reading the objects. Does not know: how faults are reported (``rules.bucket``).
+Keeps: nothing is changed; objects that kept points need are never recorded as foreign.
 Tasks: one. No transaction may be open.
 """
 
@@ -45,8 +45,8 @@ async def survey(
 ) -> None:
     """Record missing objects of kept points, and with *deep* also damaged objects.
 
-    Call ``bucket.survey`` first. If a writer drops a point during the survey, the next run does
-    not find the faults of that point.
+    Call ``bucket.survey`` first. If a writer drops a point during the survey, this run may report
+    faults of the point that the next run no longer reports.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.
@@ -92,9 +92,9 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
 
 
 def _retains_one_history(exam: Examination) -> bool:
-    """Return whether the floor has passed the last history that a repair replaced.
+    """Return whether the retention floor is past every history that a repair replaced.
 
-    Until then a retained txg may need any pack without a row.
+    Until then, a retained txg may need any pack without a row.
     """
     link = chain.recorded(exam.db)
     floor = NO_FLOOR if link is None else link.floor
@@ -121,7 +121,7 @@ class _Read(NamedTuple):
 
 
 class _Survey:
-    """The survey of the metadata of kept points; an object of several points is read once."""
+    """The survey of the metadata of kept points; it reads an object of several points once."""
 
     def __init__(
         self, exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool

@@ -1,8 +1,8 @@
 """The survey of packs: it reads their indexes, and every block that a row locates in them.
 
 Either all packs are read, or only packs of a wrong size.
-Owns: download and verification, a few packs at a time. No object is changed.
-Does not know: the faults among the observations (``rules.bucket``).
+Owns: downloading and verifying packs, a few at a time. No object is changed.
+Does not know: which observations are faults (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
 No transaction may be open.
 """
@@ -99,7 +99,7 @@ async def survey_wrong_sizes(
 ) -> None:
     """Fetch packs whose listed size differs from their row, and compare them as ``survey`` does.
 
-    Packs never change, so a different size means damage. If the fetched object has the size of
+    Packs never change, so a different size indicates damage. If the fetched object has the size in
     the row, the listing was stale.
     """
     if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
@@ -180,7 +180,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # extra bytes after the end of a pack do no harm to its blocks
+    except ObjectTooLargeError:  # extra bytes after the end of a pack do not affect its blocks
         return bytes(await store.get_range(key, 0, PACK_BYTES_MAX))
 
 

@@ -1,7 +1,7 @@
 """POSIX access control lists: decoding, checking, inheriting, and keeping the mode consistent.
 
-Owns: the kernel's encoding of an ACL in an extended attribute, and the effects on the ACL of chmod,
-setfacl and creation under a default ACL. Pure functions. Does not know: rows, callers.
+Owns: the kernel's encoding of an ACL in an extended attribute, and how chmod, setfacl and a default
+ACL change an ACL. All functions are pure. Does not know: rows, callers.
 The kernel enforces ACLs (FUSE_POSIX_ACL); the filesystem must keep them up to date.
 Source: acl(5); linux/posix_acl_xattr.h; the functions of fs/posix_acl.c that are named below.
 """

@@ -2,7 +2,7 @@
 
 Owns: the rules for mode bits and times. Does not know: FUSE, content (``file_data`` truncates).
 With a write-back cache the kernel maintains size, mtime and ctime of regular files and sends them.
-Then the kernel's values are stored, including ctime.
+The kernel's values are then stored, including ctime.
 Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, fuse_do_setattr.
 """
 
@@ -22,7 +22,7 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-# A time this close to the clock counts as the present time, because requests may have waited.
+# A time this close to the clock is treated as the present time, because requests may have waited.
 _NOW_NS: Final = 60 * 10**9
 _NOT_DUE_S: Final = 0.05  # a recent atime is not checked again until this time has passed
 _SETTABLE: Final = 0o7777
@@ -93,7 +93,7 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
     """Return whether a process sets an access time other than now.
 
-    The kernel itself sends modification times, but no access times. A request for the
+    The kernel itself sends modification times, but no access times. A request to set the
     current time looks the same, so a time within _NOW_NS is treated as the current time.
     """
     return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS

@@ -54,7 +54,7 @@ def _no_groups(_pid: int) -> tuple[int, ...]:
     return ()
 
 
-async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - has the type of a waiting function
+async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - callers await it
     raise NoAttributeError(ino, STATE)
 
 
@@ -68,7 +68,7 @@ class SyncFile(Protocol):
 class Filesystem:
     """The operations of one mounted filesystem on its rows and its cache."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument per collaborator
         self,
         db: Database,
         cache: BlockCache,
@@ -208,14 +208,14 @@ class Filesystem:
         return clears
 
     def open_now(self, ino: Ino, *, writes: bool, appends: bool) -> None:
-        """Open an inode without O_TRUNC, as ``open``. Never yields to other tasks."""
+        """Open an inode like ``open``, but without O_TRUNC. Never yields to other tasks."""
         attributes = self.attributes.get(ino)
         if writes:
             (require_changeable if appends else require_unprotected)(attributes)
         self.open_files.opened(ino, writes=writes)
 
     def release(self, ino: Ino) -> None:
-        """Close an inode once, after ``open``. Never yields to other tasks."""
+        """Undo one ``open`` of an inode. Never yields to other tasks."""
         if not self.open_files.closed(ino):
             self.orphans.unused(ino)
 

@@ -53,7 +53,7 @@ def plain(given: bytes) -> int:
 
     Raises:
         NotSupportedError: the argument has other flags, or an extent size or project ID, which only
-        XFS has.
+        XFS supports.
     """
     (wanted,) = _EXTENDED.unpack(given)
     known = _FS_XFLAG_IMMUTABLE | _FS_XFLAG_APPEND

@@ -1,6 +1,7 @@
 """The kernel's lookup counts of inodes.
 
-Owns: the lookup counts of one mount. A reply that contains an inode adds 1; FORGET subtracts.
+Owns: the lookup counts of one mount. Each reply that contains an inode adds 1 to its count; the
+FUSE request FORGET subtracts a given number.
 Does not know: nlink, open counts, rows.
 Memory: the kernel may cache millions of inodes. One byte per inode, in pages of consecutive numbers,
 takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a separate

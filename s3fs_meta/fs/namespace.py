@@ -361,7 +361,7 @@ class Namespace:
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
         """Create a whiteout at a name that was just moved; it hides the name in an overlayfs.
 
-        A whiteout is a character device with the number 0, 0.
+        A whiteout is a character device with the device number 0:0.
 
         Call this in the transaction of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
@@ -374,7 +374,8 @@ class Namespace:
         """Return the inode that a rename replaces or exchanges, or None.
 
         Raises:
-            NoEntryError: an exchange needs an inode. EntryExistsError: with RENAME_NOREPLACE.
+            NoEntryError: RENAME_EXCHANGE is set, but the name does not exist.
+            EntryExistsError: RENAME_NOREPLACE is set, but the name exists.
         """
         target = dentries.find_attributes(self._db, new_parent, new_name)
         if target is None and flags == RENAME_EXCHANGE:

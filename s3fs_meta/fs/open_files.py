@@ -1,4 +1,4 @@
-"""Inodes that are open, with one record for each.
+"""The open inodes, with one record for each.
 
 Owns: the records of open inodes. Does not know: rows, FUSE.
 A file handle is an inode number, so a handler finds the record by one lookup. The record counts
@@ -41,7 +41,7 @@ class OpenInode:
         self.finishes = False
         # True if the inode was created without a name and may be linked (open(2), O_TMPFILE).
         self.is_linkable = False
-        # Number of blocks in the st_blocks that the kernel has cached, or -1 if unknown.
+        # Number of blocks according to st_blocks in the kernel's cache, or -1 if unknown.
         self.known_blocks = -1
         # Index of the first block of the file that read-ahead has not requested yet.
         self.asked_until = 0
@@ -65,8 +65,8 @@ class OpenFiles:
         # If opens are not reported, a file counts as open from its first read until a forget.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel. close(2) writes all pages back.
-        # Monotonic time at which ``writing`` became positive, or None while ``writing`` is 0.
         self.writing = 0
+        # Monotonic time at which ``writing`` became positive, or None while ``writing`` is 0.
         self.writing_since_s: float | None = None
 
     def __len__(self) -> int:

@@ -82,7 +82,7 @@ class Orphans:
     def unused(self, ino: Ino) -> None:
         """Purge an inode if it is an orphan that is not open and has no lookup count.
 
-        The caller calls this when a lookup or open count becomes zero. Never yields to other tasks.
+        Call this when a lookup or open count becomes zero. Never yields to other tasks.
         """
         if (
             ino not in self._known

@@ -1,9 +1,9 @@
-"""The list of removed trees: directories removed with their entries, which are not empty yet.
+"""The list of removed trees: directories removed with their entries, and not yet emptied.
 
-Owns: the list, and the check whether a directory is in a removed tree. Such a directory is
-removed: no name in it can be added, removed or changed, even by a process that has it open.
+Owns: the list, and the check whether a directory is in a removed tree. No name in such a directory
+can be added, removed or changed, even by a process that has the directory open.
 Does not know: the deletion of the entries (``trees.remove``).
-The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
+The rows are authoritative: after a crash the tops are found as orphans with the flag REMOVED.
 """
 
 from itertools import islice
@@ -65,13 +65,13 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Update the progress: names that were removed, and names in the directories among them."""
+        """Record that *names* were removed; directories among them contained *found* names."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
         """Return the last *count* tops that were added, which are emptied next.
 
-        In this order the depth of a tree and the width of its directories bound the list.
+        This order bounds the list by the depth of a tree and the size of its directories.
         """
         return list(islice(reversed(self._tops), count))
 
@@ -91,7 +91,7 @@ class RemovedTrees:
 
         Args:
             ino: the directory.
-            depth_max: the number of directories that may be above it.
+            depth_max: the maximum number of directories above it.
 
         Raises:
             MetadataError: the directories above it form a cycle.

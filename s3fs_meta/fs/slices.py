@@ -31,7 +31,7 @@ class Slices:
     walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks of files that are listed
     cloned_names: int = CLONE_SLICE_NAMES
     shared_blocks: int = CLONE_SLICE_BLOCKS  # number of blocks that a clone or copied range shares
-    # Number of block map entries that a clone copies of a file with dirty blocks.
+    # Number of block map entries that a clone copies from a file with dirty blocks.
     cloned_indexes: int = LOOP_SLICE_ROWS
     cloned_bytes: int = CLONE_COPIED_BYTES  # number of bytes that a clone copies from dirty blocks
     copied_bytes: int = COPIED_RANGE_BYTES  # number of bytes that one copy_file_range(2) writes

@@ -1,9 +1,8 @@
-"""A limit of the requests that wait for the store or for cache room, in total and per user.
+"""A limit on the requests that wait for the store or for cache room, in total and per user.
 
-Owns: the limit, and the share of each user. Does not know: the reason why a request waits.
+Owns: the limit, and the share of each user. Does not know: why a request waits.
 Keeps: a worker is always free for metadata requests. The requests of one user leave room for those of
-other users. Waiting readers never cause a write-back to be refused, because the kernel would lose the
-data.
+other users. Waiting readers never cause a write-back to be refused; the kernel would lose its data.
 
 The code that receives a request sets ``caller`` in the task of the request. So no layer in between
 has to pass it as an argument.
@@ -62,7 +61,7 @@ class WaitingRoom:
         """Raise BusyError if too many requests are waiting.
 
         A user may have at most twice as many waiting requests as there are free places. So there is
-        always room for other users, and a single user can fill two thirds. Source: Choudhury
+        always room for other users. One user can fill two thirds of all places. Source: Choudhury
         and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:

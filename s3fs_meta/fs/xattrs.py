@@ -71,7 +71,7 @@ class AttributeNames:
         self._capacity = Capacity(db)
 
     def lacks_capability(self, ino: Ino) -> bool:
-        """Return whether an open inode has no security.capability; False if unknown.
+        """Return whether an open inode is known to have no attribute security.capability.
 
         The result is cached, because the kernel may request it before every write(2).
         """
@@ -134,9 +134,8 @@ class AttributeNames:
 
         Raises:
             NotSupportedError, AttributeRangeError, AttributeTooBigError, NoSpaceLeftError,
-            NotPermittedError,
-            AttributeExistsError, NoAttributeError, InvalidRequestError, AccessRefusedError,
-            NoInodeError: nothing was changed.
+            NotPermittedError, AttributeExistsError, NoAttributeError, InvalidRequestError,
+            AccessRefusedError, NoInodeError: nothing was changed.
         """
         _check_settable(name)
         if len(value) > XATTR_VALUE_BYTES_MAX:

@@ -3,11 +3,11 @@
 Owns: reading and writing ranges of bytes in blocks; sizes and mapped blocks of inodes.
 Does not know: names, the storage of blocks (``cache``).
 Keeps: ``inodes.mapped_blocks`` equals the rows of the block map. No block extends beyond the size of
-its file, so growing a file never shows old bytes.
+its file, so growing a file never exposes old bytes.
 
-There is no lock. Every request is a loop, which looks up the inode and the blocks. If a block must
-be fetched, the request waits and looks them up again. Otherwise it does all work without a schedule
-point. So a request that waited uses the changes that other requests made in the meantime.
+Requests take no lock. Each request runs a loop, which looks up the inode and its blocks. If a block
+must be fetched, the request waits and looks them up again. Otherwise it finishes without a schedule
+point. So a request that waited sees the changes that other requests made in the meantime.
 
 Order after a crash: changed rows survive a crash only after the next group commit, but bytes written
 into a dirty block survive immediately. So a write over committed bytes first commits the open group.
@@ -71,7 +71,7 @@ CachedBytes = tuple[int, int, int]
 class FileData:
     """Reads and writes the contents of a mount's files."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument per collaborator
         self,
         db: Database,
         cache: BlockCache,
@@ -150,7 +150,7 @@ class FileData:
         return found
 
     def find_cached(self, ino: Ino, offset: int, length: int) -> CachedBytes | None:
-        """Return the location of the bytes that ``try_read`` would return, in the file of a block.
+        """Return the position, in one block's file, of the bytes that ``try_read`` would return.
 
         Returns:
             None if the bytes are not the content of one cached block; then call ``try_read``.
@@ -215,7 +215,7 @@ class FileData:
     async def write(
         self, ino: Ino, offset: int, data: bytes | memoryview, *, sets_times: bool = True
     ) -> int:
-        """Write bytes at *offset*; return their number. A gap after the end of the file is a hole.
+        """Write bytes at *offset*; return their number. A gap after the file's end becomes a hole.
 
         Args:
             ino: a regular file.
@@ -254,8 +254,8 @@ class FileData:
             has_room: the caller has already found room in the cache.
 
         Returns:
-            None if the bytes were written, otherwise the blocks to fetch first. An empty list if the
-            write must wait for room, or if a cached block was just evicted.
+            None if the bytes were written, otherwise the blocks to fetch first. The list is empty
+            if the write must wait for room, or if a cached block was just evicted.
 
         Raises the same errors as ``write``. Never yields to other tasks.
         """
@@ -335,7 +335,7 @@ class FileData:
     def _carry_out(
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
-        """Write all parts without a schedule point. Even after a failure, rows match the writes."""
+        """Write all parts without a schedule point. Rows match the content even after an error."""
         before, whole = plan.before, memoryview(data)
         done = mapped = 0
         try:
@@ -401,7 +401,7 @@ class FileData:
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
-            ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is as before, or shorter.
+            ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is unchanged, or shorter.
             StoreError, CorruptionError: the block at the new end is unavailable.
 
         Yields to other tasks only between slices and during a fetch. Opens its own transaction.
@@ -454,7 +454,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Shorten a file that has too many blocks by one slice; return whether it was necessary."""
+        """Shorten a file by one slice if it has too many blocks; return whether this was needed."""
         blocks = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )
@@ -476,7 +476,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # Not cut in place, because the last commit still contains the bytes to remove.
+            # The block is not cut in place, because the last commit contains the bytes to remove.
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )

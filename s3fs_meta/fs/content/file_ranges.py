@@ -1,9 +1,9 @@
 """Operations on ranges of a file: find data and holes, punch holes, share blocks with another file.
 
-Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). For complete
-blocks in the bucket, they change only rows. Does not know: requests, writing bytes (``file_data``).
-A long operation works in slices. After each slice, and after a kill, the file is valid. As with
-write(2), an interrupted operation may be incomplete.
+Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). On complete blocks in
+the bucket, these calls change only rows. Does not know: requests, writing bytes (``file_data``).
+A long operation is divided into slices. After each slice, and after a kill, the file is valid. As
+with write(2), an interrupted operation may be incomplete.
 """
 
 from collections.abc import Callable
@@ -84,7 +84,7 @@ class FileRanges:
     # --- finding data and holes ----------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return the offset of the next data or hole; this is *offset* itself if it is inside.
+        """Return the offset of the next data or hole; this is *offset* if it is already inside.
 
         Data are the bytes from the start of a block to the end of its content. All other bytes
         read as zeros and are holes; the end of the file is also a hole. Source: lseek(2).
@@ -221,11 +221,11 @@ class FileRanges:
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.
 
-        Complete blocks that are in the bucket are shared by copying rows. So is a last block that
-        ends both files. Other bytes are read and written. One call copies at most
-        SHARED_RANGE_BYTES, and writes about ``copied_bytes`` of the slices. The process calls again
-        for more, and can be killed between calls. The end of *source* and an error shorten the copy,
-        too. Source: copy_file_range(2).
+        Complete blocks that are in the bucket are shared by copying rows. The last block of
+        *source* is also shared if it becomes the last block of *target*. Other bytes are copied.
+        One call copies at most SHARED_RANGE_BYTES, and writes about ``Slices.copied_bytes`` bytes.
+        The process requests the rest by further calls, and can be killed between them. The end of
+        *source* or an error also shortens the copy. Source: copy_file_range(2).
 
         Raises:
             The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
@@ -296,7 +296,7 @@ class FileRanges:
 
         Complete blocks are shared, and the last block of *source* if no byte of *target* follows it.
         Sharing stops before the first dirty or sealed block, which only one file may use. It also
-        stops before a damaged block, because the copy would succeed without its content.
+        stops before a damaged block; otherwise the copy would succeed without the block's content.
         """
         before = self._data.regular(target)
         require_changeable(before)
@@ -333,5 +333,5 @@ class FileRanges:
         return shared_bytes
 
     def _ends_both(self, source: Ino, stop: int, target: Attributes, end: int) -> bool:
-        """Return whether a range ends *source*, and its copy ends or extends *target*."""
+        """Return whether a range reaches the end of *source*, and its copy that of *target*."""
         return stop == self._data.regular(source).size_bytes and end >= target.size_bytes

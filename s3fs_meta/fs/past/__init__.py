@@ -2,7 +2,7 @@
 
 top        the directory ``.snapshots``; no listing of the root shows it
 point      one point in time: a directory in the top, with the tree of that time below it
-slot       the number of a point in one mount, a part of the inode numbers that programs see
+slot       the number of a point in one mount; part of the inode numbers that programs see
 
 All of it is read-only. Each point has a temporary database, which is restored when a request
 needs it and removed when it is idle; the numbers of its inodes stay valid.

@@ -2,8 +2,8 @@
 
 Owns: restoring a database when it is first needed, the limit of open databases, closing idle ones.
 Does not know: FUSE, inode numbers that programs see.
-Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless more are in use at one time.
-Nothing in the bucket is changed. An error of a temporary database never affects the mount itself.
+Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless requests use more at one time.
+Nothing in the bucket is changed. An error in a temporary database never affects the mount itself.
 Open points never use disk space or request handlers that the mount needs.
 Tasks: any task; ``run`` is one background task.
 """
@@ -92,7 +92,7 @@ class OpenPoints:
             find_elsewhere: finds the content of a block that is no longer at its recorded location.
             is_shared: several users may send requests.
             may_spawn: a separate process may restore a large database.
-            apart_bytes_min: the minimum size of a large database.
+            apart_bytes_min: the size from which a database is treated as large.
         """
         self._volume = volume
         self._disk = disk
@@ -103,7 +103,7 @@ class OpenPoints:
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
         self._lock = trio.Lock()
-        # True after the end of ``run``: points in time that are still in use close themselves.
+        # True after the end of ``run``: points in time that are then still in use close themselves.
         self._has_ended = False
 
     @property
@@ -126,7 +126,7 @@ class OpenPoints:
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
-            BusyError: too many requests for the past wait.
+            BusyError: too many requests for points in time are waiting.
         """
         bucket = self._bucket()
         with self._waiting.entered():
@@ -146,7 +146,7 @@ class OpenPoints:
             StoreError: the bucket cannot be reached.
             PastUnavailableError: the state of that txg cannot be restored.
             NoSpaceLeftError: the disk has no room for it.
-            BusyError: too many requests for the past wait.
+            BusyError: too many requests for points in time are waiting.
         """
         with self._waiting.entered():
             async with self.kept_open(txg) as point:
@@ -157,7 +157,7 @@ class OpenPoints:
 
     @contextlib.asynccontextmanager
     async def kept_open(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Keep the point in time of a txg open for a long operation that is not a waiting request.
+        """Keep the point in time of a txg open for a long operation, not counted as a request.
 
         Raises the same errors as ``used``, except BusyError.
         Errors in the ``with`` block are raised unchanged.
@@ -221,7 +221,7 @@ class OpenPoints:
                     raise
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise self._failure(txg, exc) from exc
-            _log.info("opened the point in time of txg %d", txg)
+            _log.info("opened the filesystem as of txg %d", txg)
             self._open[txg] = point = OpenPoint(volume, self._find_elsewhere)
             point.used_s = trio.current_time()
             return point
@@ -249,7 +249,7 @@ class OpenPoints:
             if point is not None and not point.users:
                 del self._open[txg]
                 await trio.to_thread.run_sync(_discard, point.volume)
-                _log.info("closed the point in time of txg %d", txg)
+                _log.info("closed the filesystem as of txg %d", txg)
 
 
 def _discard(volume: Volume) -> None:

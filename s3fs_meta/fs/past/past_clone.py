@@ -4,9 +4,9 @@ Owns: the order *open the point, hold its packs, check them, copy*.
 Does not know: rows (``meta.trees.past_content``), slices (``fs.trees.clone``), requests of users.
 Keeps: no content is downloaded. If content of the tree is no longer retained, or is damaged, nothing
 changes. A pack that the copy needs is never condemned during the copy: it is *held* from before the
-check until the copy has its name, or is a removed tree. If garbage collection condemned the pack
-earlier, the check fails. Later, garbage collection finds live blocks in the pack. Held packs are in
-memory only, because a crash also ends the copy.
+check until the copy has its name, or becomes a removed tree. If garbage collection condemned the
+pack earlier, the check fails. Later, garbage collection finds live blocks in the pack. Held packs
+are recorded only in memory, because a crash also ends the copy.
 Tasks: one copy at a time, including copies of the present state.
 Design: docs/design/durability.md, "Copies of the past".
 """
@@ -29,7 +29,7 @@ from s3fs_meta.meta.trees.past_survey import PastSurvey
 from s3fs_meta.model import Attributes, BlockId, Ino, ObjectKey, PackId, Txg
 
 Find = Callable[[Database], Attributes]
-"""Returns the inode to copy, from the database of the point in time; raises if there is none."""
+"""A function that finds the inode to copy in a past database, and raises if there is none."""
 
 
 class PastClone:
@@ -51,7 +51,7 @@ class PastClone:
             points: opens points in time.
             clone: copies the rows.
             ship: uploads all changes.
-            revived_packs_max: the number of revived packs that one changelog may list.
+            revived_packs_max: the maximum number of revived packs that one changelog may list.
             slice_blocks: the number of blocks to check at a time.
         """
         self._db = db

@@ -7,9 +7,9 @@ no effect. A past inode number never equals that of a live inode, and is never r
 file.
 Tasks: any handler.
 
-A past inode number is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. At its first use, a
-point gets the next slot for the rest of the mount. So no table of inodes is needed, and the kernel
-may cache any number of them.
+A past inode number is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. At its first use, a point
+is assigned the next slot, which it keeps until the unmount. So no table of inodes is needed, and
+the kernel may cache any number of inodes.
 """
 
 import stat
@@ -70,8 +70,8 @@ class PastTree:
             block_bytes: size of a block.
             root: returns the attributes of the root directory, for the owner of the top.
             now_ns: returns the current time, from which ages such as 1h-ago are subtracted.
-            names_max: the number of relative names whose txg is kept in memory.
-            cached_bytes_max: the size of the file content in memory.
+            names_max: the maximum number of relative names whose txg is kept in memory.
+            cached_bytes_max: the maximum size of the file content in memory.
         """
         self.name = name
         self._names_max = names_max

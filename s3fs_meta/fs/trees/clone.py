@@ -1,13 +1,13 @@
 """Copying a complete tree: rows are copied, content is shared.
 
-Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a name; a last operation
-names that directory. Does not know: FUSE, permissions, how the database of a past point in time is
+Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a name; the last step
+adds the name. Does not know: FUSE, permissions, how the database of a past point in time is
 attached (``fs.past.past_clone``).
 Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which the background
 task of ``remove`` deletes during this mount or the next.
 Uploaded blocks are shared. A dirty or sealed block is mapped at one file position only (I42), so that
-the uploader finds the row to update. It is copied on the local disk, and the upload deduplicates the
-copy.
+the uploader finds the row to update. Such a block is copied on the local disk, and the upload
+deduplicates the copy.
 Tasks: one copy at a time, requested through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -70,7 +70,7 @@ class _Work(NamedTuple):
 class TreeClone:
     """Copies trees of one mount."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument per collaborator
         self,
         db: Database,
         cache: BlockCache,
@@ -111,7 +111,7 @@ class TreeClone:
 
         Args:
             source: the name to copy.
-            ino: the inode that the caller found at *source*; if the name has another inode, fail.
+            ino: the expected inode of *source*; with any other inode the call fails.
             target: an unused name in an existing directory.
             copied: called after each slice with the progress.
 
@@ -139,7 +139,7 @@ class TreeClone:
     ) -> trio.Event:
         """Copy a file or tree of a past point in time, whose database is attached, to a new name.
 
-        The caller holds ``one_at_a_time``, and the packs with the content.
+        The caller holds the lock ``one_at_a_time``, and the packs that contain the content.
 
         Args:
             found: the inode at that point in time.

@@ -5,7 +5,7 @@ Does not know: FUSE, permissions, the operations that a lock forbids (``protecti
 Directories are locked before their entries, so that no entry can be added while slices lock each
 inode. A lock cannot be undone; ``rm --locked`` can remove the complete locked tree.
 Keeps: every directory above a locked inode has the flag HOLDS_LOCKED, so that removing the directory
-can be refused without a search. The flag remains after the locked inode was removed.
+can be refused without a search. The flag remains even after the locked inode is removed.
 Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """

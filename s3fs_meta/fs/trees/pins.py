@@ -4,10 +4,10 @@ Owns: the list of pins, the set of blocks that eviction must keep, and the task 
 missing blocks. Does not know: the control socket, the download of blocks (``warm``). A pin refers
 to a path. If another inode is at the path, for example after a program replaced a file, the pin
 applies to that inode. If the path no longer exists, the pin follows its inode to the new path, or
-ends if the inode was removed. A check walks the pinned trees after changes. Between two checks,
-blocks that are written on this host below a pin are kept as well (``cache.pinned_trees``).
-Keeps: pinned blocks are within the limit of ``cache.pinned_trees``. If trees grow beyond the limit,
-blocks that are already cached are kept first.
+is deleted if its inode was removed. A check walks the pinned trees after changes. Between two
+checks, blocks that are written on this host below a pin are also kept (``cache.pinned_trees``).
+Keeps: pinned blocks stay within the limit of ``cache.pinned_trees``. If trees grow beyond the
+limit, blocks that are already cached are pinned first.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class Pins:
             db: the database of the mount.
             cache: the block cache of the mount.
             state: the state directory, which contains the list of pins.
-            version: returns a number that differs after each change of the filesystem.
+            version: returns a number that changes with each change of the filesystem.
         """
         self._db = db
         self._cache = cache
@@ -116,8 +116,8 @@ class Pins:
         pinned_bytes = self._cache.index.pinned_bytes
         if pinned_bytes > pinned_bytes_max(cache_bytes):
             raise NoSpaceLeftError(
-                f"{mib(pinned_bytes)} are pinned, and in a cache of {mib(cache_bytes)} pins use at"
-                f" most {mib(max(pinned_bytes_max(cache_bytes), 0))}; run s3fs-meta unpin first"
+                f"{mib(pinned_bytes)} are pinned, but in a cache of {mib(cache_bytes)} pins may use"
+                f" at most {mib(max(pinned_bytes_max(cache_bytes), 0))}; run s3fs-meta unpin first"
             )
 
     async def add(self, roots: Iterable[Ino]) -> None:
@@ -150,8 +150,8 @@ class Pins:
         most = self._cache.pinned.bytes_max
         if content.total_bytes + content.over_bytes > most:
             raise NoSpaceLeftError(
-                "with this tree, the pinned trees would have"
-                f" {mib(content.total_bytes + content.over_bytes)}, but pins use at most"
+                "with this tree, the pinned trees would take up"
+                f" {mib(content.total_bytes + content.over_bytes)}, but pins may use at most"
                 f" {mib(max(most, 0))} of this cache of {mib(self._cache.bytes_max)}; raise"
                 " cachesize with s3fs-meta set, unpin other trees, or warm without --pin"
             )
@@ -315,7 +315,7 @@ class Pins:
     # --- paths ---------------------------------------------------------------------------------
 
     async def _follow_paths(self) -> None:
-        """Update the path and inode of each pin; end pins of removed trees."""
+        """Update the path and inode of each pin; delete the pins of removed trees."""
         pins: list[Pin] = []
         inos: set[Ino] = set()
         for pin in self._pins:

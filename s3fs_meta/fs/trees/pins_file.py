@@ -6,7 +6,7 @@ Owns: the file, which contains one JSON object. Does not know: the effect of a p
 
 Older programs ignore the file. It is not a part of the database, so it survives if the
 database is restored from the bucket.
-Keeps: after a crash the file has either the old or the new pins.
+Keeps: after a crash the file contains either the old or the new pins.
 """
 
 import json
@@ -50,8 +50,8 @@ def read(state: Path) -> list[Pin]:
     found = _decoded(data) if len(data) <= PINS_FILE_BYTES_MAX else None
     if found is None:
         raise SettingsError(
-            f"this version cannot read the list of pins in {str(path)!r}; upgrade, or remove the"
-            " file and pin the trees again with s3fs-meta warm --pin"
+            f"this version of s3fs-meta cannot read the list of pins in {str(path)!r}; upgrade, or"
+            " remove the file and pin the trees again with s3fs-meta warm --pin"
         )
     return found
 

@@ -51,7 +51,7 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = 4  # directories of at most 1/N of a slice's names are removed together
+_SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are removed together
 
 
 class _Slice(NamedTuple):
@@ -68,7 +68,10 @@ class _Slice(NamedTuple):
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
     def blocks(self, purged_max: int) -> int:
-        """Return the number of blocks that the slice releases; larger files are purged later."""
+        """Return the number of blocks that the slice releases.
+
+        Files with more than *purged_max* blocks are purged later.
+        """
         return sum(
             name.mapped_blocks
             for name in self.names
@@ -85,7 +88,7 @@ class _PendingForget(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """The inodes of a slice, grouped by the action on them."""
+    """The inodes of a slice, grouped by what the slice does to them."""
 
     gone: list[Ino]  # inodes whose rows are deleted
     mapped: list[Ino]  # deleted files that had blocks
@@ -98,7 +101,7 @@ class _Sorted(NamedTuple):
 class TreeRemoval:
     """Removes trees of one mount."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(  # noqa: PLR0913 - one argument per collaborator
         self,
         db: Database,
         cache: BlockCache,
@@ -139,15 +142,16 @@ class TreeRemoval:
             parent: the directory that contains the name.
             name: the name to remove.
             ino: the expected inode of the name; with any other inode the call fails.
-            locked: remove the name even if its inode is protected or has (had) protected inodes below.
+            locked: remove the name even if its inode is protected, or its tree contains or once
+                contained protected inodes.
 
         Returns:
             An event that is set once the kernel has dropped the name from its cache.
 
         Raises:
-            NoEntryError: the name does not exist, or has another inode.
-            NotPermittedError: the inode or its directory is protected, or the inode has, or had,
-                protected inodes below it.
+            NoEntryError: the name does not exist, or refers to another inode.
+            NotPermittedError: the inode or its directory is protected, or the tree contains or once
+                contained protected inodes.
             ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
         Never yields to other tasks.
@@ -471,7 +475,7 @@ def _is_dir(name: Name) -> bool:
 
 
 def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sorted:
-    """Group the inodes of names by the action on them; skip names without an inode."""
+    """Group the inodes of names by what the slice does to them; skip names without an inode."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(
@@ -488,7 +492,7 @@ def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sor
 
 
 def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: bool) -> int:
-    """Add one inode to the list for its action; return its size if it is a deleted file.
+    """Add one inode to the list that applies to it; return its size if it is a deleted file.
 
     Args:
         fates: the lists to extend.

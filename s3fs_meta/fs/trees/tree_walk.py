@@ -1,6 +1,6 @@
 """A walk over the blocks of all files in trees, in slices of the event loop.
 
-Owns: the order of the walk and its slices. Does not know: the caller's use of the blocks.
+Owns: the order of the walk and its slices. Does not know: how the caller uses the blocks.
 Changes during the walk may be missed. The blocks of unchanged files are never missed.
 """
 
@@ -18,7 +18,7 @@ from s3fs_meta.meta.trees.tree_content import TreeBlock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Ino
 
 Take = Callable[[Sequence[TreeBlock]], None]
-"""Receives the blocks of one slice. It must not wait; an exception ends the walk."""
+"""A function that receives the blocks of one slice and must not wait; an error ends the walk."""
 
 
 async def walk(
@@ -26,7 +26,7 @@ async def walk(
 ) -> None:
     """Call *take* with the blocks of all files in trees.
 
-    A block of several files, or a file with several names, may occur several times.
+    A block that is shared by files, or belongs to a file with several names, may be passed again.
 
     Args:
         db: the database of the mount.
@@ -76,7 +76,7 @@ def _next_names(
 ) -> tuple[list[tuple[Ino, BlockIndex]], int]:
     """Read one slice of the names of directories; keep the directories among them.
 
-    A directory that is already kept, because it is also a root, keeps its position: it is read once.
+    A directory that is already kept because it is also a root keeps its position, and is read once.
 
     Returns:
         The inodes that are not directories, each once, and the number of names.

@@ -58,8 +58,8 @@ class TreeContent:
 
         Args:
             cache: the cache.
-            may_exceed: if there are more blocks than a cache can have, count them instead of raising.
-            blocks_max: the number of blocks that a cache can have.
+            may_exceed: if there are more blocks than a cache can hold, count them and do not raise.
+            blocks_max: the maximum number of blocks in a cache.
         """
         self._cache = cache
         self._blocks_max = blocks_max
@@ -75,7 +75,7 @@ class TreeContent:
 
     @property
     def cached_bytes(self) -> int:
-        """Return the bytes that were cached at the time of the walk."""
+        """Return the number of bytes that were cached at the time of the walk."""
         return self.total_bytes - self.missing_bytes - self.lost_bytes
 
     def take(self, found: Sequence[TreeBlock]) -> None:
@@ -170,7 +170,7 @@ def require_room(content: TreeContent, cache: BlockCache) -> None:
     """Raise NoSpaceLeftError if the blocks of trees do not fit into the cache.
 
     Raises:
-        NoSpaceLeftError: the cache or the disk has too little space besides the blocks in use.
+        NoSpaceLeftError: the blocks in use leave too little space in the cache or on the disk.
     """
     others_bytes = cache.index.evictable_bytes - content.evictable_bytes
     room_bytes = max(cache.bytes_max - (cache.index.total_bytes - others_bytes), 0)
@@ -204,15 +204,15 @@ async def download(
     on_progress: Callable[[int, int], None] = _ignore,
     wanted: Callable[[BlockId], bool] = _any,
 ) -> Warmed:
-    """Download the missing blocks of trees; a failure is part of the result.
+    """Download the missing blocks of trees; the result contains the first failure.
 
-    If the store is unavailable or the disk is full, the download ends. Damaged blocks are skipped.
+    If the store is unavailable or the disk is full, the download stops. Damaged blocks are skipped.
 
     Args:
         db: the database of the mount.
         cache: its cache.
         content: the blocks from a recent call of ``content_of``.
-        on_progress: called with the bytes that are done and the bytes to download.
+        on_progress: called with the number of bytes processed so far, and the total.
         wanted: returns whether a missing block is to be downloaded.
 
     Always yields to other tasks.
@@ -300,7 +300,7 @@ class _Download:
         try:
             await self._cache.download_run(run, waits=False)
         except (ObjectMissingError, CorruptionError) as exc:
-            _log.info("cannot download the run of blocks from %d on: %s", run[0].block, exc)
+            _log.info("cannot download the run that begins with block %d: %s", run[0].block, exc)
         else:
             took_s = max(trio.current_time() - began_s, 1e-3)
             run_bytes = int(size_bytes / took_s * WARM_RUN_S)

@@ -278,10 +278,10 @@ async def test_pin_of_a_too_large_tree_is_refused_before_any_download(volume: Vo
         await fill(fs, small, MIB)
         await volume.evict()
         volume.store.calls.clear()
-        with pytest.raises(NoSpaceLeftError, match=r"2\.0 MiB, but pins use at most 2\.0 MiB"):
+        with pytest.raises(NoSpaceLeftError, match=r"2\.0 MiB, but pins may use at most 2\.0 MiB"):
             await pins.add([ino])
         await pins.add([small])
-        with pytest.raises(NoSpaceLeftError, match="with this tree, the pinned trees would have 3"):
+        with pytest.raises(NoSpaceLeftError, match="this tree, the pinned trees would take up 3"):
             await pins.add([ino])
 
         assert [one.path for one in await pins.listing()] == ["/small"]

@@ -1,6 +1,6 @@
-"""A task that runs beside a with-block.
+"""A background task that runs during a with-block.
 
-Owns: the end of the task with the block. Does not know: the work of the task.
+Owns: cancelling the task when the block ends. Does not know: what the task does.
 Keeps: an error of the block is raised unchanged, not in an exception group.
 """
 

@@ -343,13 +343,13 @@ class ObjectTooLargeError(FormatError):
     """An object exceeds the size limit of its kind, so its content was not read."""
 
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
-        super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
+        super().__init__(key, f"it has {size_bytes} bytes, more than the maximum of {max_bytes}")
         self.size_bytes, self.max_bytes = size_bytes, max_bytes
         self.etag = etag  # ETag of the object, with which a caller can replace it
 
 
 class NewerFormatError(FormatError):
-    """A newer version of the program wrote the object, which is not necessarily damaged."""
+    """A newer version of the program wrote the object, so it cannot be read; it may be intact."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)

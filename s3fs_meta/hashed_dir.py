@@ -9,7 +9,7 @@ that finds its directory missing creates the directory and repeats. Each unlink 
 does a failed operation that created a directory. So empty directories remain only after a crash,
 and ``prune_all`` removes them.
 
-All methods are synchronous, block on the disk, and may be called from several threads at once.
+All methods are synchronous, block on the disk, and may be called from several threads in parallel.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # stands for three hexadecimal digits, so a directory has at most 4,096 files
+_ANY: Final = "xxx"  # replaces three hexadecimal digits, so a directory has at most 4,096 files
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
@@ -161,10 +161,10 @@ class PrunedTree:
         sync_path(self._root)
 
     def prune_all(self) -> int:
-        """Remove every empty directory below *root*, as a crash leaves; return their number.
+        """Remove the empty directories that a crash left below *root*; return their number.
 
-        Where a link count shows the number of subdirectories, the time depends on the number of
-        directories, not of files. (On Btrfs every link count is one.)
+        If link counts show the number of subdirectories, the time depends only on the number of
+        directories, not on that of files. (On Btrfs every link count is one.)
         """
         return sum(self._prune_below(place) for place in _subdirectories(self._root))
 
@@ -234,7 +234,7 @@ class NumberedDir(PrunedTree):
 
     The name of a directory has ``xxx`` instead of the last three digits. Files of consecutive
     numbers are in the same directory, so fewer directories must be synced. On ext4, creating such a
-    file takes a fourth of the time that it takes in one of 256 directories chosen by a hash.
+    file is four times as fast as in one of 256 directories chosen by a hash.
     No other process creates directories below *root*, so *root* is synced only after a creation.
     """
 
@@ -285,9 +285,9 @@ class NumberedDir(PrunedTree):
     def gather(self) -> int:
         """Move files from directories of an older layout; return the number of moved files.
 
-        A file is not moved if its name is not a number, or if the new layout contains its number. A
-        kill is harmless: the next call moves the remaining files. The caller must not open a file
-        before this method returns.
+        A file is not moved if its name is not a number, or if the new layout contains its number.
+        If the process is killed, the next call moves the remaining files. The caller must not open
+        a file before this method returns.
 
         Raises:
             FileNotFoundError: *root* does not exist.
@@ -384,7 +384,7 @@ def write_again(
     keep_bytes: int | None = None,
     piece_bytes: int = WRITTEN_AGAIN_BYTES,
 ) -> None:
-    """Replace a file with a durable copy with the same holes; the caller syncs the name.
+    """Replace a file with a durable copy that has the same holes; the caller syncs the name.
 
     A failed sync leaves pages in memory that differ from the disk but are marked as written.
     Writing to the same file does not help: ext4 then writes into blocks that are still marked as

@@ -26,7 +26,7 @@ TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# Bits that tell apart names with the same 55-bit hash in a directory. Only an attack exceeds 256.
+# Bits that distinguish up to 256 names with the same hash in a directory, enough without an attack.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
 RECENT_NAMES_MAX: Final = 64  # number of name hashes kept in memory
@@ -37,13 +37,13 @@ READDIR_ROWS_MAX: Final = 1024  # maximum number of rows that one readdir reques
 BLOCK_BYTES_MIN: Final = 64 * KIB
 # Largest block size. Even a random read of 4 KiB fetches a complete block.
 BLOCK_BYTES_MAX: Final = 16 * MIB
-PACK_BYTES_TARGET: Final = 16 * MIB  # a pack of this size is full
+PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack is full
 # Maximum size of a pack: the target size, the largest incompressible block, and the index.
 PACK_BYTES_MAX: Final = 48 * MIB
 # Longest range requested from the store. Without a limit, a damaged row could request any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
 PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack; keeps its index below 1 MiB
-# A block shorter than this is fetched together with its neighbours in the pack.
+# Minimum size of a block that is fetched alone. A shorter block is fetched with its neighbours.
 SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
 NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side of a block
@@ -53,7 +53,7 @@ CONTENT_RUN_BYTES: Final = 8 * MIB
 CONTENT_WINDOWS_MAX: Final = 32
 # Number of files copied out of the bucket in parallel. Each needs memory for a run of blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# Maximum number of incomplete files that a report lists. Further incomplete files are counted.
+# Maximum number of incomplete files that a report lists. Further files are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
 # Neighbouring blocks that were fetched but not read yet use at most 1/N of the cache.
 NEIGHBOUR_CACHE_PART: Final = 16
@@ -61,9 +61,9 @@ NEIGHBOUR_CACHE_PART: Final = 16
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image; a piece is one PUT
 # Maximum number of pieces of an image: enough for 256 GiB of metadata.
-# Parsing a hostile manifest with this many pieces takes about a second.
+# Parsing a hostile manifest with the maximum number of pieces takes about a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# fsck stops reading an image after this many damaged pieces, because the image is useless.
+# Number of damaged pieces after which fsck stops reading an image, because the image is useless.
 # A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
@@ -91,7 +91,7 @@ DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs --------------------------------------------------------------------------------
-SYNC_BYTES_MAX: Final = 16 * MIB  # recorded changes that reach this size are shipped at once
+SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes that are shipped without delay
 # Number of polls without a new changelog after which a follower lists the bucket.
 # The listing finds a chain that continues after a gap in the txg numbers.
 FOLLOW_LISTING_POLLS: Final = 30
@@ -104,7 +104,7 @@ CHANGELOG_RUN_BYTES: Final = 4 * MIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
 CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth merging
-# Maximum number of records merged at once: those of a busy second or of a quiet hour.
+# Maximum number of records merged in one step: those of a busy second or of a quiet hour.
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
@@ -115,13 +115,13 @@ CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
 # A record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
-# A key may be at most this many txgs after the last known txg: 87 years of txgs.
-# Later keys are ignored as foreign. Near 2^63, no numbers would be left for later txgs.
+# Maximum distance of a key from the last known txg: 87 years of txgs.
+# More distant keys are ignored as foreign. Near 2^63, no numbers would be left for later txgs.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
-# A key after a longer gap is used only if the filesystem's encryption keys open its object.
+# A key after a gap above the maximum is used only if the encryption keys open its object.
 TXG_GAP_MAX: Final = 100
-# Maximum number of foreign runs of keys after gaps. All later keys are ignored.
+# Maximum number of foreign runs of keys after gaps. Keys after the last of these runs are ignored.
 TXG_GAPS_MAX: Final = 16
 # Number of objects that are read at each end of a run of keys, because one may be damaged.
 TXG_PROOFS_MAX: Final = 2
@@ -156,24 +156,24 @@ LEVEL_FAN_OUT: Final = 5
 LEVELS_MAX: Final = 8
 # Maximum size of the changes, or of the block locations, in one level object; bounds memory.
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
-# Maximum size of objects merged at once into a level object.
+# Maximum size of objects merged into a level object in one step.
 LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
-LEVEL_CHECK_S: Final = 10.0  # interval of checks for changelogs to merge into levels
+LEVEL_CHECK_S: Final = 10.0  # how often to check for changelogs to merge into levels
 
 # --- points in time in a mount (.snapshots) ---------------------------------------------------
 # Smallest inode number in a point in time (fs/past). Present inodes start at 1.
 PAST_INO_MIN: Final = 1 << 62
 PAST_INO_BITS: Final = 40  # number of bits for an inode number within one point in time
 PAST_POINTS_OPEN_MAX: Final = 4  # maximum number of past databases that a mount keeps on disk
-PAST_IDLE_S: Final = 600.0  # a past database is removed after this time without a request
-PAST_CHECK_S: Final = 30.0  # interval of checks for unused points in time
+PAST_IDLE_S: Final = 600.0  # idle time after which a past database is removed
+PAST_CHECK_S: Final = 30.0  # how often to check for unused points in time
 PAST_WAITING_MAX: Final = 128  # maximum number of waiting requests for points in time
 PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum bytes of past file content in memory
-# Maximum number of past blocks downloaded at once. Each is in memory twice: packed and plain.
+# Maximum number of past blocks downloaded concurrently. Each is in memory twice: packed and plain.
 PAST_DOWNLOADS_MAX: Final = 4
 # Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
 PAST_WINDOWS_MAX: Final = 8
-# A name such as 1h-ago refers to one txg while it is in use, and for this time afterwards.
+# Time for which a name such as 1h-ago still refers to the same txg after its last use.
 # A program that copies a tree looks up the name once for each file.
 PAST_NAME_KEPT_S: Final = 60.0
 PAST_NAMES_MAX: Final = 1_000  # maximum number of names such as 1h-ago in memory
@@ -196,7 +196,7 @@ HISTORY_LEVELS_MAX: Final = 4
 HISTORY_INODES_MAX: Final = 500_000
 HISTORY_NAMES_MAX: Final = 200_000
 HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
-HISTORY_CHECK_S: Final = 30.0  # interval of checks for txgs to index
+HISTORY_CHECK_S: Final = 30.0  # how often to check for txgs to index
 # Maximum numbers of txgs, and of changed inodes and names, in memory until their run is complete.
 HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
@@ -227,7 +227,7 @@ RECLAIM_PACK_ROWS: Final = 100_000
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
-ABANDONED_SHOWN_MAX: Final = 50  # fsck lists at most this many abandoned txgs, but counts all
+ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists; it counts all
 # Longest time that retention assumes between two txgs if only this host's clock measured it.
 # A jump of the clock loses at most a day of history.
 RETENTION_GAP_S_MAX: Final = 86_400
@@ -251,8 +251,8 @@ KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,02
 # Maximum length of a component of a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
-MULTIPART_BYTES: Final = 64 * MIB  # a larger object is uploaded in parts of this size
-# The ETag of a local object up to this size is a hash of its content.
+MULTIPART_BYTES: Final = 64 * MIB  # largest size of one PUT; larger objects are sent in parts
+# Maximum size of a local object whose ETag is a hash of its content.
 # The ETag of a larger local object is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys in one page of an S3 listing
@@ -264,25 +264,25 @@ STORE_DELAY_S_MAX: Final = 20.0
 STORE_THREADS_MAX: Final = 4
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
-STORE_TOTAL_S_MAX: Final = 120.0  # retries begin within this time after the first attempt
+STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the last retry
 # Time for retries if the store has never answered and its address refuses connections.
-# The last attempt begins at the end of this time, because the server may be restarting.
+# The last attempt begins when the time is over, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
-STORE_SILENCE_S_MAX: Final = 1.0  # a store that never answered is reported after this time
-OFFLINE_AFTER_S: Final = 10.0  # a store that is silent for this time counts as offline
-# Number of bytes of a response that are read at once, so that a slow response is noticed early.
+STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never answered is reported
+OFFLINE_AFTER_S: Final = 10.0  # silence after which a store counts as offline
+# Number of bytes of a response that one call reads, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
-STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # a response slower than this is abandoned
+STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
 
 # --- counted requests --------------------------------------------------------------------------
 REQUEST_DAYS_MAX: Final = 400  # number of days whose request counts are kept: 13 months
 REQUEST_NAMES_MAX: Final = 64  # maximum number of counters per day, one per class and cause
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; usually at most 1 MiB
-REQUESTS_SAVE_S: Final = 600.0  # interval of saving request counts; a kill loses one interval
+REQUESTS_SAVE_S: Final = 600.0  # how often request counts are saved; a crash loses one interval
 REQUESTS_LOCK_S_MAX: Final = 10.0  # longest wait for the lock of the request log
 KNOWN_POINTS_S: Final = 600.0  # minimum time between two points that shell completion offers
-KNOWN_POINTS_LATEST: Final = 12  # shell completion offers at least this many newest points
+KNOWN_POINTS_LATEST: Final = 12  # minimum number of recent points that shell completion offers
 # Maximum number of points that completion offers: hourly for two days, daily for two months.
 KNOWN_POINTS_MAX: Final = 128
 KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion offers
@@ -290,19 +290,19 @@ KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion of
 KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
-GROUP_DELAY_S: Final = 0.005  # a group is committed after this time without an operation
-GROUP_AGE_S_MAX: Final = 0.05  # a group is committed at this age; bounds the loss by a kill
-GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds the loss on SQLITE_FULL
+GROUP_DELAY_S: Final = 0.005  # time without an operation after which a group is committed
+GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds what a killed daemon loses
+GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds what SQLITE_FULL loses
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
 # Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
 # When half of the zeros are used, more are appended.
 WAL_ROOM_BYTES: Final = 2 * MIB
-# Number of zeros appended at once on the event loop, in 0.1 ms.
+# Number of zeros that the event loop appends in one write, which takes 0.1 ms.
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
-INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # bytes after this size are never read from an intent log
-# Maximum content of a log entry. The log writes content twice; for more, syncing files is faster.
+INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
+# Maximum content of a log entry. Logged content is written twice, so for more, syncing is faster.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256
@@ -311,23 +311,23 @@ COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the k
 # Maximum number of passes that collect the kernel's dirty data.
 # More passes would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
-# A pass that collects dirty data is complete if it causes at most this many write requests.
+# Maximum number of write requests during a pass that collected all dirty data.
 # With more write requests, the kernel may have skipped files.
 COLLECT_QUIET_REQUESTS: Final = 8
 # Time limit for a killed write-back process to exit. It may be waiting for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
-IMAGE_CHECK_S: Final = 10.0  # interval of the checks for a due image
+IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record or contains only deletions
-# Changelogs below this total size make no image due: an image would not speed up a restore.
+NEWS_BYTES_MIN: Final = 512  # minimum size of a changelog with more than deletions
+# Minimum total size of changelogs for a new image. Below it, an image would not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack stays small
 # Time between two reads of the lease during uploads; bounds the uploads of a fenced mount.
 LEASE_CHECK_S: Final = 10.0
-# Maximum number of batches that are packed or uploaded at once. Each has one pack in memory.
+# Maximum number of batches that are packed or uploaded concurrently. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
 # The upload speed is the average over the packs of the last 30 s, but at most 8 packs.
 # The average follows the network speed within seconds but ignores a single slow request.
@@ -339,24 +339,24 @@ CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
 # Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
-# Number of empty block files that are created at once, when half of the previous ones are used.
-# The remaining half is enough for 100 ms of sequential writing.
+# Number of empty block files that are created together, when half of the previous ones are used.
+# The remaining half of the files is enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
 # Number of block numbers left free for blocks written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32
-CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks: 50 MB of index in memory
+CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
-SYNCFS_FILES_MIN: Final = 32  # for this many files, one syncfs(2) is faster than fsync(2) for each
+SYNCFS_FILES_MIN: Final = 32  # number of files for which one syncfs(2) is faster than fsync(2)
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
 # Extra bytes that each eviction frees, because one eviction for each small file would be slow.
 DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
-SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of blocks that are sealed and packed at once
-SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks that are sealed and packed at once
-# The event loop itself removes up to this many evicted files, in 1 ms. A thread removes more.
+SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of a batch of blocks that are sealed and packed
+SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks in a batch to seal and pack
+# Maximum number of evicted files that the event loop removes, in 1 ms. A thread removes more files.
 EVICTED_AT_ONCE_MAX: Final = 16
 LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule points: 1 to 5 ms
-COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its live share is smaller
+COMPACT_LIVE_FRACTION: Final = 0.4  # live share of a pack below which it is compacted
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in the index of a pack
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
 # Maximum number of mostly dead packs that one compaction examines. Some would not shrink.
@@ -376,7 +376,7 @@ DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed because of the local disk or database
 UPLOAD_RETRY_S_MAX: Final = 60.0  # longest pause between two attempts to upload, in a long outage
-FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store at once
+FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store concurrently
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
@@ -419,38 +419,38 @@ PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 # Slowest rate limit. At this rate, a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum entries of a weekly timetable: four per hour
-RATE_BURST_S: Final = 1.0  # after a pause, a burst may have as many bytes as this time allows
+RATE_BURST_S: Final = 1.0  # maximum burst after a pause, in seconds at the limited rate
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
 # --- memory ------------------------------------------------------------------------------------
 # Number of memory arenas of the C library, which all threads share.
 ALLOCATOR_ARENAS: Final = 2
-# Buffers of at least this size have their own mapping, which free(3) returns to the system.
+# Minimum size of a buffer with its own mapping, which free(3) returns to the system.
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
 # Maximum free memory at the end of an arena; more is returned to the system.
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
-# Buffers of at least this size use huge pages of 2 MiB.
+# Minimum size of a buffer that uses huge pages of 2 MiB.
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
 
 # --- fuse --------------------------------------------------------------------------------------
-FUSE_TASKS_MAX: Final = 600  # with this many waiting handlers, pyfuse3 stops reading requests
+FUSE_TASKS_MAX: Final = 600  # number of waiting handlers at which pyfuse3 stops reading requests
 # Maximum number of descriptors of a process that are searched for an open file, in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
-NEXT_REQUEST_S: Final = 100e-6  # a busy program sends its next request within this time
+NEXT_REQUEST_S: Final = 100e-6  # time within which a busy program sends its next request
 STREAK_S_MAX: Final = 1e-3  # maximum time spent on requests between two scheduler passes
 # Maximum number of requests that wait for the store. One more request fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
-# Maximum number of additional waiting write-back requests: all that the kernel sends at once.
+# Maximum number of additional waiting write-back requests: all that the kernel sends in parallel.
 WRITE_BACK_WAITING_MAX: Final = 64
-# The kernel caches names for this time. No cached name is stale, because only one host writes.
+# Time for which the kernel caches names. No cached name is stale, because only one host writes.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 # Maximum number of connections that wait for the control socket.
 CONTROL_CONNECTIONS_MAX: Final = 16
 # Maximum number of queued progress events per client. Further events are dropped.
 CONTROL_EVENTS_MAX: Final = 64
-CONTROL_IDLE_S_MAX: Final = 60.0  # an idle client is disconnected after this time
+CONTROL_IDLE_S_MAX: Final = 60.0  # time after which an idle client is disconnected
 
 # --- directories that are never empty ----------------------------------------------------------
 # Maximum number of attempts to make a file while another thread removes its directory.
@@ -474,12 +474,16 @@ FSCK_HEADS_MAX: Final = 3
 # Maximum number of packs without a row for which fsck checks the owner; one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
 FOREIGN_SHOWN_MAX: Final = 5  # maximum number of foreign objects that a report lists
-FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once; bounds memory to 96 MiB
-# fsck gives up on an inode after this many names in lost+found are taken.
+FSCK_DEEP_PACKS_MAX: Final = 2  # number of packs verified concurrently; bounds memory to 96 MiB
+# Number of taken names in lost+found after which fsck gives up on an inode.
 LOST_NAME_ATTEMPTS_MAX: Final = 1000
 
-assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
-assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "one limit for sections"
+assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, (
+"a pack must have room for its last block"
+)
+assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, (
+"a section of a level must fit into a section of a changelog"
+)
 assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a block of full length is never small"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack must fit into one PUT"
 assert WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX < FUSE_TASKS_MAX, (
@@ -492,12 +496,12 @@ TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
 # Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
 HOLDER_BYTES_MAX: Final = 1 * KIB
 # Maximum difference between the epochs of the lease and of the last changelog.
-# Each mount for writing takes an epoch and ships a fence record, unless it is killed at once.
+# Each mount for writing takes an epoch and ships a fence record, unless it is killed very early.
 EPOCH_LEAP_MAX: Final = 1 << 32
 # Number of nonces that a host keeps for acquisitions of the lease with an unknown outcome.
 LEASE_NONCES_MAX: Final = 4
 LABEL_CHARS_MAX: Final = 64
-# Encryption keys are tried on this many objects, because some of the objects may be damaged.
+# Number of objects on which encryption keys are tried, because some objects may be damaged.
 PROOF_OBJECTS_MAX: Final = 4
 # Number of keys listed for each kind of object if the superblock is missing.
 TRACE_KEYS_MAX: Final = 1000
@@ -521,9 +525,9 @@ INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
 STATEMENTS_CACHED_MAX: Final = 256  # more than the number of different SQL statements
-DATABASE_BUSY_MS: Final = 10_000  # longest wait for a lock that a reader holds for one step
+DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
-# A checkpoint in a thread is worthwhile when the WAL has this many bytes of new pages.
+# Number of bytes of new pages in the WAL for which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
@@ -536,31 +540,31 @@ PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 64 * KIB
 
 # --- filesystem semantics -----------------------------------------------------------------------
-PURGE_BLOCKS_MAX: Final = 256  # number of blocks of a removed file released at once: a few ms
-TREE_SLICE_NAMES: Final = 1000  # number of names of a removed tree deleted at once: 2 to 5 ms
-# Maximum number of small directories of removed trees that are emptied at once.
+PURGE_BLOCKS_MAX: Final = 256  # number of blocks of a removed file released in one slice: a few ms
+TREE_SLICE_NAMES: Final = 1000  # number of names of a removed tree deleted in one slice: 2 to 5 ms
+# Maximum number of small directories of removed trees that are emptied in one slice of work.
 TREE_SLICE_DIRECTORIES: Final = 128
-SEEK_SLICE_ROWS: Final = 1000  # number of blocks that a search for a hole reads at once: 1 to 2 ms
-CLONE_SLICE_NAMES: Final = 400  # number of names that a clone creates at once: 2 to 5 ms
-CLONE_SLICE_BLOCKS: Final = 1000  # number of blocks that a clone shares at once: 2 to 5 ms
-COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # number of bytes copied at once on the event loop
+SEEK_SLICE_ROWS: Final = 1000  # number of blocks that a hole search reads in one slice: 1 to 2 ms
+CLONE_SLICE_NAMES: Final = 400  # number of names that a clone creates in one slice: 2 to 5 ms
+CLONE_SLICE_BLOCKS: Final = 1000  # number of blocks that a clone shares in one slice: 2 to 5 ms
+COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # number of bytes that the event loop copies in one slice
 # Maximum number of bytes that one copy_file_range(2) copies by reading and writing.
 COPIED_RANGE_BYTES: Final = 32 * MIB
 # Maximum length of one copy_file_range(2). The kernel's reply has only 32 bits for the length.
 SHARED_RANGE_BYTES: Final = 1024 * MIB
-CLONE_COPIED_BYTES: Final = 4 * MIB  # bytes of dirty content that a clone copies at once: a few ms
+CLONE_COPIED_BYTES: Final = 4 * MIB  # dirty bytes that a clone copies in one slice: a few ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
-TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
+TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
 # Pause between two checks while work on a tree waits, for example for disk space.
 TREE_PAUSE_S: Final = 0.2
-TREE_BUSY_S: Final = 0.0002  # if a pass of the scheduler takes longer, other tasks ran
+TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass that ran other tasks
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which a cycle of directories is assumed
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest buffer for readdir.
 READDIR_ROWS_MIN: Final = 24
 # Maximum number of read-ahead runs that wait for a worker. Further runs are dropped.
 READAHEAD_REQUESTS_MAX: Final = 32
-# Number of read-ahead runs fetched and unpacked at once; bounds memory to 96 MiB.
+# Number of read-ahead runs fetched and unpacked concurrently; bounds memory to 96 MiB.
 READAHEAD_WORKERS: Final = 6
 # Maximum number of names recorded per group. They are invalidated if SQLite loses the group.
 GROUP_NAMES_MAX: Final = 100_000

@@ -49,7 +49,7 @@ def this_machine() -> Machine:
 
 
 def _read(path: Path) -> str | None:
-    """Return the identifier in a file; None if the file is unreadable or contains none."""
+    """Return the identifier in a file, or None if the file is unreadable or contains none."""
     try:
         with path.open("rb") as file:
             value = file.read(_BYTES_MAX).decode("ascii").strip().lower()
@@ -70,7 +70,7 @@ def this_boot() -> str:
 def memory_of(directory: Path) -> str:
     """Return an identifier of the memory that caches a directory's files (``has_forgotten``).
 
-    The identifier consists of the boot, the last attachment of the disk, and the directory.
+    The identifier combines the boot ID, the last attachment of the disk, and the directory.
     """
     found = directory.stat()
     disk = _disk_sequence(found.st_dev)
@@ -93,7 +93,7 @@ def has_forgotten(before: str | None, now: str) -> bool:
 
 
 def _disk_sequence(device: int) -> str:
-    """Return the kernel's sequence number of an attached disk; "" if the disk has no number.
+    """Return the kernel's sequence number of an attached disk, or "" if the disk has no number.
 
     Within one boot, each attachment has a different number. Linux has these numbers since version
     5.15; network filesystems and Btrfs have no single disk.

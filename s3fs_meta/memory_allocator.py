@@ -33,10 +33,10 @@ _M_ARENA_MAX: Final = -8
 
 
 def new_buffer(size_bytes: int) -> memoryview:
-    """Return a writable buffer of zeros, whose memory returns to the system with its last view.
+    """Return a writable buffer of zeros, whose memory is freed when its last view is released.
 
-    A large buffer consists of huge pages if the system permits them: the kernel then maps 2 MiB at
-    once instead of 4 KiB, which takes a fifth of the time (madvise(2), MADV_HUGEPAGE).
+    A large buffer consists of huge pages if the system permits them: the kernel then maps 2 MiB per
+    page instead of 4 KiB, which takes a fifth of the time (madvise(2), MADV_HUGEPAGE).
     """
     if size_bytes < LARGE_BUFFER_BYTES_MIN:
         return memoryview(bytearray(size_bytes))
@@ -49,10 +49,10 @@ def new_buffer(size_bytes: int) -> memoryview:
 def bound_free_memory() -> bool:
     """Bound the freed memory that the C library keeps.
 
-    Call this before threads start, because arenas that exist are kept.
+    Call this before threads start, because existing arenas are kept.
 
     Returns:
-        False if the C library is not glibc: its parameters are different, so nothing is changed.
+        False if the C library is not glibc, whose parameters these are; then nothing is changed.
     """
     libc = ctypes.CDLL(None)
     # Only glibc has gnu_get_libc_version(3).

@@ -69,13 +69,13 @@ class PointInTime(NamedTuple):
 
 NEWEST: Final = PointInTime("newest")
 
-# The name of a kept point begins with a letter: it is never mistaken for a time or an age.
+# The name of a kept point begins with a letter, so it is never mistaken for a time or an age.
 _KEPT_NAME: Final = re.compile(r"[^\W\d_][\w.+:@-]*")
 _OTHER_POINTS: Final = frozenset({NEWEST.text, "now"})
 
 
 def is_kept_name(text: str) -> bool:
-    """Return whether a text is a valid kept-point name, and no other kind of point in time."""
+    """Return whether a text is a valid name of a kept point; ``newest`` and ``now`` are not."""
     return (
         len(text) <= KEPT_NAME_CHARS_MAX
         and _KEPT_NAME.fullmatch(text) is not None
@@ -132,7 +132,7 @@ class PackState(enum.IntEnum):
 
     UPLOADING = 1  # the upload was recorded but not confirmed; the object may or may not exist
     STORED = 2  # the store has confirmed the object
-    CONDEMNED = 3  # without new references; deleted when no retained image needs the pack
+    CONDEMNED = 3  # accepts no new references; deleted when no retained image needs the pack
 
 
 class BlockRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Errors of commands about mounts that do not answer or do not end.
+"""Errors of commands about mounts that do not answer or stay in use.
 
 Owns: the reasons why no daemon on this host answers, with advice. Does not know:
 errnos, exit statuses.

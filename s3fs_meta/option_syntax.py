@@ -226,7 +226,7 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
 
 
 class OneOf:
-    """A parser that accepts only some words, in upper or lower case."""
+    """A parser that accepts only the given words, in upper or lower case."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -290,6 +290,6 @@ def flag(value: object) -> Callable[[str, str], object]:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a question that suggests the most similar known word; "" if no word is similar."""
+    """Return a question that suggests the most similar known word, or "" if no word is similar."""
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_LIKENESS)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,7 +1,7 @@
 """The table of mount options (``-o``): one row per option, with its complete documentation.
 
 Owns: names, defaults, effects and costs; docs/reference/settings.md is generated from them.
-Does not know: the use of values. ``transfer_options`` contains the rows about cache and bucket.
+Does not know: how values are used. ``transfer_options`` contains the rows about cache and bucket.
 Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
 """
 
@@ -73,7 +73,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Larger pages make sequential reads faster and each change more expensive. A conversion "
         "needs twice the space of the database, time in proportion to its size, and uploads a "
         "complete new image.",
-        "After a crash during the conversion the database has the old page size.",
+        "After a crash during the conversion the database keeps the old page size.",
     ),
     Option(
         "cache_size",
@@ -83,7 +83,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
         "`256M`; default: a share of the machine's memory.",
-        "The page cache uses memory of the daemon. With a small cache, metadata operations read "
+        "The page cache uses the daemon's memory. With a small cache, metadata operations read "
         "the disk.",
         NO_EFFECT,
     ),
@@ -374,9 +374,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TXG:HASH",
         mark,
         "",
-        "Refuse a bucket without the state that an earlier mount printed as TXG:HASH, because an "
-        "old copy may have replaced the bucket. The mount checks the state that it serves; with "
-        "`at`, the chain that contains the point in time.",
+        "Refuse to mount unless the bucket contains the state that an earlier mount printed as "
+        "TXG:HASH. This detects a bucket that was replaced by an old copy. The mount checks the "
+        "state that it serves; with `at`, the chain that contains the point in time.",
         "The check takes up to three requests.",
         NO_EFFECT,
     ),
@@ -387,7 +387,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         integer(0, ID_MAX),
         "",
         "Show every file as owned by this user; default: the stored owner.",
-        "The stored owners are invisible, but chown changes them.",
+        "The stored owners are not shown, but chown still changes them.",
         NO_EFFECT,
     ),
     Option(
@@ -397,7 +397,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         integer(0, ID_MAX),
         "",
         "Show every file as owned by this group; default: the stored group.",
-        "The stored groups are invisible, but chgrp changes them.",
+        "The stored groups are not shown, but chgrp still changes them.",
         NO_EFFECT,
     ),
     Option(
@@ -408,7 +408,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Show every file with permission bits 0777 minus this octal mask; default: the stored "
         "bits.",
-        "The stored permission bits are invisible, but chmod changes them.",
+        "The stored permission bits are not shown, but chmod still changes them.",
         NO_EFFECT,
     ),
     Option(
@@ -442,8 +442,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Serve the statistics of the mount to Prometheus over HTTP at `/metrics`, on 127.0.0.1 "
         "unless an IP address is given. Each mount needs its own port.",
-        "A request takes a few ms. Every user of this host can read the statistics, and so can every host "
-        "that reaches the port, unless the address is a loopback address.",
+        "A request takes a few ms. Every user on this host can read the statistics, and so can "
+        "every host that reaches the port, unless the address is a loopback address.",
         NO_EFFECT,
     ),
     Option(
@@ -503,7 +503,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Take the lease from the host that holds it; the mount of that host turns read-only.",
+        "Take the lease from the host that holds it; the mount on that host turns read-only.",
         "Changes that the other host has not uploaded stay on that host.",
         NO_EFFECT,
     ),
@@ -515,8 +515,8 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 def default_of(field: str) -> Any:
     """Return the default of a field of MountOptions.
 
-    The default is in one row of the field. Without a default in any row it is None, and for a flag
-    the opposite of the flag's value.
+    The default is in one row of the field. If no row has a default, the result is None, or for a
+    flag the opposite of the flag's value.
     """
     rows = [option for option in OPTIONS if option.field == field]
     for option in rows:

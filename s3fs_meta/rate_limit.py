@@ -21,7 +21,7 @@ _STRICT: Final = "strict"
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_CHARS: Final = 3  # length of an abbreviated weekday, such as "mon"
 _MINUTES_PER_DAY: Final = 24 * 60
-# Matches "08:00,512K" or "Mon-08:00=512K"; after -o only "=" works, as a comma ends an option.
+# Matches "08:00,512K" or "Mon-08:00=512K"; after -o a comma ends an option, so use "=".
 _SLOT: Final = re.compile(r"(?:([a-z]+)-)?(\d\d):(\d\d)[,=](\S+)", re.IGNORECASE)
 _SEPARATORS: Final = re.compile(r"[\s;]+")
 _EXAMPLE: Final = "08:00,512K 23:00,off"
@@ -40,7 +40,7 @@ class RateLimit:
 
     text: str  # the limit as the user typed it, with single spaces
     slots: tuple[Slot, ...]  # one or more slots by time; each lasts until the next slot begins
-    strict: bool = False  # also limit transfers for which a program waits
+    strict: bool = False  # True if the limit also applies to transfers for which a program waits
 
     @override
     def __str__(self) -> str:

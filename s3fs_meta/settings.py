@@ -57,8 +57,8 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
     "norelatime": "write strictatime for every access, or noatime for none",
     "nosymfollow": "symbolic links are followed",
     "nouser_xattr": "extended attributes cannot be switched off",
-    "sync": "writes cannot be made synchronous; fsync(2) makes them durable, and commit= bounds the"
-    " loss of writes without it",
+    "sync": "writes cannot be made synchronous; fsync(2) makes them durable, and commit= limits"
+    " how much is lost without it",
     "dirsync": "changes of directories cannot be made synchronous; fsync(2) makes them durable",
 }
 
@@ -92,7 +92,7 @@ class SessionOptions(CacheOptions):
 
 @dataclass(frozen=True)
 class FilesystemOptions:
-    """The options of the POSIX semantics."""
+    """The options that affect the POSIX semantics."""
 
     access_time: AccessTime = default_of("access_time")
     directory_times: bool = default_of("directory_times")
@@ -101,7 +101,7 @@ class FilesystemOptions:
 
 @dataclass(frozen=True)
 class SqliteOptions:
-    """The settings of SQLite that any database may have."""
+    """The settings of SQLite that apply to any database."""
 
     journal_mode: str = default_of("journal_mode")
     synchronous: str = default_of("synchronous")

@@ -1,7 +1,7 @@
 """The rows of the mount option table about the cache, uploads and downloads.
 
 Owns: names, defaults, effects and costs of these options. Does not know: all other rows
-(``option_table``), the use of a value.
+(``option_table``), how a value is used.
 """
 
 from typing import Final
@@ -63,9 +63,9 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "5",
         "How often all changes are synced to the local disk, file blocks before metadata.",
         "With a shorter interval the disk syncs more often.",
-        "Power loss loses at most the last SECONDS of data without fsync. A killed daemon loses "
-        "the "
-        "changes of the last 5 ms, or up to 50 ms if changes follow each other without a pause.",
+        "Power loss loses at most the last SECONDS of data without fsync. If the daemon is killed, "
+        "the changes of the last 5 ms are lost, or up to the last 50 ms if changes follow each "
+        "other without a pause.",
     ),
     Option(
         "sync_interval",

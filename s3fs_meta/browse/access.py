@@ -60,7 +60,7 @@ class Access:
         self.root = root
         self._token: str | None = secrets.token_urlsafe(_TOKEN_BYTES)
         self._cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        # The port makes the cookie's name unique among the servers of this host.
+        # The port makes the cookie's name unique among the servers on this host.
         self._name = f"s3fs-meta-{address.port}"
         names = {"localhost", "127.0.0.1", "[::1]", str(Address(address.host, 0))[:-2]}
         self._hosts = {f"{name}:{address.port}" for name in names}

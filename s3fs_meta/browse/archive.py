@@ -1,7 +1,7 @@
 """The entries of an archive, and a buffer that combines small pieces.
 
 Owns: the bounds for all kinds of archives. Does not know: formats (``tar_stream``, ``zip_stream``).
-Keeps: every walk ends, even if damaged metadata put a directory into itself.
+Keeps: every walk terminates, even if damaged metadata makes a directory contain itself.
 """
 
 from collections.abc import AsyncGenerator

@@ -73,7 +73,7 @@ def _pattern(text: str) -> str:
 
 
 def _like(text: str) -> str:
-    """Return a pattern in the syntax of SQL's LIKE, which ignores case."""
+    """Return a case-insensitive pattern for SQL's LIKE that matches what the user typed."""
     found = _pattern(text)
     for one in "\\%_":
         found = found.replace(one, "\\" + one)
@@ -81,7 +81,7 @@ def _like(text: str) -> str:
 
 
 def _glob(text: str) -> bytes:
-    """Return a pattern in the syntax of fnmatch, which ignores case."""
+    """Return a case-insensitive fnmatch pattern that matches what the user typed."""
     return "".join(_either(one) for one in _pattern(text)).encode(errors="surrogateescape")
 
 

@@ -1,6 +1,6 @@
 """The pages about history: the time line, versions of a file, comparisons, changes.
 
-Owns: the values of these pages. Does not know: HTML, searching the history.
+Owns: the values of these pages. Does not know: HTML, how the history is searched.
 """
 
 import re
@@ -60,7 +60,7 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with the versions of a file, which may be removed."""
+    """Return the page with the versions of a file, which may have been removed."""
     bounds = await site.bounds()
     async with site.used(bounds.newest.txg) as point:
         search = await site.search()
@@ -106,7 +106,7 @@ async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
-    """Return the txg and the inode in a field such as 42-7; the inode of 42 alone is 0."""
+    """Return the txg and the inode in a field such as 42-7; the inode is 0 if it is missing."""
     found = _VERSION.fullmatch(wanted.query.get(field, ""))
     if found is None:
         raise WrongAddressError(f"the parameter {field} is not a version")

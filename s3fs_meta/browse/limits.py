@@ -7,28 +7,28 @@ from s3fs_meta.limits import KIB, MIB
 # --- connections -------------------------------------------------------------------------------
 # Maximum number of concurrent requests, and of concurrent replies. A browser opens six connections.
 BROWSE_CONNECTIONS_MAX: Final = 32
-# Enough for an escaped path of PATH_MAX bytes, and headers.
+# Maximum size of a request: enough for an escaped path of PATH_MAX bytes, and headers.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # long, because browsers open connections in advance
-BROWSE_SEND_S_MAX: Final = 120.0  # a client that reads nothing for this time is disconnected
+BROWSE_REQUEST_S_MAX: Final = 30.0  # long, because browsers connect before they need a page
+BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads nothing is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # longest wait of a page for an unresponsive bucket
-BROWSE_ANSWER_S: Final = 0.2  # a browser is shown a waiting page after this time
+BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting page
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
-BROWSE_ABANDONED_S: Final = 10.0  # a page for which no request waits is cancelled after this time
-BROWSE_PENDING_MAX: Final = 16  # maximum number of pages generated at once; a page has about 100 KB
-BROWSE_FRESH_S: Final = 2.0  # the newest txg is cached for this time, to save requests
+BROWSE_ABANDONED_S: Final = 10.0  # time after which a page without a waiting request is cancelled
+BROWSE_PENDING_MAX: Final = 16  # maximum number of pages generated concurrently, 100 KB each
+BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 
 # --- directories, files and archives -----------------------------------------------------------
 BROWSE_PAGE_NAMES: Final = 500  # number of names on one page, which needs 100 KB of HTML
-BROWSE_SORTED_NAMES_MAX: Final = 5000  # larger directories are sorted by hash, not by name
+BROWSE_SORTED_NAMES_MAX: Final = 5000  # largest directory that is sorted by name instead of by hash
 BROWSE_FOUND_MAX: Final = 200  # maximum number of results of a search by name
 # Number of removed names that a search examines in a folder; each needs 150 bytes of memory.
 BROWSE_FORMER_NAMES_MAX: Final = 100_000
 BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # maximum bytes of a text that are shown or compared
-BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # a larger picture has no preview
+BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # maximum size of a picture with a preview
 # Maximum length of a path in an archive. The paths of all its parents are kept in memory.
 BROWSE_PATH_BYTES_MAX: Final = 16 * KIB
-BROWSE_PIECE_BYTES: Final = 64 * KIB  # smaller pieces of an archive are combined
+BROWSE_PIECE_BYTES: Final = 64 * KIB  # minimum size of the pieces in which an archive is sent
 BROWSE_LINKS_MAX: Final = 100_000  # maximum hard-linked files recorded for a tar: 20 MB
 BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each needs 1 KB
 
@@ -38,8 +38,8 @@ BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a 
 # Number of changelogs that a page reads for txgs without a history index.
 BROWSE_CHANGELOGS_MAX: Final = 256
 BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes compared on a page: 100 ms
-# Number of names that a comparison reads in changed directories and the directories above them. They
-# are not kept in memory; a million names take some seconds, in short pieces.
+# Maximum number of names that a comparison reads in changed directories and their parents.
+# The names are not kept in memory; reading a million names takes some seconds, in short pieces.
 BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one page
 # Maximum number of compared lines of a text. A comparison takes seconds in the worst case.

@@ -1,6 +1,7 @@
 """The page about the mount, with plots of its statistics in the last hour.
 
-Owns: the choice of statistics, their units, the lines. Does not know: HTML, reading statistics.
+Owns: the choice of statistics, their units, the plots.
+Does not know: HTML, how statistics are collected.
 """
 
 from collections.abc import Callable, Sequence

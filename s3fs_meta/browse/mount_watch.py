@@ -1,7 +1,7 @@
 """The statistics of a mount over the last hour.
 
-Owns: reading the statistics, and the differences of two readings. Does not know: HTML, names of
-the statistics (``mount.figures``).
+Owns: reading the statistics, and the differences between two readings.
+Does not know: HTML, the names of the statistics (``mount.figures``).
 Keeps: at most BROWSE_SAMPLES_MAX samples. If the mount has ended or does not answer, a sample
 without values is added, and the server continues.
 Tasks: one ``run``.
@@ -51,7 +51,7 @@ class MountWatch:
             await trio.sleep(BROWSE_SAMPLE_S)
 
     async def read(self) -> None:
-        """Add one sample."""
+        """Read the statistics, and add one sample."""
         now_ns, now_s = time.time_ns(), trio.current_time()
         try:
             figures = await request_status(self._place)

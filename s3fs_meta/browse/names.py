@@ -23,7 +23,7 @@ def to_url(path: bytes | str) -> str:
 
 
 def from_url(text: bytes) -> list[bytes] | None:
-    """Return the components of a path in a URL; None if the path is invalid."""
+    """Return the components of a path in a URL, or None if the path is invalid."""
     names = [unquote_to_bytes(part) for part in text.split(b"/") if part]
     if any(name in {b".", b".."} or b"/" in name or b"\0" in name for name in names):
         return None
@@ -59,7 +59,7 @@ def without_controls(text: str) -> str:
 def attachment(name: bytes) -> str:
     """Return the Content-Disposition header of a download. Source: RFC 6266, RFC 8187.
 
-    Clients that do not support UTF-8 in headers get a name without quotes and separators.
+    Clients that do not support UTF-8 in headers receive a name without quotes and separators.
     """
     text = name.decode("utf-8", "replace")
     text = "".join(one if one.isprintable() and one not in "/\\" else "_" for one in text)

@@ -1,4 +1,4 @@
-// The plot of the time line: dragging, the keyboard, and the description of the chosen bar.
+// The plot of the time line: dragging, keyboard control, and the description of the chosen bar.
 // Without this script, the links next to the plot and the table below it do the same.
 "use strict";
 (() => {

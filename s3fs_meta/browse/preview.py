@@ -31,9 +31,9 @@ def picture_type(begin: bytes) -> str | None:
 
 
 def text_of(begin: bytes) -> str | None:
-    """Return the beginning of a file as text; None if it is not UTF-8.
+    """Return the beginning of a file as text, or None if it is not UTF-8.
 
-    The last character may be incomplete.
+    The beginning may end within a character.
     """
     if b"\0" in begin:
         return None

@@ -1,7 +1,7 @@
 """The cached sizes of all folders at recently viewed points in time.
 
-Owns: the cache. Does not know: adding up the sizes (``meta.trees.folder_sizes``).
-Keeps: the sizes of only one point in time are computed at once, in slices, so other pages can run.
+Owns: the cache. Does not know: how sizes are added up (``meta.trees.folder_sizes``).
+Keeps: sizes are computed for one point in time after another, in slices, so other pages can run.
 """
 
 from collections import OrderedDict

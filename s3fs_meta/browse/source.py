@@ -75,7 +75,7 @@ class Source:
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
         self.sizes = Sizes()
-        # The two times and the number of changed inodes of each run, by its (first, last) txg.
+        # Start time, end time and number of changed inodes of runs, keyed by first and last txg.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
         self.kept = KeptPointReader(bucket.store, bucket.keyring, bucket.uuid)
@@ -109,7 +109,7 @@ class Source:
         return known
 
     async def search(self) -> HistorySearch:
-        """Return the search in the history index up to the newest txg.
+        """Return a search of the history index up to the newest txg.
 
         Raises the same errors as ``bounds``.
         """

@@ -1,6 +1,6 @@
 """The page about used space: the largest folders and files, growth, and bucket contents.
 
-Owns: the choice of parts, the map. Does not know: HTML, adding up sizes of folders.
+Owns: the choice of parts, the map. Does not know: HTML, how sizes of folders are added up.
 """
 
 import stat

@@ -1,6 +1,6 @@
 """A past directory as a tar archive that is created while it is sent.
 
-Owns: the records of the archive. Does not know: HTTP, reading content (``source``).
+Owns: the records of the archive. Does not know: HTTP, how content is read (``source``).
 Keeps: memory does not grow with the tree: at most BROWSE_LINKS_MAX hard-linked files are
 remembered, and the content of all others is repeated.
 An incomplete archive has no end mark, so tar(1) reports an error.

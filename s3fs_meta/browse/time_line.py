@@ -1,7 +1,7 @@
 """The time line: the retained txgs in runs, with the number of changed files in each run.
 
 Owns: the length of runs, counting with the history index, gaps between runs, kept points of runs.
-Does not know: the display of runs.
+Does not know: how runs are displayed.
 Keeps: at most BROWSE_RUNS_MAX runs. At most BROWSE_CHANGELOGS_MAX changelogs are read for changes
 that are not in the index; the number of changes in further runs is unknown.
 """
@@ -40,7 +40,7 @@ class Run(NamedTuple):
     changed: int | None  # number of changed files and directories; None if unknown
 
 
-KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of each run, by its first txg
+KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of runs, keyed by first txg
 
 
 class _Indexed(NamedTuple):
@@ -51,7 +51,7 @@ class _Indexed(NamedTuple):
 
 
 class Day(NamedTuple):
-    """The runs that end on one day, the newest first."""
+    """The runs that end on one day, newest first."""
 
     name: str  # date of the day; "" for runs of unknown time
     runs: list[Run]
@@ -66,7 +66,7 @@ class Move(NamedTuple):
 
 
 async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
-    """Divide a range of txgs into runs, and return them in descending order of time.
+    """Divide a range of txgs into runs, and return the runs, latest first.
 
     Raises:
         StoreError: the bucket cannot be reached.
@@ -104,10 +104,10 @@ def by_day(runs: Sequence[Run]) -> list[Day]:
 
 
 def gaps(runs: Sequence[Run]) -> dict[Txg, float]:
-    """Return the long gaps before runs, in seconds, by the first txg of the run.
+    """Return the long gaps before runs, in seconds, keyed by the first txg of the run.
 
     Args:
-        runs: the runs, the latest first.
+        runs: the runs, latest first.
     """
     known = [one for one in runs if one.begin_ns is not None and one.end_ns is not None]
     if not known:
@@ -127,8 +127,8 @@ def kept_in(runs: Sequence[Run], points: Sequence[KeptPoint]) -> KeptIn:
     """Return the kept points in each run.
 
     Args:
-        runs: the runs, the latest first.
-        points: the kept points, the earliest first.
+        runs: the runs, latest first.
+        points: the kept points, earliest first.
     """
     found: dict[Txg, list[KeptPoint]] = {}
     lasts = [run.last for run in reversed(runs)]
@@ -208,7 +208,7 @@ async def _indexed(
 
 
 async def _completed(source: Source, run: _Indexed, times: dict[Txg, int]) -> int | None:
-    """Return the number of inodes that changed in a run; None if a changelog is unreadable."""
+    """Return the number of inodes that changed in a run, or None if a changelog is unreadable."""
     for at in range(0, len(run.missing), HISTORY_FETCHES_MAX):
         batch = run.missing[at : at + HISTORY_FETCHES_MAX]
         for one in await source.changelogs.scan(batch, _inodes):

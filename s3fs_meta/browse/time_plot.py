@@ -1,6 +1,6 @@
 """The plot of the time line: a bar for each run of txgs, gaps, and marks of kept points.
 
-Owns: positions on the plot. Does not know: HTML, counting changes.
+Owns: positions on the plot. Does not know: HTML, how changes are counted.
 """
 
 import math
@@ -51,10 +51,10 @@ class Plot:
         """Create the plot, without runs of unknown time.
 
         Args:
-            runs: the runs, the latest first.
-            kept: the kept points of each run, by its first txg.
+            runs: the runs, latest first.
+            kept: the kept points of each run, keyed by the first txg of the run.
         """
-        self.bars: list[Bar] = []  # bars in the order of time
+        self.bars: list[Bar] = []  # bars in chronological order
         self.gaps: list[GapMark] = []
         self.marks: list[PointMark] = []
         self.begin_ns = self.end_ns = 0

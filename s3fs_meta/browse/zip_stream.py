@@ -1,6 +1,7 @@
 """A past directory as a zip archive that is created while it is sent.
 
-Owns: the names and attributes in the archive. Does not know: HTTP, reading content (``source``).
+Owns: the names and attributes in the archive.
+Does not know: HTTP, how content is read (``source``).
 Keeps: at most BROWSE_ZIP_ENTRIES_MAX entries, because the list at the end of the archive is built
 in memory. No name escapes the extraction directory, not even on Windows. An incomplete
 archive has no list, so unzip(1) reports an error.
@@ -147,7 +148,8 @@ def _record_of(step: Step) -> zipfile.ZipInfo:
 def _name(path: bytes) -> str:
     """Return a path as text, with unprintable characters escaped as %XX.
 
-    The backslash is also escaped, because Windows treats it as a separator. The escapes are unique.
+    The backslash is also escaped, because Windows treats it as a separator. Different paths stay
+    different.
     """
     text = _ESCAPED.sub(lambda found: _percent(found[0]), path.decode(errors="surrogateescape"))
     if text.isprintable():

@@ -1,11 +1,11 @@
 """The block cache on this host: dirty → sealed → uploaded → clean → evicted.
 
-Owns: the set of cached blocks, their states, and the wait of writers for room.
+Owns: the set of cached blocks, their states, and the waiting of writers for room.
 Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
-Keeps: a cached block is removed only after the store has confirmed it and its location is synced
-(until then it is UPLOADED), or after the removal of its last reference is synced (DOOMED).
-Tasks: any request handler may call it. All changes of state happen on the event loop, inside the
-caller's group of operations, without a schedule point.
+Keeps: a cached block is removed only after the store has confirmed it and its location is synced;
+until then it is UPLOADED. A DOOMED block is removed when the loss of its last reference is durable.
+Tasks: any request handler may call this class. All changes of state happen on the event loop,
+inside the caller's group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
 """
 
@@ -184,10 +184,10 @@ class BlockCache:
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
-        """Return the neighbours to fetch with a small block, limited by the room in the cache.
+        """Return the neighbours to fetch with a small block, as far as the cache has room for them.
 
-        The neighbours may use free room, or a small part of the cache, for which the least recently
-        used blocks are evicted.
+        The neighbours may use free room and the room of evictable blocks, but at most a small part
+        of the cache.
         """
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
@@ -206,7 +206,7 @@ class BlockCache:
         return chosen
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
-        """Read ahead: download blocks that are adjacent in a pack; log errors, and raise none.
+        """Read ahead: download blocks that are adjacent in a pack; log errors instead of raising.
 
         If a block is unavailable, its next reader receives the error.
         """
@@ -220,12 +220,12 @@ class BlockCache:
 
         Args:
             run: blocks of one pack, ascending.
-            waits: wait for an unavailable store until the read timeout, as in
+            waits: True to wait for an unavailable store until the read timeout, as in
                 ``Fetcher.fetch_run``.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
-            StoreError, CorruptionError: as ``Fetcher.fetch_run``; some blocks may be cached now.
+            StoreError, CorruptionError: as in ``Fetcher.fetch_run``; some blocks may be cached.
 
         Always yields to other tasks, so rows that the caller has read may be outdated afterwards.
         """
@@ -262,7 +262,7 @@ class BlockCache:
         self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
 
     def _arrived_unasked(self, located: Located) -> None:
-        """Insert the row of a neighbour, which was fetched together with a wanted block."""
+        """Insert the row of a neighbour, which was fetched together with a requested block."""
         if self.index.get(located.block) is not None:
             return
         self._arrived(located)
@@ -271,7 +271,7 @@ class BlockCache:
             self.evictor.make_room(0)
 
     async def keep_duplicates(self) -> None:
-        """Cache the blocks with which deduplication replaced cached blocks of pinned files.
+        """After deduplication, cache the blocks that replaced cached blocks of pinned files.
 
         Both blocks have the same content, so it is copied from the file of the replaced block. If
         that file is already removed, or the cache has no room, the block must be downloaded later.
@@ -332,17 +332,17 @@ class BlockCache:
     def copy_on_write(
         self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int, *, cuts: bool = False
     ) -> BlockId:
-        """Make a dirty block from the first *keep_bytes* of a cached block; the caller maps it.
+        """Make a dirty block from the first *keep_bytes* of a cached block, for the caller to map.
 
-        The new block takes over the file of a clean block that has no other reference, and the
-        clean block is then no longer cached. Copying the file instead would block the event loop
+        The new block takes over the file of a clean block that has no other reference; the clean
+        block is then no longer cached. Copying the file instead would block the event loop
         for a millisecond and write all bytes again. Any other block stays cached, and so does a
         clean block that may be the last intact copy.
 
         Args:
-            cuts: the file is truncated, so the other bytes of the block are dropped. Otherwise the
-                caller overwrites these bytes; if a power cut comes before the new block is synced,
-                the old bytes are restored.
+            cuts: True if the file is truncated, so that the other bytes of the block are dropped.
+                Otherwise the caller overwrites these bytes; if power fails before the new block is
+                synced, the old bytes are restored.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
@@ -383,7 +383,7 @@ class BlockCache:
         Raises:
             NoSpaceLeftError: the disk is full; as with write(2), part of *data* may have been
                 written; rows are unchanged.
-            LostBlockError: the file is missing, or lacks content before *offset*.
+            LostBlockError: the file, or some of its content before *offset*, is missing.
 
         Never yields to other tasks. Requires an open transaction.
         """
@@ -404,7 +404,7 @@ class BlockCache:
 
         Args:
             block: a block that a file refers to.
-            row: its row, if the caller has just read it.
+            row: the row of the block, if the caller has just read it.
 
         Never yields to other tasks. Requires an open transaction.
         """
@@ -422,7 +422,7 @@ class BlockCache:
         self.doom(block)
 
     def doom(self, block: BlockId) -> None:
-        """Remove a deleted block from the cache: at once if clean, else after the next sync."""
+        """Remove a deleted block from the cache: immediately if clean, else after the next sync."""
         held = self.index.get(block)
         if held is None:
             return
@@ -433,7 +433,7 @@ class BlockCache:
         self.index.move(block, BlockState.DOOMED)
 
     async def make_files_ahead(self) -> None:
-        """Make empty files for new blocks until cancelled. Same errors as ``FilesAhead.run``."""
+        """Make empty files for new blocks until cancelled. Raises as ``FilesAhead.run`` does."""
         counters = self._db.counters
         numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
         # The kernel reports a lost directory entry only once, so ``syncing`` records the failure.
@@ -571,7 +571,7 @@ class BlockCache:
         await self.evictor.evict(0)
 
     def note_room(self) -> None:
-        """Wake writers that wait for room, so that they check for room again."""
+        """Wake writers that wait for room, so that they check again."""
         self._room.set()
         self._room = trio.Event()
 

@@ -27,7 +27,7 @@ from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_n
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
-# Opening a file fails with EIO if the disk has lost its inode.
+# Opening a file fails with EIO if the inode of the file is lost on the disk.
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _FIRST: Final = BlockId(0)
@@ -56,7 +56,7 @@ class BlockFiles:
         self._sync_failure = ""  # the error of the first failed sync; later syncs raise it again
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
-        """Return bytes ``[start, stop)`` of a block's content. In any thread.
+        """Return bytes ``[start, stop)`` of a block's content. Runs in any thread.
 
         Raises:
             LostBlockError: the file is missing, shorter than *stop*, or unreadable.
@@ -71,7 +71,7 @@ class BlockFiles:
             os.close(fd)
 
     def read_on_loop(self, block: BlockId, start: int, stop: int) -> bytes:
-        """Return bytes of a block as ``read`` does, and keep the file open. On the event loop."""
+        """Return bytes of a block as ``read`` does, and keep the file open, on the event loop."""
         fd = self._open.get(block)
         if fd is None:
             try:
@@ -82,7 +82,7 @@ class BlockFiles:
         return self._read(block, fd, start, stop)
 
     def open_on_loop(self, block: BlockId) -> int | None:
-        """Return the open descriptor of a block's file. On the event loop.
+        """Return the open descriptor of a block's file. Runs on the event loop.
 
         Returns:
             None if the file cannot be opened, or if a failed sync may have lost a part of it.
@@ -91,7 +91,7 @@ class BlockFiles:
             return None
         fd = self._open.get(block)
         if fd is None:
-            with contextlib.suppress(LostBlockError):  # the next ``read_on_loop`` raises it again
+            with contextlib.suppress(LostBlockError):  # the next read raises the error again
                 fd = self._opened(block)
         return fd
 
@@ -105,7 +105,7 @@ class BlockFiles:
         return _read(block, fd, start, stop)
 
     def _opened(self, block: BlockId) -> int:
-        """Open the file of a block and keep it open. On the event loop."""
+        """Open the file of a block and keep it open. Runs on the event loop."""
         try:
             fd = self._directory.open(_name(block), os.O_RDWR)
         except OSError as exc:
@@ -114,9 +114,9 @@ class BlockFiles:
         return fd
 
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> bool:
-        """Write a new file: zeros up to *offset*, then *data*. On the event loop.
+        """Write a new file: zeros up to *offset*, then *data*. Runs on the event loop.
 
-        An existing file of the block is overwritten: a group that a crash undid left it behind.
+        An existing file of the block is overwritten: it was left by a group that a crash undid.
 
         Returns:
             True if the name of the file is durable already.
@@ -141,7 +141,7 @@ class BlockFiles:
     def write_within(
         self, block: BlockId, offset: int, data: bytes | memoryview, plain_bytes: int
     ) -> None:
-        """Write into the file of a block; a gap after its content becomes zeros. On the event loop.
+        """Write into the file of a block; a gap after its content becomes zeros.
 
         Args:
             plain_bytes: the length of the content according to the row. A killed daemon may have
@@ -168,7 +168,7 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> bool:
-        """Copy the first *keep_bytes* of *source* to a new file of *target*. On the event loop.
+        """Copy the first *keep_bytes* of *source* to a new file of *target*, on the event loop.
 
         Return whether the name of the new file is durable already, as ``create`` does.
 
@@ -181,7 +181,7 @@ class BlockFiles:
     def take_over(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
         """Rename the file of *source* to *target*, and truncate it to *keep_bytes*.
 
-        On the event loop. Afterwards *source* has no file.
+        Runs on the event loop. Afterwards *source* has no file.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
@@ -221,7 +221,7 @@ class BlockFiles:
             os.close(fd)
 
     def extend(self, block: BlockId, length: int) -> None:
-        """Lengthen a file to *length* bytes with zeros if it is shorter. In a thread."""
+        """Extend a file with zeros to *length* bytes if it is shorter. Runs in a thread."""
         fd = self._directory.open(_name(block), os.O_RDWR)
         try:
             if os.fstat(fd).st_size < length:
@@ -230,7 +230,7 @@ class BlockFiles:
             os.close(fd)
 
     def put(self, block: BlockId, offset: int, data: bytes) -> None:
-        """Write bytes into the file of a block, which is created if missing. In a thread.
+        """Write bytes into the file of a block, which is created if missing. Runs in a thread.
 
         Raises:
             OSError: the disk is full or failed.
@@ -242,12 +242,12 @@ class BlockFiles:
             os.close(fd)
 
     def adopt(self, block: BlockId, data: bytes) -> None:
-        """Store a fetched block: write a file in ``tmp``, then rename it. In a thread.
+        """Store a fetched block: write a file in ``tmp``, then rename it. Runs in a thread.
 
         Raises:
             NoSpaceLeftError: the disk is full; no file was made.
         """
-        # The name is unique, because a reader and compaction may fetch the same block at once.
+        # The name is unique, because a reader and compaction may both fetch the block.
         path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
             write_new(path, data)
@@ -258,7 +258,7 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def copy_clean(self, source: BlockId, target: BlockId, plain_bytes: int) -> None:
-        """Copy the file of a block to the file of an equal block, as ``adopt`` does. In a thread.
+        """Copy the file of a block to the file of an equal block, as ``adopt`` does, in a thread.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
@@ -267,12 +267,12 @@ class BlockFiles:
         self.adopt(target, self.read(source, 0, plain_bytes))
 
     def remove(self, block: BlockId) -> None:
-        """Remove a block's file, if it exists, and its directory if empty. On the event loop."""
+        """Remove a block's file if it exists, and its directory once empty. On the event loop."""
         self.let_go([block])
         self._directory.remove(_name(block))
 
     def let_go(self, blocks: Iterable[BlockId]) -> None:
-        """Close the files of blocks before a thread removes them. On the event loop.
+        """Close the files of blocks before a thread removes them. Runs on the event loop.
 
         The thread then frees the space of the files. If the last close were on the event loop, it
         would take 0.1 ms per MiB.
@@ -291,11 +291,11 @@ class BlockFiles:
         return _name(block)
 
     def close_removed(self) -> None:
-        """Close removed files that were opened again before their removal. On the event loop."""
+        """Close removed files that were opened again before their removal, on the event loop."""
         self._open.close_forgotten()
 
     def size(self, block: BlockId) -> int | None:
-        """Return the length of a block's file, None if the file does not exist."""
+        """Return the length of a block's file, or None if the file does not exist."""
         try:
             return self._directory.path(_name(block)).stat().st_size
         except FileNotFoundError:
@@ -319,15 +319,15 @@ class BlockFiles:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the numbers of blocks with files from *first* on, and perhaps lower numbers."""
+        """Yield the numbers of all block files from *first* on, and possibly some lower numbers."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
     def quarantine(self, blocks: Iterable[BlockId], aside: Path) -> None:
-        """Move block files into another directory on the same disk, which is made if needed.
+        """Move block files into another directory on the same disk; create it if needed.
 
-        The move is durable, so a power cut cannot restore an old name that a new file may use. In a
-        thread.
+        The move is durable, so a power cut cannot restore an old name that a new file may use. Runs
+        in a thread.
 
         Raises:
             FileExistsError: the directory has a file with a block's number; later blocks stay.
@@ -344,9 +344,9 @@ class BlockFiles:
             self.sync_everything()
 
     def link_to(self, blocks: Iterable[BlockId], aside: Path) -> None:
-        """Link block files durably into another directory, which is made if needed.
+        """Link block files durably into another directory; create it if needed.
 
-        Missing files are skipped. In a thread.
+        Missing files are skipped. Runs in a thread.
 
         Raises:
             FileExistsError: the directory has a file with a block's number.
@@ -366,7 +366,7 @@ class BlockFiles:
 
         Args:
             blocks: blocks whose content is not durable yet.
-            named: those of *blocks* whose file names an earlier call has made durable.
+            named: the blocks whose file names an earlier call has made durable.
 
         Raises:
             OSError: the disk failed; none of the files may be durable.
@@ -393,9 +393,9 @@ class BlockFiles:
                 self._syncfs()
 
     def sync_everything(self) -> None:
-        """Sync all files of the disk. In a thread; same errors as ``sync``.
+        """Sync all files of the disk. Runs in a thread; raises the same errors as ``sync``.
 
-        Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
+        Uses syncfs(2), because ``os.sync`` waits for every disk.
         """
         with self.syncing():
             self._syncfs()
@@ -411,10 +411,10 @@ class BlockFiles:
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
-        """Run a sync in a ``with`` block; after a failure all later syncs also fail. In any thread.
+        """Run a sync in a ``with`` block; after a failure all later syncs also fail.
 
         The kernel reports a lost page to one sync only. If a later sync were reported as
-        successful, the lost bytes would be taken for durable. The failure is also recorded for the
+        successful, the lost bytes would seem to be durable. The failure is also recorded for the
         next mount.
 
         Raises:
@@ -466,7 +466,7 @@ class BlockFiles:
         write_again(path, copy, keep_bytes=keep_bytes)
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
-        """Drop pages of files from memory, so that reads return the disk's bytes. In a thread."""
+        """Drop pages of files from memory, so that reads return the disk's bytes, in a thread."""
         for block in blocks:
             try:
                 fd = self._directory.open(_name(block), os.O_RDONLY)

@@ -2,7 +2,7 @@
 
 Owns: the order of a sync: files first, then the rows with the synced lengths; the choice of writes
 that the intent log contains. Does not know: when a sync is due, the write-ahead log.
-Keeps: a block is marked as synced only after the success of a sync that began after its last write.
+Keeps: a block is marked as synced only after a successful sync that began after its last write.
 The intent log contains all unsynced content or none, because an fsync makes the rows of all files
 durable.
 Tasks: any task on the event loop; a lock keeps syncs apart, and a thread runs the blocking calls.
@@ -64,7 +64,7 @@ class BlockSync:
             OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
 
         Always yields to other tasks. Waits for a running sync, which may include blocks written
-        before this call.  Transaction: outside a group.
+        before this call. Must be called outside a group.
         """
         async with self._lock:
             unsynced = self._index.take_unsynced()
@@ -140,7 +140,7 @@ class BlockSync:
             log.append(pieces)
 
     def _take_pieces(self, log: IntentLog) -> list[LoggedPiece] | None:
-        """Return the content to log, None if only a sync of the files can make it durable."""
+        """Return the content to log, or None if only a sync of the files can make it durable."""
         if not self.unlogged.are_known:
             return None
         if log.sequence == self._settled_durably:
@@ -170,7 +170,7 @@ class BlockSync:
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Record that durable rows say that the files contain all entries up to *settled*."""
+        """Record that durable rows confirm that the files contain all entries up to *settled*."""
         self._settled_durably = max(self._settled_durably, settled)
 
     @property
@@ -181,7 +181,7 @@ class BlockSync:
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Create the log of this epoch, so that later calls of ``log_writes`` can use it.
 
-        If the disk has no room for the log, or the database has no epoch, no log is created, and
+        If the disk has no room for the log, or the database has no epoch, no log is created. Then
         each fsync syncs the block files.
 
         Raises:

@@ -1,7 +1,7 @@
 """Free space on the disk of the state directory.
 
-Owns: the rule that new operations are refused before they use the space reserved for SQLite,
-because SQLITE_FULL would roll back a complete group of acknowledged operations.
+Owns: the rule that new operations are refused before they use the space reserved for SQLite.
+Without the reserve, SQLITE_FULL could roll back a complete group of acknowledged operations.
 Measuring free space takes a system call, so one measurement covers all writes up to a budget.
 """
 
@@ -27,7 +27,7 @@ class DiskSpace:
 
         Args:
             path: a directory on the disk.
-            free_some: frees a number of bytes; called before an operation is refused.
+            free_some: frees the given number of bytes; called before an operation is refused.
         """
         self._path = path
         self._free_some = free_some
@@ -35,7 +35,7 @@ class DiskSpace:
         self._held: dict[Path, int] = {}
 
     def spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Subtract bytes that are about to be written from the budget; renew a spent budget.
+        """Subtract bytes that are about to be written from the budget; renew it when spent.
 
         Raises:
             NoSpaceLeftError: the write would use the reserve; nothing was changed.
@@ -64,7 +64,7 @@ class DiskSpace:
             del self._held[path]
 
     def hold_more(self, path: Path, size_bytes: int) -> None:
-        """Raise the final size of a file for which ``holding`` reserves space, if it is larger.
+        """Increase the space that ``holding`` reserves for a file whose final size has grown.
 
         Raises:
             NoSpaceLeftError: the disk has no room beyond the reserve; the reservation stays.

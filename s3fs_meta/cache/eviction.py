@@ -1,12 +1,12 @@
-"""Eviction of clean blocks from the cache, the least recently used first.
+"""Eviction of clean blocks from the cache, least recently used first.
 
-Owns: the choice of the clean blocks to evict, and how long evictions are split into slices.
+Owns: the choice of the clean blocks to evict, and the splitting of long evictions into slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
 Keeps: only clean blocks that are not pinned (``pinned_trees``) are evicted. A block whose location
 in the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
 intact copy.
 A crash may restore the row of an evicted block; the next reader then fetches the block again (I44).
-Tasks: any handler. ``evict`` removes files in a thread, other methods on the event loop.
+Tasks: any request handler. ``evict`` removes files in a thread; other methods use the event loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +107,7 @@ class Evictor:
 
         Args:
             wanted: the blocks to evict; blocks that are not cached are ignored.
-            pinned: also evict pinned blocks.
+            pinned: True to evict pinned blocks, too.
 
         Yields to other tasks between slices.
         """
@@ -167,7 +167,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Exclude a pinned block or a last copy from eviction; return whether it is excluded."""
+        """Exclude a block from eviction if it is pinned or a last copy; return whether it is."""
         if self._pinned.adopt(block):
             return True
         is_spared = self.is_last_copy(block)

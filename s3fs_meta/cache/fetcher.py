@@ -1,6 +1,6 @@
 """Downloading blocks from the store to the cache directory.
 
-Owns: the rule that all readers of a block share one fetch, the limit of fetches, read timeouts.
+Owns: the rule that all readers of a block share one fetch, the limit on fetches, read timeouts.
 Does not know: which files use a block, which blocks are neighbours. ``block_cache`` writes rows.
 One request may fetch a block and its neighbours. A reader of a neighbour waits for that request.
 If the neighbour is corrupt, its reader sees no error from that request and fetches the block alone.
@@ -9,7 +9,7 @@ runs, because their caller limits their number.
 A fetch first waits for the download limit; the timeout of its readers begins after that wait. The
 caller of a run waits for the limit before the run begins (``block_cache``), so that a reader of one
 of its blocks does not wait. If an object is missing, or a block is invalid, the fetcher requests
-the block again. Only the second failure counts as damage of the bucket and is reported. A timeout,
+the block again. Only the second failure counts as damage to the bucket and is reported. A timeout,
 a refused request, or a store without a superblock never counts as damage.
 """
 
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """The location of a block's content in a pack other than its own."""
+    """The location of a block's content in another pack than the block's own."""
 
     object_key: ObjectKey
     pack_offset: int
@@ -101,7 +101,7 @@ class _Fetch:
 
 
 class Fetcher:
-    """Fetches blocks: at most FETCHES_MAX at once, and no block twice at the same time."""
+    """Fetches blocks: at most FETCHES_MAX concurrently, and no block twice at the same time."""
 
     def __init__(  # noqa: PLR0913 - one argument for each part that it uses
         self,
@@ -178,8 +178,8 @@ class Fetcher:
         Args:
             run: the blocks, ascending.
             object_key: key of their pack.
-            waits: retry until the read timeout if the store is unavailable. If false, only the
-                store itself retries, and a slow transfer has no time limit.
+            waits: True to retry until the read timeout if the store is unavailable. If False, only
+                the store itself retries, and a slow transfer has no time limit.
 
         Raises:
             StoreUnavailableError: the read timeout expired, or the store is unavailable.
@@ -270,7 +270,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each in unpacked:  # no schedule point between writing the files and this step
+                for each in unpacked:  # no schedule point since the files were written
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
@@ -340,7 +340,7 @@ class Fetcher:
     def _unpack(
         self, located: Located, object_key: ObjectKey, first: int, stored: bytes | memoryview
     ) -> None:
-        """Verify a block and write its file. In a thread.
+        """Verify a block and write its file. Runs in a thread.
 
         Args:
             stored: bytes of the pack from offset *first* on, which include the block.

@@ -2,7 +2,7 @@
 
 Owns: the files for the next block numbers, and the times when more are made. Does not know: rows.
 Why: on ext4 with a journal, creating a file blocks the event loop for 8 us. Without a journal it
-takes up to 300 us, because after many removals ext4 searches long for a free inode. If a block
+takes up to 300 us, because ext4 searches longer for a free inode after many removals. If a block
 uses a file made ahead, its fsync(2) need not sync the directory.
 Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
 ``run``. A killed daemon leaves its unused files; the next mount removes empty files without a row.
@@ -46,7 +46,7 @@ class FilesAhead:
         return len(self._fds)
 
     def take(self, block: BlockId) -> int | None:
-        """Return a descriptor of the empty file for a new block, None if no file was made ahead."""
+        """Return a descriptor of the empty file for a new block, or None if none was made ahead."""
         fd = self._fds.pop(block, None)
         if fd is None or len(self._fds) < _FEW:
             self._wanted.set()
@@ -89,7 +89,7 @@ class FilesAhead:
             self._fds.update(made)
 
     def _make(self, numbers: Iterable[int], made: dict[int, int]) -> None:
-        """Make files and their names durable; add their descriptors to *made*. In a thread."""
+        """Make files and their names durable; add their descriptors to *made*. Runs in a thread."""
         try:
             for number in numbers:
                 # Keep an existing file: it is left over from a group that a crash undid.
@@ -101,7 +101,7 @@ class FilesAhead:
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:
-        """Drop the files made ahead for numbers that the mount has passed; remove unused files."""
+        """Drop the files made ahead for block numbers already assigned; remove unused ones."""
         passed = [number for number in self._fds if number < numbers.next_block()]
         for number in passed:
             if numbers.is_cached(BlockId(number)):

@@ -52,7 +52,7 @@ class CacheIndex:
         self.spared_bytes = 0
         self._kept: dict[BlockId, int] = {}  # sizes of the pinned blocks that are clean
         self.kept_bytes = 0
-        # times of the last writes to dirty blocks, the oldest first
+        # times of the last writes to dirty blocks, oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
         self._sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
         self.unnamed: set[BlockId] = set()  # sealed blocks that are in no block map
@@ -80,7 +80,7 @@ class CacheIndex:
         return self.total_bytes + size_bytes <= bytes_max and self.pending_count < DIRTY_BLOCKS_MAX
 
     def get(self, block: BlockId) -> Held | None:
-        """Return a block's state and size, None if it is not cached."""
+        """Return a block's state and size, or None if it is not cached."""
         return self._held.get(block)
 
     def blocks(self) -> list[BlockId]:
@@ -107,7 +107,7 @@ class CacheIndex:
     ) -> None:
         """Add a new dirty block with an unsynced file.
 
-        *is_named*: the name of the file is durable.
+        *is_named* is True if the name of the file is durable.
         """
         self._add(block, BlockState.DIRTY, size_bytes)
         self._dirty[block] = now_s
@@ -171,7 +171,7 @@ class CacheIndex:
         self.unasked_bytes += size_bytes
 
     def _ask(self, block: BlockId, size_bytes: int) -> None:
-        """Remove a block from the blocks that no reader has used."""
+        """Stop counting a block among those that no reader has used."""
         del self._unasked[block]
         self.unasked_bytes -= size_bytes
 
@@ -184,7 +184,7 @@ class CacheIndex:
             self._clean[block] = None
 
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
-        """Return the least recently used clean block, which is evicted next; None if there is none.
+        """Return the clean block to evict next, the least recently used; None if there is none.
 
         Blocks that no reader has used yet are evicted first while they exceed *unasked_bytes_max*
         or their part of CACHED_BLOCKS_MAX.
@@ -256,7 +256,7 @@ class CacheIndex:
     def dirty_before(
         self, before_s: float, bytes_max: int, count_max: int = SEAL_BATCH_BLOCKS_MAX
     ) -> list[BlockId]:
-        """Return dirty blocks whose last write was before a time, the oldest first.
+        """Return dirty blocks whose last write was before a time, oldest first.
 
         The result has at most *count_max* blocks and *bytes_max* bytes, but at least one block if
         any block is old enough.

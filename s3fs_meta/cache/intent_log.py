@@ -58,7 +58,7 @@ class LogEntry(NamedTuple):
 
 
 class IntentLog:
-    """The writing end of the log, for one epoch of this host."""
+    """Writes the intent log of one epoch of this host."""
 
     def __init__(self, directory: Path, epoch: int, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Set the directory and the size of the log; ``prepare`` opens its file.
@@ -108,7 +108,7 @@ class IntentLog:
         self._end = 0
 
     def append(self, pieces: Sequence[LoggedPiece]) -> None:
-        """Write an entry after the last entry, and make it durable. Blocking: in a thread.
+        """Write an entry after the last entry, and make it durable. Blocks, so call it in a thread.
 
         Raises:
             OSError: the disk failed; the entry may be durable or not.
@@ -124,7 +124,7 @@ class IntentLog:
 
 
 def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> list[LogEntry]:
-    """Return the entries of a log with later numbers than *after*, in order.
+    """Return the entries of a log whose numbers are above *after*, in order.
 
     Reading stops at the first page that does not begin a valid entry with the next number. The
     rest of the file has entries of an earlier pass over the file, or a torn entry whose fsync
@@ -161,7 +161,7 @@ def _encode(key: bytes, epoch: int, sequence: int, pieces: Sequence[LoggedPiece]
 
 
 def _decode(data: bytes, position: int, epoch: int, key: bytes) -> LogEntry | None:
-    """Return the entry at a position, None if no complete entry of this log is there."""
+    """Return the entry at a position, or None if the log has no complete entry there."""
     body_at = position + _HEADER.size + _DIGEST_BYTES
     if body_at > len(data):
         return None

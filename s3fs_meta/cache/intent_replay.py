@@ -1,12 +1,12 @@
 """Replaying the intent log after a crash.
 
 Owns: the rows that record which log is in use and which entries the block files contain; restoring
-the content of entries to block files. Does not know: the format of the log, the restoring of copied
-blocks from their origins.
+the content of entries to block files.
+Does not know: the format of the log, and how copied blocks are restored from their origins.
 Keeps: an entry changes only the file of a block whose content is not in the bucket. An entry is
 applied only if the state was last written in the epoch of the entry. So old content never gets into
-the blocks of an earlier program, or of another database that uses the same block numbers.
-Tasks: at an opening, before any other task.
+blocks that an older program version wrote later, or into another database with the same numbers.
+Tasks: these functions run when a filesystem is opened, before any other task.
 Design: docs/design/durability.md, "The intent log".
 """
 
@@ -30,7 +30,7 @@ _ROW: Final = "intent_log"
 
 
 def epoch_of(db: Database) -> int | None:
-    """Return the epoch in which this host last wrote, None if it never wrote."""
+    """Return the epoch in which this host last wrote, or None if it never wrote."""
     epoch = local_state.get(db, "epoch")
     return None if epoch is None else int(epoch)
 
@@ -46,8 +46,8 @@ class Used(NamedTuple):
 def announce(db: Database, log: IntentLog) -> None:
     """Record that a log is in use. Requires an open transaction.
 
-    The row ``volatile`` is for programs that do not know the log: after a power cut they quarantine
-    the state together with the log, so that the content of the log is not lost.
+    The row ``volatile`` is for older programs, which do not know the log: after a power cut they
+    quarantine the state together with the log, so that the content of the log is not lost.
     """
     local_state.put(db, "volatile", "power")
     note_settled(db, Used(log.epoch, log.key, 0))
@@ -64,12 +64,12 @@ def end_use(db: Database) -> None:
 
 
 def is_in_use(db: Database) -> bool:
-    """Return whether entries may be needed; if so, ``volatile`` is only for older programs."""
+    """Return whether entries may be needed; if so, only older programs need ``volatile``."""
     return _in_use(db) is not None
 
 
 def _in_use(db: Database) -> Used | None:
-    """Return the log in use, None if no entry can be needed."""
+    """Return the log in use, or None if no entry can be needed."""
     words = (local_state.get(db, _ROW) or "").split()
     if len(words) != len(Used._fields) or words[0] != local_state.get(db, "epoch"):
         return None
@@ -117,7 +117,7 @@ def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
 async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPiece]]:
     """Write the content of all needed entries into the block files, after a power cut.
 
-    Return the content by block. A second call has no effect. The entries are needed until
+    Return the content, keyed by block. A second call has no effect. The entries are needed until
     ``settle``.
 
     Raises:
@@ -143,7 +143,7 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPi
 
 
 def put_all(files: BlockFiles, pieces: Iterable[LoggedPiece]) -> int:
-    """Write the logged content of one block into its file; return its end offset. In a thread.
+    """Write the logged content of one block into its file; return its end offset. Runs in a thread.
 
     Raises:
         DatabaseError: the disk is full, or cannot open or write the file.
@@ -156,7 +156,7 @@ def put_all(files: BlockFiles, pieces: Iterable[LoggedPiece]) -> int:
 
 
 def _put(files: BlockFiles, piece: LoggedPiece) -> None:
-    """Write logged content into its file. In a thread.
+    """Write one logged piece into its block file. Runs in a thread.
 
     Raises:
         DatabaseError: the disk is full, or cannot open or write the file.
@@ -174,9 +174,9 @@ def _put(files: BlockFiles, piece: LoggedPiece) -> None:
 async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     """End the use of the log: sync the files that contain its content, and record this.
 
-    After a kill the files contain every write, because the memory of this machine has survived. If
-    the disk has lost the end of a file, the end is written again from the log. After a power cut,
-    ``replay`` has already synced and recorded everything.
+    If the daemon was killed, the files contain every write, because the kernel's memory survived.
+    If the disk has lost the end of a file, the end is written again from the log.
+    After a power cut, ``replay`` has already synced and recorded everything.
 
     Raises:
         OSError, DatabaseError: the disk failed.

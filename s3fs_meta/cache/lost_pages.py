@@ -1,11 +1,11 @@
 """The pages of a file that the kernel could not write to the disk, and has dropped from memory.
 
-Owns: finding such pages. Does not know: block files, how callers handle lost bytes.
+Owns: finding such pages. Does not know: block files, the repair of lost bytes.
 Why: after a failed write the kernel marks the page as clean, and may drop it from memory at any
 time. If the disk's filesystem has allocated the extent of the page without writing it, the page
 then reads as zeros. ext4 and XFS report such an extent as unwritten. Btrfs reports a hole, as for a
 gap in the file, so on Btrfs no lost page is found.
-Sources: Documentation/filesystems/fiemap.rst; lseek(2), SEEK_HOLE: a page in memory is no hole.
+Sources: Documentation/filesystems/fiemap.rst; lseek(2), SEEK_HOLE: a page in memory is not a hole.
 """
 
 import fcntl

@@ -81,9 +81,7 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
     while fds:
         forgotten.append(fds.popitem()[1])
     for fd in forgotten:
-        with contextlib.suppress(
-            OSError
-        ):  # no caller can handle an error at the interpreter's exit
+        with contextlib.suppress(OSError):  # at the interpreter's exit, no caller needs the error
             os.close(fd)
 
 

@@ -1,9 +1,9 @@
 """Short blocking calls in a thread, with a fast wake-up.
 
-Owns: the pipe by which the thread wakes its caller. Does not know: the work of the call.
+Owns: the pipe by which the thread wakes its caller. Does not know: what the call does.
 Why: an fsync(2) makes two calls in a thread, one after the other. ``trio.to_thread.run_sync`` takes
-140 us per call on an idle machine, because it wakes the event loop through trio's queue, acquires a
-limiter and names the thread. This class takes 60 us: it uses the same cached threads, but the event
+140 us per call on an idle machine: it wakes the event loop through trio's queue, acquires a limiter
+and names the thread. This class takes 60 us: it uses the same cached threads, but the event
 loop waits for a pipe.
 Tasks: any number of callers on the event loop; each object runs one call at a time.
 """

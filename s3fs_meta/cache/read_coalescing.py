@@ -14,12 +14,12 @@ def choose(
 ) -> list[Located]:
     """Return the small candidates that are fetched together with *middle*, in any order.
 
-    All returned blocks are within NEIGHBOUR_FETCH_BYTES of the pack, with gaps of at most
+    All returned blocks lie in one range of NEIGHBOUR_FETCH_BYTES in the pack, with gaps of at most
     SMALL_BLOCK_BYTES. Blocks after *middle* have priority, because files are usually read in the
     order in which they were written.
 
     Args:
-        middle: the wanted block.
+        middle: the requested block.
         candidates: blocks of the pack, in any order; *middle* may be among them.
         plain_bytes_max: bound on the total length of the returned blocks.
     """

@@ -8,8 +8,8 @@ Tasks: these functions run at mount, before any task; read-only tools also call 
 
 A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's
 file is synced. So a power cut may leave rows that refer to a copy without content, although the
-bytes that were copied from its origin were durable before. These bytes still exist in the file of
-the origin, which stays until the copy is synced, or in the pack of the origin.
+bytes of its origin were durable. These bytes still exist in the file of the origin, which stays
+until the copy is synced, or in the pack of the origin.
 """
 
 import logging
@@ -71,17 +71,17 @@ def settle_strays(
     are newer than the database and its log; a restored database is newer than all files. Both mtime
     and ctime must be newer: copying a file or changing its owner changes only the ctime, and a
     clock that was set back leaves times in the future.
-    In a thread: the run time grows with the number of files, which is bounded.
+    Runs in a thread: the time grows with the number of files, which is bounded.
 
     Args:
         db: the database, which no other task uses during the call.
         files: the block files of the database.
         quarantine: a directory for block files on the same disk, made if needed.
-        block_hash: hashes the content of a block; None: no content can be verified.
-        first: files with smaller block numbers are ignored.
+        block_hash: hashes the content of a block; None if no content can be verified.
+        first: the lowest block number to check; files with lower numbers are ignored.
         undone_ns: after a kill, the time range since the last change of the database. If the times
             of all strays are in the range, and none of their blocks has a row, the undone group
-            made all of them, and they are removed. None: times are ignored.
+            made all of them, and they are removed. None to ignore times.
 
     Returns:
         The number of quarantined files.
@@ -121,7 +121,7 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether a file comes from a group that a kill undid, by its times and missing row."""
+    """Return whether a file is left from an undone group, by its times and missing row."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
@@ -165,8 +165,8 @@ class KnownCopies:
             block: the dirty block.
             content_bytes: the length of its content before the write.
             gap_end: the end of the zeros.
-            is_logged: the intent log makes content of this length durable, so the earlier record of
-                a hole or gap is no longer needed.
+            is_logged: True if the intent log makes content of this length durable, so that the
+                earlier record of a hole or gap is no longer needed.
         """
         if block in self._known and not is_logged:
             block_origins.extend(self._db, block, content_bytes, gap_end)
@@ -185,10 +185,10 @@ class KnownCopies:
 async def restore_content(
     db: Database, files: BlockFiles, keyring: Keyring, store: ObjectStore, *, power_lost: bool
 ) -> None:
-    """Restore the content that the files of dirty and sealed blocks lack after a crash.
+    """Restore content that is missing from the files of dirty and sealed blocks after a crash.
 
     The log is replayed first, because a copied block may have an origin whose content only the log
-    has. The logged content of a restored block is written again at once, because the block may
+    has. The logged content of a restored block is written again directly, because the block may
     itself be an origin.
     A second call has no effect.
 
@@ -197,7 +197,8 @@ async def restore_content(
         files: its block files.
         keyring: the keys of the filesystem.
         store: the bucket.
-        power_lost: the memory of the machine is lost; after a kill the files contain every write.
+        power_lost: True if the machine has lost its memory. If only the daemon was killed, the
+            files contain every write.
 
     Raises:
         StoreError: an origin exists only in the store, which is unavailable; nothing was lost.
@@ -316,7 +317,7 @@ def _beginning(files: BlockFiles, block: BlockId, length: int) -> bytes:
 
 
 def _intact_content(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
-    """Return the content of an uploaded origin's cache file, None if it does not match its hash."""
+    """Return an uploaded origin's content from its cache file, or None if its hash differs."""
     try:
         data = beginning(copy.origin, copy.plain_bytes)
     except LostBlockError:
@@ -325,7 +326,7 @@ def _intact_content(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes
 
 
 async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStore) -> bytes:
-    """Return the content of an uploaded origin from its pack, b"" if it is missing or corrupt."""
+    """Return an uploaded origin's content from its pack, or b"" if it is missing or corrupt."""
     offset, length = copy.pack_offset, copy.stored_bytes
     assert copy.pack is not None, "an uploaded block has a pack"
     assert copy.hash is not None, "an uploaded block has a hash"

@@ -72,7 +72,7 @@ class Suspects:
         return is_intact
 
     def _is_intact(self, located: Located) -> bool:
-        """Return whether the file of a cached block matches the block's hash. In a thread."""
+        """Return whether the file of a cached block matches the block's hash. Runs in a thread."""
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)
         except LostBlockError:

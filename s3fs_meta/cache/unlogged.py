@@ -1,4 +1,4 @@
-"""The written parts of blocks that neither the intent log nor a sync of their files covers.
+"""The written parts of blocks that are neither in the intent log nor synced with their files.
 
 Owns: the ranges, up to a maximum number and size. If there are more, the ranges are unknown until
 the next sync of the files.
@@ -67,7 +67,7 @@ class UnloggedRanges:
             self._logged[block] = max(self._logged.get(block, 0), stop)
 
     def covers(self, block: BlockId, content_bytes: int) -> bool:
-        """Return whether the logged content of a block ends at its length *content_bytes*."""
+        """Return whether the logged content of a block is complete, up to *content_bytes*."""
         return self._logged.get(block) == content_bytes
 
     def _clear(self) -> None:

@@ -13,7 +13,7 @@ class UploadSignal:
         self._event = trio.Event()
 
     def set(self) -> None:
-        """Wake the waiting task, or let the next wait return at once."""
+        """Wake the waiting task, or let the next wait return immediately."""
         self._event.set()
 
     def is_set(self) -> bool:

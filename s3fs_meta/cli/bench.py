@@ -45,11 +45,11 @@ HELP = CommandHelp(
         "the written files are uploaded to the bucket like all others.",
     ),
     examples=(
-        Example("s3fs-meta bench /mnt/home", "measure a mount"),
-        Example("s3fs-meta bench /var/tmp", "measure the local disk, to compare"),
+        Example("s3fs-meta bench /mnt/home", "measure a mounted filesystem"),
+        Example("s3fs-meta bench /var/tmp", "measure the local disk for comparison"),
         Example(
             "s3fs-meta bench --big-size 0 --files 10000 --threads 4 /mnt/home",
-            "small files only, in four threads",
+            "measure only small files, with four threads",
         ),
     ),
     exits=exits_of(ExitStatus.LOCAL),
@@ -181,7 +181,7 @@ class Workload:
             self._report(phase.what, sum(map(len, taken)), total)
 
     def _work(self, phase: _Phase, thread: int, taken: "array[float]") -> int:
-        """Run the steps of a phase until ``stop`` is called; return the number of bytes."""
+        """Run the steps of a phase, or fewer after ``stop``; return the number of bytes."""
         size_bytes = 0
         with contextlib.closing(phase.steps(thread)) as steps:
             before_s = time.perf_counter()

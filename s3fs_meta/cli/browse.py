@@ -33,11 +33,15 @@ HELP = CommandHelp(
         "the package jinja2: pip install 's3fs-meta[browse]'.",
     ),
     examples=(
-        Example("s3fs-meta browse s3://bucket/home", "the files in a bucket, without a mount"),
         Example(
-            "s3fs-meta browse --open /mnt/home", "the files of a mount, in the default browser"
+            "s3fs-meta browse s3://bucket/home", "browse the files in a bucket, without a mount"
         ),
-        Example("s3fs-meta browse --listen 8080 s3://bucket/home", "on a port for ssh -L"),
+        Example(
+            "s3fs-meta browse --open /mnt/home", "open the files of a mount in the default browser"
+        ),
+        Example(
+            "s3fs-meta browse --listen 8080 s3://bucket/home", "listen on a fixed port, for ssh -L"
+        ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )

@@ -46,9 +46,18 @@ HELP = CommandHelp(
         "permissions.",
     ),
     examples=(
-        Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),
-        Example("s3fs-meta clone --at=1h-ago /mnt/home/thesis /mnt/home/rescued", "undo a mistake"),
-        Example("s3fs-meta clone --at=now /mnt/home/db /mnt/home/db-copy", "while it is in use"),
+        Example(
+            "s3fs-meta clone /mnt/home/project /mnt/home/project-before",
+            "make a copy before a change",
+        ),
+        Example(
+            "s3fs-meta clone --at=1h-ago /mnt/home/thesis /mnt/home/rescued",
+            "recover the state of an hour ago",
+        ),
+        Example(
+            "s3fs-meta clone --at=now /mnt/home/db /mnt/home/db-copy",
+            "copy a directory while programs use it",
+        ),
     ),
     exits=exits_of(*OF_MOUNT, ExitStatus.CORRUPTION, ExitStatus.LOCAL),
 )
@@ -106,7 +115,7 @@ def clone(
 
 
 def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
-    """Return a source at a past point in time; its path need not exist at present.
+    """Return a source at a past point in time; its path need not exist now.
 
     Raises:
         UsageError: the time is malformed, or the path itself names a past point in time.

@@ -43,7 +43,7 @@ class NamedFilesystem(NamedTuple):
 
 
 def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
-    """Return the words of the command line to complete; None if no shell requests completion."""
+    """Return the words of the command line to complete, or None if no shell requests completion."""
     if VARIABLE not in environment:
         return None
     line = next((environment[name] for name in _LINES if name in environment), "")
@@ -100,12 +100,12 @@ def settings(incomplete: str) -> list[str]:
 
 
 def points_in_time(context: typer.Context, incomplete: str) -> list[str]:
-    """Return points in time that this host has recorded, the latest first."""
+    """Return points in time that this host has recorded, latest first."""
     return times(incomplete, _filesystem(context))
 
 
 def kept_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of kept points that this host knows, the latest first."""
+    """Return the names of kept points that this host knows, latest first."""
     known = _known(_filesystem(context))
     names = [] if known is None else reversed(known.kept)
     return [name for name in names if name.startswith(incomplete)]
@@ -122,7 +122,7 @@ def _known(place: NamedFilesystem) -> "Known | None":
 
 
 def times(incomplete: str, place: NamedFilesystem) -> list[str]:
-    """Return the known points that begin with a text, as clock times if it begins with a digit."""
+    """Return the known points that begin with a text, as clock times after a leading digit."""
     known = _known(place)
     if known is None:
         return []
@@ -175,7 +175,7 @@ def _known_files(cachedir: Path) -> Iterator[Path]:
 
 
 def mountpoints(incomplete: str) -> list[str]:
-    """Return the mountpoints of this host that begin with an absolute or relative path."""
+    """Return the mountpoints on this host that begin with an absolute or relative path."""
     above, slash, name = incomplete.rpartition("/")
     # Completion never accesses a mounted filesystem: the access would block if the daemon hangs.
     directory = os.path.normpath(os.path.join(os.getcwd(), above + slash)).rstrip("/") + "/"

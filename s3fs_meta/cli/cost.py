@@ -34,9 +34,11 @@ HELP = CommandHelp(
         "not part of the stored bytes.",
     ),
     examples=(
-        Example("s3fs-meta cost /mnt/home", "of a mount"),
-        Example("s3fs-meta cost --prices minio.toml s3://bucket/home", "with other prices"),
-        Example("s3fs-meta cost --json s3://bucket/home", "for a program"),
+        Example("s3fs-meta cost /mnt/home", "show the cost of a mounted filesystem"),
+        Example(
+            "s3fs-meta cost --prices minio.toml s3://bucket/home", "use the prices of another store"
+        ),
+        Example("s3fs-meta cost --json s3://bucket/home", "print the cost as JSON"),
     ),
     exits=exits_of(ExitStatus.SETTINGS, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
 )
@@ -96,7 +98,7 @@ def cost(
 
 
 async def _ledger(place: Target) -> Ledger:
-    """Return the request counts of this host, after a running mount has saved its counts.
+    """Return the request counts on this host, after a running mount has saved its counts.
 
     Raises:
         NotMountedError: nothing is mounted on the given mountpoint.
@@ -118,7 +120,7 @@ async def _ledger(place: Target) -> Ledger:
         ) from exc
     if ledger is None:
         raise SettingsError(
-            f"this host has counted no requests of {place.url}; mounts and commands count theirs"
+            f"this host has counted no requests of {place.url}; mounts and commands count them"
         )
     return ledger
 
@@ -135,7 +137,7 @@ def heading(report: dict[str, Any]) -> list[str]:
         f" ({days:.1f} of the last {costs.MONTH_DAYS} days)",
     ]
     if report["per_month"] is None:
-        lines.append("the cost of a month is shown after requests were counted for an hour")
+        lines.append("the cost per month is shown once requests have been counted for an hour")
     return lines
 
 

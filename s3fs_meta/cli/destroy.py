@@ -56,8 +56,13 @@ HELP = CommandHelp(
         "like an s3fs-meta object. Use it for a filesystem whose passphrase or superblock is lost.",
     ),
     examples=(
-        Example("s3fs-meta destroy s3://bucket/home", "asks before it removes objects"),
-        Example("s3fs-meta destroy --confirm photos s3://bucket/photos", "in a script"),
+        Example(
+            "s3fs-meta destroy s3://bucket/home", "ask for confirmation, then remove the objects"
+        ),
+        Example(
+            "s3fs-meta destroy --confirm photos s3://bucket/photos",
+            "remove the filesystem from a script",
+        ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.HELD, ExitStatus.LOCAL),
 )
@@ -164,7 +169,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
 
 
 async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
-    """Return the lease; None if it is missing or damaged.
+    """Return the lease, or None if it is missing or damaged.
 
     Raises:
         HeldError: a host holds the lease.
@@ -247,7 +252,7 @@ async def _find(
 
 
 async def _label(store: ObjectStore) -> str:
-    """Return the label of a filesystem; "" if it has no label, or no readable superblock."""
+    """Return the label of a filesystem, or "" if it has no label, or no readable superblock."""
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         with contextlib.suppress(ObjectMissingError, CorruptionError):
             data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data

@@ -47,10 +47,14 @@ HELP = CommandHelp(
         "the bucket, so changes that are not uploaded yet are missing.",
     ),
     examples=(
-        Example("s3fs-meta diff s3://bucket/home '1d ago'", "what changed since yesterday"),
-        Example("s3fs-meta diff /mnt/home/thesis txg=12 txg=99", "a directory, between two txgs"),
-        Example("s3fs-meta diff s3://bucket/home txg=12 txg=99 thesis", "the same without a mount"),
-        Example("s3fs-meta diff --stat /mnt/home 1h", "only how much changed in the last hour"),
+        Example("s3fs-meta diff s3://bucket/home '1d ago'", "list what changed since yesterday"),
+        Example(
+            "s3fs-meta diff /mnt/home/thesis txg=12 txg=99", "compare a directory between two txgs"
+        ),
+        Example("s3fs-meta diff s3://bucket/home txg=12 txg=99 thesis", "compare without a mount"),
+        Example(
+            "s3fs-meta diff --stat /mnt/home 1h", "show only how much changed in the last hour"
+        ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
@@ -92,7 +96,7 @@ def diff(
         ),
     ] = None,
     stat_only: Annotated[
-        bool, typer.Option("--stat", help="Print only how many files changed, and their bytes.")
+        bool, typer.Option("--stat", help="Print only how many files changed, and their sizes.")
     ] = False,
     *,
     access: options.BucketOptions,

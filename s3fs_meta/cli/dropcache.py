@@ -22,16 +22,16 @@ HELP = CommandHelp(
         "Removes all clean blocks of the given files and trees from the cache; for a mountpoint, "
         "it empties the whole cache. Use it to measure with a cold cache, or to free disk space. "
         "Later reads download the content again. Content that the bucket does not have yet is "
-        "kept, and so are cached blocks whose location in the bucket is marked as damaged, "
-        "because they may be the last copies. Content that a file outside the tree shares is "
-        "also removed.",
+        "kept, and so are cached blocks whose location in the bucket is marked as damaged, because "
+        "they may be the last copies. Content that is shared with files outside the tree is also "
+        "removed.",
         "Pinned content is kept unless --pinned is given. Its pins stay, and the mount downloads "
         "it again in the background; run s3fs-meta unpin first to keep it out of the cache.",
         "The kernel's page cache is not dropped: echo 3 > /proc/sys/vm/drop_caches does that.",
     ),
     examples=(
-        Example("s3fs-meta dropcache /mnt/home", "empties the cache, except pinned trees"),
-        Example("s3fs-meta dropcache /mnt/home/video", "only of this tree"),
+        Example("s3fs-meta dropcache /mnt/home", "empty the cache, except pinned trees"),
+        Example("s3fs-meta dropcache /mnt/home/video", "remove only the content of one tree"),
     ),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )

@@ -26,9 +26,9 @@ HELP = CommandHelp(
         "it is lost if this host is lost. The filesystem stays mounted and usable.",
     ),
     examples=(
-        Example("s3fs-meta flush /mnt/home", "after an important copy"),
+        Example("s3fs-meta flush /mnt/home", "upload everything, for example after a copy"),
         Example(
-            "s3fs-meta flush --json /mnt/home", "prints the last transaction group in the bucket"
+            "s3fs-meta flush --json /mnt/home", "also print the last transaction group as JSON"
         ),
     ),
     exits=exits_of(

@@ -41,10 +41,14 @@ HELP = CommandHelp(
         "filesystem is mounted on this host. Repairs are uploaded to the bucket at the end.",
     ),
     examples=(
-        Example("s3fs-meta fsck -n s3://bucket/home", "report only, change nothing"),
-        Example("s3fs-meta fsck -p s3://bucket/home", "make safe repairs only, as at boot"),
-        Example("s3fs-meta fsck --rebuild s3://bucket/home", "if no metadata can be read"),
-        Example("s3fs-meta fsck -y --deep s3://bucket/home", "verify all packs, make all repairs"),
+        Example("s3fs-meta fsck -n s3://bucket/home", "report problems, and change nothing"),
+        Example("s3fs-meta fsck -p s3://bucket/home", "make only safe repairs, as at boot"),
+        Example(
+            "s3fs-meta fsck --rebuild s3://bucket/home", "make new metadata if none can be read"
+        ),
+        Example(
+            "s3fs-meta fsck -y --deep s3://bucket/home", "verify all packs, and make all repairs"
+        ),
     ),
     exits=FSCK_MEANINGS,
 )

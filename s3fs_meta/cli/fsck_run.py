@@ -4,7 +4,7 @@
     -n                    fsck opens the filesystem read-only, without acquiring the lease
     -p, -y                fsck opens the filesystem for writing, and uploads repairs
 
-Owns: the choice between these three cases, and handling an unreadable local database.
+Owns: the choice between these three cases, and the repair of an unreadable local database.
 Does not know: invariants, terminals.
 """
 
@@ -450,7 +450,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(volume: Volume, report: Report) -> None:
-    """Report copies of the superblock that were invalid at opening, or are still invalid."""
+    """Report copies of the superblock that were invalid when it was opened, or still are."""
     if not volume.superblock_faults:
         return
     remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)

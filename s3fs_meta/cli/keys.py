@@ -1,4 +1,4 @@
-"""Changes of the superblock, with a report of copies that could not be changed."""
+"""Changes to the superblock, with a report of copies that could not be changed."""
 
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.boundary import PROGRAM, print_line

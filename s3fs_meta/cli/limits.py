@@ -11,7 +11,7 @@ MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum uncached files that warm prints
 
 # --- completion in a shell ----------------------------------------------------------------------
 COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
-# Completion examines at most this many states; two already make a choice ambiguous.
+# Maximum number of states that completion examines; two already make a choice ambiguous.
 COMPLETED_STATES_MAX: Final = 2
 
 # --- s3fs-meta umount ---------------------------------------------------------------------------
@@ -29,7 +29,8 @@ WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4
 
 # --- s3fs-meta bench ----------------------------------------------------------------------------
-BENCH_THREADS_MAX: Final = 256  # more threads would only wait; each needs a block of memory
+# Maximum number of threads. More threads would only wait, and each needs a block of memory.
+BENCH_THREADS_MAX: Final = 256
 BENCH_FILES_MAX: Final = 1_000_000  # maximum files per thread; each latency needs 8 bytes
 BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # size of one read or write, which is held in memory
-BENCH_POLL_S: Final = 0.1  # interval of progress bar updates and checks for an interrupt
+BENCH_POLL_S: Final = 0.1  # how often the progress bar is updated, and an interrupt is noticed

@@ -18,17 +18,17 @@ HELP = CommandHelp(
     name="lock",
     summary="Make a file or a tree of a mounted filesystem immutable.",
     description=(
-        "No user on any host can create, write, rename or remove an entry of the tree any longer, "
-        "or change its attributes. Reading and copying stay possible. A tree cannot be unlocked: "
-        "s3fs-meta rm --locked removes the whole tree, and a copy made by s3fs-meta clone is not "
-        "locked.",
+        "From then on, no user on any host can create, write, rename or remove an entry of the "
+        "tree, or change its attributes. The tree can still be read and copied. A tree cannot be "
+        "unlocked: s3fs-meta rm --locked removes the whole tree, and a copy made by s3fs-meta "
+        "clone is not locked.",
         "A file with a hard link outside the tree is also locked under that name. If the "
         "filesystem is unmounted before the command returns, only part of the tree is locked; run "
         "the command again.",
         "Only root and the user who mounted the filesystem may use the command. It does not check "
         "permissions.",
     ),
-    examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a complete backup"),),
+    examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "lock a complete backup"),),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )
 

@@ -39,7 +39,7 @@ HELP = CommandHelp(
     name="log",
     summary="List the transaction groups of a filesystem with the changes in each.",
     description=(
-        "Lists transaction groups, the newest one first: number, time, epoch of the writer, size "
+        "Lists transaction groups, newest first: number, time, epoch of the writer, size "
         "of the uploaded objects, and the number of inodes created, changed and removed. mount -o "
         "at=, restore and rollback accept the number or the time as shown. Everything is read "
         "from the bucket, so changes that are not uploaded yet are missing; the filesystem may be "
@@ -57,10 +57,12 @@ HELP = CommandHelp(
         "changed in it.",
     ),
     examples=(
-        Example("s3fs-meta log s3://bucket/home", "the last transaction groups"),
-        Example("s3fs-meta log /mnt/home/thesis", "the groups that changed a directory"),
-        Example("s3fs-meta log s3://bucket/home thesis", "the same without a mount"),
-        Example("s3fs-meta log --since '2h ago' --json s3://bucket/home", "as JSON, for a program"),
+        Example("s3fs-meta log s3://bucket/home", "list the last transaction groups"),
+        Example("s3fs-meta log /mnt/home/thesis", "list the groups that changed a directory"),
+        Example("s3fs-meta log s3://bucket/home thesis", "list them without a mount"),
+        Example(
+            "s3fs-meta log --since '2h ago' --json s3://bucket/home", "print recent groups as JSON"
+        ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
@@ -167,7 +169,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
 async def _of_path(
     reading: Reading, bucket: Bucket, volume: Volume, wanted: _Wanted, first: Txg
 ) -> AsyncGenerator[FetchedChangelog | Gap, None]:
-    """Return the changelogs with changes of the wanted path, the latest first."""
+    """Return the changelogs with changes of the wanted path, latest first."""
     search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link)
     changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
     versions = PathVersions(volume.db, search, changelogs, first, volume.link, top=wanted.top)

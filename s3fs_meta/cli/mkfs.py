@@ -35,11 +35,16 @@ HELP = CommandHelp(
         "the filesystem if the passphrase is lost.",
     ),
     examples=(
-        Example("s3fs-meta mkfs s3://bucket/home", "encrypted, on AWS; asks for the passphrase"),
         Example(
-            "s3fs-meta mkfs --endpoint-url http://nas:9000 s3://bucket/photos", "on another server"
+            "s3fs-meta mkfs s3://bucket/home", "encrypt, and store on AWS; asks for a passphrase"
         ),
-        Example("s3fs-meta mkfs --plain local:///srv/store", "in a directory, not encrypted"),
+        Example(
+            "s3fs-meta mkfs --endpoint-url http://nas:9000 s3://bucket/photos",
+            "store on another S3 server",
+        ),
+        Example(
+            "s3fs-meta mkfs --plain local:///srv/store", "store in a directory, without encryption"
+        ),
     ),
     exits=exits_of(
         ExitStatus.SETTINGS,
@@ -135,7 +140,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL inside another filesystem, because that one would delete the new objects.
+    """Refuse a URL inside another filesystem, which would delete the objects of the new one.
 
     Raises:
         NotEmptyError: a parent of the URL is a filesystem; nothing was created.

@@ -42,17 +42,22 @@ HELP = CommandHelp(
         "behaviour of each option.",
     ),
     examples=(
-        Example("s3fs-meta mount s3://bucket/home ~/home", "asks for the passphrase"),
+        Example(
+            "s3fs-meta mount s3://bucket/home ~/home", "mount a bucket; asks for the passphrase"
+        ),
         Example(
             "s3fs-meta mount -o cachesize=50G,commit=1 local:///srv/store /mnt/store",
-            "a large cache, synced every second",
+            "use a large cache, and sync every second",
         ),
-        Example("s3fs-meta mount -o ro s3://bucket/home /mnt/look", "read-only"),
+        Example("s3fs-meta mount -o ro s3://bucket/home /mnt/look", "mount read-only"),
         Example(
             "s3fs-meta mount -o 'ro,at=1h ago' s3://bucket/home /mnt/then",
-            "the state of an hour ago, read-only",
+            "mount the state of an hour ago, read-only",
         ),
-        Example("s3fs-meta mount --foreground s3://bucket/home /mnt/home", "in a systemd unit"),
+        Example(
+            "s3fs-meta mount --foreground s3://bucket/home /mnt/home",
+            "stay in the foreground, as in a systemd unit",
+        ),
     ),
     exits=exits_of(
         *OF_BUCKET,
@@ -122,8 +127,8 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket whose state is older than this chain mark, as status --all shows "
-            "it.",
+            help="Refuse a bucket that is older than this chain mark, which status --all "
+            "shows.",
             show_default=False,
         ),
     ] = None,

@@ -1,6 +1,6 @@
 """``mount.s3fs-meta``: the helper that mount(8) calls, for example for /etc/fstab.
 
-Owns: the arguments and exit statuses of mount(8)'s helpers. Does not know: mounting.
+Owns: the arguments and exit statuses of mount(8)'s helpers. Does not know: how to mount.
 Source: mount(8), "EXTERNAL HELPERS": ``mount.type spec dir [-sfnv] [-N namespace] [-o options]
 [-t type.subtype]``.
 """

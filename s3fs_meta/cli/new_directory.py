@@ -15,7 +15,7 @@ from s3fs_meta.errors import UsageError
 
 
 class _Made(NamedTuple):
-    """A created directory, with its identity at that time."""
+    """A directory that was created, with its identity right after the creation."""
 
     path: Path
     device: int
@@ -31,7 +31,7 @@ class NewDirectory:
 
         Args:
             path: the directory, which may exist.
-            mode: the mode of the directory before the umask; directories above get the default mode.
+            mode: the mode of the directory before the umask; parents have the default mode.
 
         Raises:
             UsageError: the directory cannot be created; nothing was created.
@@ -64,7 +64,7 @@ class NewDirectory:
 
 def _create(path: Path, mode: int, created: list[Path]) -> None:
     for one in reversed(_missing(path)):
-        with contextlib.suppress(FileExistsError):  # another process created it concurrently
+        with contextlib.suppress(FileExistsError):  # another process created the directory
             one.mkdir(mode if one == path else 0o777)
             created.append(one)
 

@@ -20,16 +20,15 @@ HELP = CommandHelp(
     name="passphrase",
     summary="Change the passphrase of an encrypted filesystem.",
     description=(
-        "Only the wrapping of the master key changes; no data is written again, and the recovery "
-        "key stays valid. The filesystem may be mounted. A copy of the old superblock still "
-        "opens with the old passphrase. The command lists copies of the superblock that it could "
-        "not reach.",
+        "Only the wrapping of the master key changes; no data is rewritten, and the recovery key "
+        "stays valid. The filesystem may be mounted. A copy of the old superblock still opens with "
+        "the old passphrase. The command lists copies of the superblock that it could not reach.",
     ),
     examples=(
-        Example("s3fs-meta passphrase s3://bucket/home", "asks for the old and new passphrase"),
+        Example("s3fs-meta passphrase s3://bucket/home", "ask for the old and the new passphrase"),
         Example(
             "s3fs-meta passphrase --passphrase-file old --new-passphrase-file new s3://bucket/home",
-            "without a terminal",
+            "read both passphrases from files",
         ),
     ),
     exits=exits_of(*OF_BUCKET),

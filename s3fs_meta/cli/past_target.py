@@ -1,6 +1,6 @@
 """The argument of a command that reads history: a path in a mount, or a URL and a path.
 
-Owns: the distinction of paths and URLs. Does not know: the commands.
+Owns: the distinction between paths and URLs. Does not know: the commands.
 """
 
 import os

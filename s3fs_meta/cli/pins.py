@@ -18,8 +18,8 @@ HELP = CommandHelp(
         "Content that several trees share counts for each of them.",
     ),
     examples=(
-        Example("s3fs-meta pins /mnt/home", "lists the pinned trees"),
-        Example("s3fs-meta pins --json /mnt/home", "the same for programs"),
+        Example("s3fs-meta pins /mnt/home", "list the pinned trees"),
+        Example("s3fs-meta pins --json /mnt/home", "print the list as JSON"),
     ),
     exits=exits_of(*OF_MOUNT, ExitStatus.SETTINGS),
 )

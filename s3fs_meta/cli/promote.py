@@ -20,8 +20,11 @@ HELP = CommandHelp(
         "uploaded.",
     ),
     examples=(
-        Example("s3fs-meta promote /mnt/home", "after the writer was unmounted"),
-        Example("s3fs-meta promote --takeover /mnt/home", "after the writer's machine failed"),
+        Example("s3fs-meta promote /mnt/home", "become the writer after the old writer unmounted"),
+        Example(
+            "s3fs-meta promote --takeover /mnt/home",
+            "become the writer after the old writer failed",
+        ),
     ),
     exits=exits_of(
         ExitStatus.USAGE,

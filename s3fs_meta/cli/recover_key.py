@@ -33,8 +33,8 @@ HELP = CommandHelp(
         "filesystem.",
     ),
     examples=(
-        Example("s3fs-meta recover-key s3://bucket/home", "asks for the key and a new passphrase"),
-        Example("s3fs-meta recover-key --renew s3://bucket/home", "prints a new recovery key"),
+        Example("s3fs-meta recover-key s3://bucket/home", "ask for the key and a new passphrase"),
+        Example("s3fs-meta recover-key --renew s3://bucket/home", "print a new recovery key"),
     ),
     exits=exits_of(*OF_BUCKET),
 )
@@ -91,7 +91,7 @@ def recover_key(
 
 
 def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
-    """Print a new recovery key, then replace the old one, so that no interruption loses the key."""
+    """Print a new recovery key, then replace the old one, so that an interruption loses neither."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)

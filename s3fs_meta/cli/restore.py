@@ -41,16 +41,19 @@ HELP = CommandHelp(
     examples=(
         Example(
             "s3fs-meta restore --at '2h ago' --to ~/rescued s3://bucket/home thesis",
-            "a directory as it was two hours ago",
+            "copy a directory as it was two hours ago",
         ),
-        Example("s3fs-meta restore --to /srv/copy s3://bucket/home", "the present state"),
+        Example(
+            "s3fs-meta restore --to /srv/copy s3://bucket/home",
+            "copy the present state of all files",
+        ),
         Example(
             "s3fs-meta restore --no-privileges --to /srv/look s3://bucket/shared",
-            "as root, without set-user-ID programs and devices of other users",
+            "as root, leave out set-user-ID programs and devices",
         ),
         Example(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home",
-            "the state at a transaction group",
+            "copy the state at a transaction group",
         ),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),

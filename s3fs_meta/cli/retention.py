@@ -27,13 +27,13 @@ HELP = CommandHelp(
     summary="Show or change how long a filesystem retains its past points in time.",
     description=(
         "The writer deletes objects that only older points in time need, in the background; "
-        "s3fs-meta reclaim deletes them at once. A mount applies a change of the retention "
+        "s3fs-meta reclaim deletes them immediately. A mount applies a change of the retention "
         "within ten minutes. A longer retention does not bring back points in time that were "
         "deleted.",
     ),
     examples=(
         Example("s3fs-meta retention s3://bucket/home", "show the retention"),
-        Example("s3fs-meta retention s3://bucket/home 30d", "retain a month"),
+        Example("s3fs-meta retention s3://bucket/home 30d", "retain the last month"),
         Example("s3fs-meta retention s3://bucket/cache 0", "retain only the present state"),
     ),
     exits=exits_of(*OF_BUCKET),

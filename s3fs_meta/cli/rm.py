@@ -1,4 +1,4 @@
-"""``s3fs-meta rm``: remove files and directory trees of any size at once."""
+"""``s3fs-meta rm``: remove files and directory trees of any size instantly."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,19 +17,20 @@ from s3fs_meta.mount.mount_paths import Entry
 
 HELP = CommandHelp(
     name="rm",
-    summary="Remove files and trees of a mounted filesystem at once.",
+    summary="Remove files and trees of a mounted filesystem instantly.",
     description=(
         "The paths are removed when the command returns, regardless of their size. Their space is "
-        "freed in the background, even after a new mount. A process can use a file that it has "
-        "open until it closes the file. A file in the tree keeps its hard links outside the tree.",
+        "freed in the background, even after a new mount. A process can keep using a file that it "
+        "has open, until it closes the file. A file in the tree keeps its hard links outside the "
+        "tree.",
         "Only root and the user who mounted the filesystem may use the command. It does not check "
         "permissions. Removed files can only be copied from an earlier point in time (s3fs-meta "
         "restore).",
     ),
     examples=(
-        Example("s3fs-meta rm /mnt/home/old", "a directory with its tree"),
-        Example("s3fs-meta rm /mnt/backup/2024-*", "several directories"),
-        Example("s3fs-meta rm --locked /mnt/backup/2023-01", "a locked directory"),
+        Example("s3fs-meta rm /mnt/home/old", "remove a directory and its tree"),
+        Example("s3fs-meta rm /mnt/backup/2024-*", "remove several directories"),
+        Example("s3fs-meta rm --locked /mnt/backup/2023-01", "remove a locked directory"),
     ),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )

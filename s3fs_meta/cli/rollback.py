@@ -48,9 +48,11 @@ HELP = CommandHelp(
     examples=(
         Example(
             "s3fs-meta rollback --at 2026-05-09T14:30 s3://bucket/home",
-            "shows both states, and asks",
+            "show both states, and ask for confirmation",
         ),
-        Example("s3fs-meta rollback --yes --at txg=1234 s3://bucket/home", "in a script"),
+        Example(
+            "s3fs-meta rollback --yes --at txg=1234 s3://bucket/home", "roll back from a script"
+        ),
     ),
     exits=exits_of(
         *OF_BUCKET,
@@ -128,9 +130,9 @@ async def _rollback(
     async with opened_store(wanted.place.url, wanted.s3, counts=wanted.place.state) as store:
         past = await _choose(wanted, store, secret, front)
         remains.change(
-            "the present state is still that before the rollback, or already that of the given"
-            f" point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to run"
-            " rollback again"
+            "the present state is either still the one before the rollback, or already the one at"
+            f" the given point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to"
+            " run rollback again"
         )
         clock = SystemClock()
         volume = await open_filesystem(

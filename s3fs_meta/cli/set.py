@@ -17,22 +17,22 @@ HELP = CommandHelp(
     name="set",
     summary="Show or change the size of the cache and the transfer limits of a mount.",
     description=(
-        "Changes cachesize, upload_limit and download_limit, with the syntax of the mount "
-        "options, while programs use the filesystem. Without values, or after a change, it lists "
-        "them. Changes apply at once and last until the unmount. To set a value for later mounts, "
+        "Changes cachesize, upload_limit and download_limit, with the syntax of the mount options, "
+        "while programs use the filesystem. Without values, or after a change, it lists them. "
+        "Changes apply immediately and last until the unmount. To set a value for later mounts, "
         "pass the option to mount, or write it in /etc/fstab.",
-        "A smaller cachesize evicts the least recently used blocks at once. Blocks that are not "
-        "in the bucket yet are kept until they are uploaded. If a name or value is wrong, nothing "
-        "is changed.",
+        "A smaller cachesize evicts the least recently used blocks immediately. Blocks that are "
+        "not in the bucket yet are kept until they are uploaded. If a name or value is wrong, "
+        "nothing is changed.",
     ),
     examples=(
-        Example("s3fs-meta set /mnt/home", "lists the settings"),
-        Example("s3fs-meta set /mnt/home cachesize=20G upload_limit=1M", "changes two of them"),
+        Example("s3fs-meta set /mnt/home", "list the settings"),
+        Example("s3fs-meta set /mnt/home cachesize=20G upload_limit=1M", "change two settings"),
         Example(
             's3fs-meta set /mnt/home upload_limit="08:00,512K 19:00,10M 23:00,off"',
-            "limits uploads by a timetable",
+            "limit uploads by a timetable",
         ),
-        Example("s3fs-meta set /mnt/home upload_limit=off", "removes the limit"),
+        Example("s3fs-meta set /mnt/home upload_limit=off", "remove the upload limit"),
     ),
     exits=exits_of(*OF_MOUNT),
 )

@@ -35,16 +35,17 @@ HELP = CommandHelp(
         "not prompt for it. Without the passphrase, only names and times of objects are shown.",
     ),
     examples=(
-        Example("s3fs-meta status", "every mount of this host"),
-        Example("s3fs-meta status /mnt/home", "one screen about a mount; --all for all statistics"),
+        Example("s3fs-meta status", "list every mount on this host"),
+        Example("s3fs-meta status /mnt/home", "show the main statistics of a mount"),
         Example(
-            "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
+            "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home",
+            "check limits for Nagios or cron",
         ),
-        Example("s3fs-meta status --watch", "rates and times of the only mount, every 2 s"),
-        Example("s3fs-meta status --prometheus", "for Prometheus, through node_exporter"),
-        Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
-        Example("s3fs-meta status s3://bucket/home", "what a lost host left in the bucket"),
-        Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
+        Example("s3fs-meta status --watch", "show rates and times every 2 s"),
+        Example("s3fs-meta status --prometheus", "print metrics for node_exporter"),
+        Example("s3fs-meta status --unshipped /mnt/home", "list files with changes to upload"),
+        Example("s3fs-meta status s3://bucket/home", "show what a lost host left in the bucket"),
+        Example("s3fs-meta status --json s3://bucket/home", "print the facts as JSON"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
 )

@@ -1,7 +1,7 @@
 """The output of ``status URL`` for a filesystem that is not mounted on this host.
 
 Owns: the fields, the texts, and the advice on the next command.
-Does not know: reading the facts (``sync.history.overview``).
+Does not know: how the facts are read (``sync.history.overview``).
 """
 
 import time

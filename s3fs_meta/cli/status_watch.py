@@ -1,6 +1,6 @@
 """``status --watch``: show the activity of a mount repeatedly.
 
-Owns: the difference of two readings, the screen, the end of the command. Does not know: the
+Owns: the difference between two readings, the screen, the end of the command. Does not know: the
 statistics (``mount.figures``), the arithmetic of latencies (``mount.latency``).
 On a terminal one screen is updated; in a pipe or a file, every interval prints a screen.
 """
@@ -32,7 +32,7 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.option_syntax import seconds
 
 FIRST_S_MAX: Final = 1.0  # maximum delay of the first screen
-_FEW_PER_S: Final = 10  # rates below this limit are shown with one decimal
+_FEW_PER_S: Final = 10  # rate below which one decimal is shown
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -54,18 +54,18 @@ HELP = CommandHelp(
     summary="Unmount, and return when all changes are in the bucket.",
     description=(
         "Uploads first, with a progress bar, then unmounts and waits for the daemon to exit. "
-        "fusermount3 -u and umount(8) return at once, and the daemon uploads in the background; "
-        "this command then waits for the upload. If the command is interrupted while it uploads, "
-        "the filesystem stays mounted. Changes that could not be uploaded stay in the local "
-        "state, and the next mount on this host uploads them.",
-        "If another mount namespace (a container, a unit with private mounts) has the filesystem "
-        "mounted, the command lists the processes and exits, and the daemon continues for them. "
-        "With --force the daemon accepts no more changes, uploads and exits; programs that use "
-        "the filesystem get errors.",
+        "fusermount3 -u and umount(8) return immediately, and the daemon uploads in the "
+        "background; this command then waits for the upload. If the command is interrupted while "
+        "it uploads, the filesystem stays mounted. Changes that could not be uploaded stay in the "
+        "local state, and the next mount on this host uploads them.",
+        "If the filesystem is also mounted in another mount namespace (a container, a unit with "
+        "private mounts), the command lists the processes there and exits; the daemon continues to "
+        "serve them. With --force the daemon accepts no more changes, uploads and exits; programs "
+        "that use the filesystem get errors.",
     ),
     examples=(
-        Example("s3fs-meta umount /mnt/home", "upload, unmount, wait"),
-        Example("s3fs-meta umount --force /mnt/home", "even if a container uses the mount"),
+        Example("s3fs-meta umount /mnt/home", "upload, unmount, and wait for the daemon"),
+        Example("s3fs-meta umount --force /mnt/home", "unmount even if a container uses the mount"),
         Example("fusermount3 -u /mnt/home; s3fs-meta umount /mnt/home", "wait for the upload"),
     ),
     exits=exits_of(
@@ -168,7 +168,7 @@ async def _unmount_and_wait(
 
 
 def _judge_killed(place: Target, front: Front) -> None:
-    """Report the state after a kill; raise StoreError unless the bucket has all changes."""
+    """Report what a killed daemon left; raise StoreError unless the bucket has all changes."""
     found = killed_state.unshipped(place.state)
     again = targets.mount_command(place)
     if found is not None and found.is_nothing:
@@ -201,10 +201,10 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
 
 
 async def _used_by(place: Target) -> str:
-    """Return a description of the processes that use an unmounted filesystem; "" if none does.
+    """Return a description of the processes that use an unmounted filesystem, or "" if none does.
 
-    A process in another mount namespace is reported at once. Otherwise the function waits a while
-    for the daemon to exit, because the kernel may not have reported the unmount to it yet.
+    A process in another mount namespace is reported without delay. Otherwise the function waits
+    briefly for the daemon to exit, because the kernel may report the unmount to it late.
     """
     deadline_s = trio.current_time() + HELD_S_MAX
     while True:
@@ -265,7 +265,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
     except OtherUserError:
         raise  # root can unmount for another user, but cannot wait for the upload
     except NotMountedError as exc:
-        if not isinstance(exc, KilledMountError):  # a kill is reported after the unmount
+        if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
@@ -299,7 +299,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
 
 
 def _why_not(command: Sequence[str]) -> str:
-    """Run a command; return its error message in English, empty if it succeeded."""
+    """Run a command; return its error message in English, or "" if it succeeded."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"}
     )

@@ -13,11 +13,11 @@ HELP = CommandHelp(
     name="unpin",
     summary="Unpin trees, so that the cache may evict their content.",
     description=(
-        "The content stays cached until the cache needs space; s3fs-meta dropcache PATH removes "
-        "it at once. Only the paths that s3fs-meta pins lists can be unpinned. If one of several "
+        "The content stays cached until the cache needs space; s3fs-meta dropcache PATH removes it "
+        "immediately. Only the paths that s3fs-meta pins lists can be unpinned. If one of several "
         "paths is not pinned, none is unpinned.",
     ),
-    examples=(Example("s3fs-meta unpin /mnt/home/work", "after the trip"),),
+    examples=(Example("s3fs-meta unpin /mnt/home/work", "unpin a tree"),),
     exits=exits_of(*OF_MOUNT, ExitStatus.SETTINGS),
 )
 

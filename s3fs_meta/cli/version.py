@@ -12,7 +12,7 @@ HELP = CommandHelp(
     name="version",
     summary="Print the versions of this program and of the software that it uses.",
     description=(),
-    examples=(Example("s3fs-meta version", "for a bug report"),),
+    examples=(Example("s3fs-meta version", "print versions for a bug report"),),
     exits=exits_of(),
 )
 

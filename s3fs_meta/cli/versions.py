@@ -30,7 +30,7 @@ HELP = CommandHelp(
     name="versions",
     summary="List the retained versions of a file.",
     description=(
-        "Lists the transaction groups in which the file at PATH changed, the newest one first: "
+        "Lists the transaction groups in which the file at PATH changed, newest first: "
         "number, time, size, and what changed. The file may have been renamed, replaced by "
         "another one, or removed; PATH may be its path at any retained point in time. mount -o "
         "at= and restore accept the number or the time as shown; the file then has its state "
@@ -42,17 +42,21 @@ HELP = CommandHelp(
         "are read.",
     ),
     examples=(
-        Example("s3fs-meta versions /mnt/home/thesis/draft.txt", "the versions of a file"),
-        Example("s3fs-meta versions s3://bucket/home thesis/draft.txt", "the same without a mount"),
+        Example("s3fs-meta versions /mnt/home/thesis/draft.txt", "list the versions of a file"),
+        Example(
+            "s3fs-meta versions s3://bucket/home thesis/draft.txt", "list them without a mount"
+        ),
         Example(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home thesis/draft.txt",
-            "one of these versions",
+            "copy one of these versions",
         ),
         Example(
             "s3fs-meta versions --pattern /mnt/home/reports/'*.pdf'",
-            "all reports, even removed ones",
+            "list all reports, even removed ones",
         ),
-        Example("s3fs-meta versions --json s3://bucket/home report.pdf", "as JSON, for a program"),
+        Example(
+            "s3fs-meta versions --json s3://bucket/home report.pdf", "print the versions as JSON"
+        ),
     ),
     exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )

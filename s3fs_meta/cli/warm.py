@@ -36,9 +36,12 @@ HELP = CommandHelp(
         "command, for files that they may read.",
     ),
     examples=(
-        Example("s3fs-meta warm /mnt/home/data/train", "before a training run"),
-        Example("s3fs-meta warm --pin /mnt/home/work /mnt/home/mail", "before an offline trip"),
-        Example("s3fs-meta warm --json /mnt/home/video.mkv", "prints what was downloaded"),
+        Example("s3fs-meta warm /mnt/home/data/train", "download a tree before a training run"),
+        Example(
+            "s3fs-meta warm --pin /mnt/home/work /mnt/home/mail",
+            "keep two trees in the cache while offline",
+        ),
+        Example("s3fs-meta warm --json /mnt/home/video.mkv", "print as JSON what was downloaded"),
     ),
     exits=exits_of(
         *OF_MOUNT,

@@ -94,7 +94,7 @@ def text_of(exc: BaseException) -> str:
 
 
 def print_line(program: str, text: str) -> None:
-    """Print a line to standard error, with the name of the program before it."""
+    """Print a line to standard error, prefixed with the name of the program."""
     sys.stderr.write(f"{program}: {printable(text)}\n")
 
 

@@ -119,7 +119,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error, or the daemon's error in it, is an instance of given classes."""
+    """Return whether an error, or the daemon's error inside it, has one of the given classes."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = next((getattr(home, exc.kind) for home in HOMES if hasattr(home, exc.kind)), None)
@@ -129,7 +129,7 @@ def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
 
 
 def fsck_status(status: ExitStatus) -> int:
-    """Return the exit status of fsck(8) that has the meaning of *status*."""
+    """Return the exit status of fsck(8) that corresponds to *status*."""
     return {
         ExitStatus.DONE: 0,
         ExitStatus.USAGE: FSCK_USAGE,
@@ -138,7 +138,7 @@ def fsck_status(status: ExitStatus) -> int:
 
 
 def mount_status(status: ExitStatus) -> int:
-    """Return the exit status of mount(8) that has the meaning of *status*."""
+    """Return the exit status of mount(8) that corresponds to *status*."""
     return {
         ExitStatus.DONE: 0,
         ExitStatus.USAGE: MOUNT_USAGE,

@@ -51,7 +51,7 @@ class JournalFormatter(CompletingFormatter):
 
 
 def to_stderr(level: int, complete: Complete = str) -> None:
-    """Log to standard error; with priorities if the journal reads standard error."""
+    """Log to standard error, with priorities if the journal reads standard error."""
     handler = logging.StreamHandler(sys.stderr)
     if _is_journal():
         handler.setFormatter(JournalFormatter("%(name)s: %(message)s", complete))

@@ -13,8 +13,8 @@ from s3fs_meta.console.printable import printable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
-_SECOND_IN_MS = 0.9995  # times below this limit, in seconds, are shown in ms
-_MS_IN_US = 0.0009995  # times below this limit, in seconds, are shown in µs
+_SECOND_IN_MS = 0.9995  # time in seconds below which ms are shown
+_MS_IN_US = 0.0009995  # time in seconds below which µs are shown
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
 _COLUMNS_MAX = 10_000  # more than the longest row of a table
@@ -49,8 +49,8 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows as a table; all columns except the first contain numbers.
 
-    A row that is longer than a line of the terminal is printed whole: a name that was cut
-    could not be used in the next command.
+    A row that is longer than a line of the terminal is printed in full, because a truncated
+    name could not be used in the next command.
     """
     table = Table(box=None)
     for number, column in enumerate(columns):

@@ -15,7 +15,7 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-# Bounds the memory if the file is, for example, a disk image.
+# Bounds the memory that is used if the file is, for example, a disk image.
 PASSPHRASE_BYTES_MAX: Final = 64 << 10
 
 Ask = Callable[[str], str]
@@ -83,7 +83,7 @@ def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> 
         return _not_empty(environment)
     typed = _not_empty(ask("New passphrase: "))
     if _not_empty(ask("Again: ")) != typed:
-        raise PassphraseError("the passphrase and its repetition differ")
+        raise PassphraseError("the two passphrases differ")
     return typed
 
 

@@ -1,8 +1,8 @@
 """Removing the passphrase from the environment of the process at its start.
 
-Owns: the variable, and the memory that contains its value. Does not know: the use of the value.
+Owns: the variable, and the memory that contains its value. Does not know: who uses the value.
 Root and processes of the same user can read the initial environment of a process, and child
-programs inherit the environment. unsetenv(3) prevents only the inheritance. The kernel shows the
+programs inherit the environment. unsetenv(3) prevents only this inheritance. The kernel shows the
 memory into which execve(2) wrote the strings, so the passphrase is overwritten in this memory.
 Source: proc_pid_environ(5); proc_pid_stat(5), fields 50 and 51.
 """
@@ -30,7 +30,7 @@ def take() -> None:
 
 
 def passphrase() -> str | None:
-    """Return the passphrase of the initial environment, even after ``take``; None if unset."""
+    """Return the passphrase of the initial environment, even after ``take``, or None if unset."""
     return os.environ.get(VARIABLE, _taken.get(VARIABLE))
 
 

@@ -16,7 +16,7 @@ class LineReader:
         self._buffer = bytearray()
 
     async def next_line(self) -> bytes:
-        """Return the next line without its newline; b"" if the peer has closed the connection.
+        """Return the next line without its newline, or b"" if the peer has closed the connection.
 
         Raises:
             ControlError: the line is too long, or the stream ends inside it.

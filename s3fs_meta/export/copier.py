@@ -82,8 +82,8 @@ class Copier:
             db: the database with the inodes.
             source: returns the content of blocks.
             target: the directory to copy to.
-            privileges: also copy set-user-ID and set-group-ID bits of files, file capabilities and
-                devices, which give privileges to users of the copy.
+            privileges: True to copy set-user-ID and set-group-ID bits of files, file capabilities
+                and devices, too, which give privileges to users of the copy.
         """
         self._db = db
         self._source = source
@@ -138,7 +138,7 @@ class Copier:
             again: True if other names of the inode may follow.
 
         Returns:
-            A regular file without content, for ``fill``; None if no content must be written.
+            A regular file without content, for ``fill``; None if there is no content to write.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
@@ -220,7 +220,7 @@ class Copier:
     # --- attributes ------------------------------------------------------------------------------
 
     def _set_attributes(self, what: int | bytes, attributes: Attributes) -> None:
-        """Apply all attributes that the user and the target filesystem permit to a copy.
+        """Apply to a copy all attributes that the user and the target filesystem permit.
 
         The owner is set first, because chown clears capabilities and set-user-ID bits. The mode is
         set last, because extended attributes may need the permission bits of the owner.

@@ -1,7 +1,7 @@
 """Copying files out of a quarantined state.
 
-Owns: reading content from cached blocks or from the bucket, and the order in which names are
-created. Does not know: the choice of files (``quarantine_list``), creating files (``copier``).
+Owns: reading content from cached blocks or from the bucket, and the order of creating names.
+Does not know: the choice of files (``quarantine_list``), how files are created (``copier``).
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Copying trees of a filesystem at one point in time.
 
-Owns: the walk over the trees, and copying several files at once. Does not know: creating a file.
+Owns: the walk over the trees, and the number of files copied in parallel. Does not know: how a file
+is created.
 Keeps: memory does not grow with the tree, except for the names of files with several hard links.
 """
 
@@ -105,8 +106,8 @@ class Restoring:
     async def copy(self, paths: Sequence[bytes]) -> None:
         """Copy the trees at paths, with their parent directories; by default copy all files.
 
-        A path below another given path is copied once. The target gets the attributes of the root
-        only if the root is copied.
+        A path below another given path is copied once. The target receives the attributes of the
+        root only if the root is copied.
 
         Raises:
             UsageError: a path does not exist; nothing was copied.

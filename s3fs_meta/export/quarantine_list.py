@@ -50,7 +50,7 @@ class Kept(NamedTuple):
 
 
 def find_all(state: Path) -> list[Kept]:
-    """Return the quarantined states of a state directory, the oldest first."""
+    """Return the quarantined states of a state directory, oldest first."""
     found = []
     for path in sorted(state.glob(f"{PREFIX}*")):
         stamp = path.name.removeprefix(PREFIX)
@@ -145,19 +145,19 @@ class Names:
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 
     def directories(self) -> Iterator[tuple[Ino, bytes]]:
-        """Yield the directories of all returned paths, parents before children."""
+        """Yield the directories of all paths returned so far, parents before children."""
         known = [(ino, path) for ino, path in self._paths.items() if path]
         yield from sorted(known, key=lambda one: one[1].count(b"/"))
 
     def _path(self, parent: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name; None if its parent is missing or the name is invalid."""
+        """Return the path of a name, or None if its parent is missing or the name is invalid."""
         above = self._directory(parent)
         if above is None or not is_name(name):
             return None
         return above + b"/" + name if above else name
 
     def _directory(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory; use no recursion, because trees may be deep."""
+        """Return the path of a directory, without recursion, because trees may be deep."""
         way: list[Ino] = []
         while ino not in self._paths:  # bounded, because each pass adds a directory
             way.append(ino)

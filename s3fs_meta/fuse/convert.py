@@ -17,7 +17,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
 ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
-# st_blksize and f_bsize. Blocks are too large for this, because stdio makes buffers of this size.
+# Value of st_blksize and f_bsize. It is smaller than a block: stdio makes buffers of this size.
 # Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
 
@@ -61,10 +61,10 @@ class Converter:
             block_bytes: size of a block.
             overrides: attributes that the mount options replace.
             timeout_s: time for which the kernel may cache the replies.
-            has_generations: compute the generation of an inode from its birth time. An NFS handle
+            has_generations: True to compute generations of inodes from birth times. An NFS handle
                 contains inode and generation. If the last changes of a host were lost, the numbers
-                of its newest inodes are reused for other files, which the old
-                handles must not open. False on a follower, because the birth time of an inode
+                of its newest inodes are reused for other files. Old handles must
+                not open these files. False on a follower, because the birth time of an inode
                 changes when a writer with schema version 1 changes its ctime.
         """
         self._block_bytes = block_bytes
@@ -72,7 +72,7 @@ class Converter:
         self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
-        # A reply with inode 0 makes the kernel cache that the name is missing.
+        # A reply with inode 0 makes the kernel cache the absence of the name.
         # All lookups share this object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
@@ -133,7 +133,7 @@ class Converter:
     def attributes_out(self, attributes: Attributes) -> bytes:
         """Return the reply with the attributes of an inode, in the layout of the kernel.
 
-        The result is that of pyfuse3 for ``entry``, in a third of the time.
+        The result equals that of pyfuse3 for ``entry``, in a third of the time.
         """
         return self._valid_out + self._attributes(attributes)
 
@@ -146,15 +146,15 @@ class Converter:
         return head + self._attributes(attributes)
 
     def created_out(self, attributes: Attributes) -> bytes:
-        """Return the reply to the creation of a file, which is open."""
+        """Return the reply to a request that creates and opens a file."""
         return self.entry_out(attributes) + self.opened_out(attributes.ino)
 
     def opened_out(self, ino: Ino) -> bytes:
-        """Return the reply to the opening of a file, whose handle is its inode number."""
+        """Return the reply to a request that opens a file; the handle is the inode number."""
         return _OPEN_OUT.pack(ino, _KEEP_CACHE)
 
     def no_entry_out(self) -> bytes:
-        """Return the reply to a lookup of a missing name, as ``no_entry``."""
+        """Return the reply to a lookup of a missing name, like ``no_entry``."""
         return _ENTRY.pack(0, 0, self._valid_s, 0, self._valid_ns, 0) + bytes(_ATTRIBUTES.size)
 
     def _attributes(self, attributes: Attributes) -> bytes:

@@ -1,7 +1,7 @@
 """The wrapper of every handler. It raises only FUSEError, because other exceptions end the mount.
 
 Owns: converting errors to FUSEError, logging failures, degrading the mount, the counts of
-requests. Does not know: the work of the handlers.
+requests. Does not know: what the handlers do.
 Most handlers are plain functions, and ``answered`` creates the coroutine that pyfuse3 needs. So a
 request needs one coroutine, not two. Only a handler that must wait returns another coroutine.
 """

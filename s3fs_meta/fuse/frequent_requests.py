@@ -1,6 +1,6 @@
 """Frequent requests, which the extension passes to this module before pyfuse3 sees them.
 
-Owns: the layouts of these requests, and the decision whether a request can be answered at once.
+Owns: the layouts of these requests, and the decision whether a request can be answered immediately.
 Does not know: semantics (``fs``), replies that must wait, past points in time (``Operations``).
 pyfuse3 creates a coroutine and several objects for each request, and waits for the next request
 through its loop. The extension receives the next request itself after a reply of this module.
@@ -56,9 +56,9 @@ _SECOND_NS: Final = 1_000_000_000
 # The kernel and cp(1) often request these extended attributes, which few files have.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
-# A function of inode, user ID and body of the request; returns the reply.
+# Takes the inode, the user ID and the body of a request, and returns the reply.
 Answer = Callable[["FrequentRequests", Ino, int, bytes], bytes | None]
-# A handler of the request number, inode, user ID and body; returns whether it replied.
+# Takes the request number, inode, user ID and body; returns whether it sent a reply.
 Handler = Callable[["FrequentRequests", int, Ino, int, bytes], bool]
 
 
@@ -118,7 +118,7 @@ class FrequentRequests:
 
     @at_once
     def lookup(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
-        """Reply with the inode of a name or with its absence; the kernel caches either reply."""
+        """Reply with the inode of a name, or that it is missing; the kernel caches either reply."""
         found = self._fs.lookup(parent, content[:-1])
         if found is not None:
             answer = self._converter.entry_out(found)
@@ -139,7 +139,7 @@ class FrequentRequests:
     def setattr(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
         """Change attributes other than the size.
 
-        For the time "now" the kernel also sends the current time.
+        For the time "now", the kernel also sends the current time.
         """
         valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
             content
@@ -203,7 +203,7 @@ class FrequentRequests:
 
     @at_once
     def write(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
-        """Write all given bytes to a file, if nothing must be waited for."""
+        """Write all given bytes to a file if the write need not wait."""
         data = memoryview(content)[WRITE.size :]
         if not data or ino >= PAST_INO_MIN:
             return None

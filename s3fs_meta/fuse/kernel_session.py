@@ -1,11 +1,11 @@
 """One FUSE session: mount, serve requests, unmount.
 
 Owns: the mountpoint and the request loop. Does not know: the meaning of requests.
-A session ends when the filesystem is unmounted, when the daemon receives SIGTERM or SIGINT, or by
-cancellation. After a signal, the daemon unmounts while it still serves requests, because closing
-/dev/fuse first would lose the dirty pages of the kernel. After a second signal, or if the mountpoint
-stays busy for UNMOUNT_GRACE_S, the loop ends after dirty pages were collected for at most
-COLLECT_S_MAX.
+A session ends when the filesystem is unmounted, when the daemon receives SIGTERM or SIGINT, or when
+``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests, because
+closing /dev/fuse first would lose the dirty pages of the kernel. After a second signal, or if the
+mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends after dirty pages were collected for at
+most COLLECT_S_MAX.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -189,7 +189,7 @@ def end() -> None:
 
 
 async def detach(mountpoint: Path) -> None:
-    """Unmount the filesystem lazily, so that open files are usable until they are closed."""
+    """Unmount the filesystem lazily, so that open files stay usable until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
     # With close_fds, the child would close descriptors while vfork(2) blocks this daemon.
     # Closing a file on the daemon's own mount would then never return.
@@ -223,7 +223,7 @@ def tune_mount(place: str) -> None:
     if device is None:
         return
     assert fuse_intercept.is_in_use(), (
-        "another library intercepts the requests before the extension"
+        "another library intercepts the requests before the extension can"
     )
     major, minor = os.major(device), os.minor(device)
     _write_tunable(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KERNEL_READAHEAD_KIB)

@@ -110,8 +110,8 @@ class Operations(pyfuse3.Operations):
             filesystem: carries out the requests.
             converter: converts results to pyfuse3's types.
             past: carries out requests for points in time; None if the mount shows none of them.
-            writeback: the kernel caches writes, and keeps the size and times of regular files.
-                False on a follower, because another host changes the files.
+            writeback: True if the kernel caches writes, and keeps the size and times of regular
+                files. False on a follower, because another host changes the files.
         """
         self.enable_writeback_cache = writeback
         self.filesystem = self._fs = filesystem
@@ -147,7 +147,7 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
-        """Reply with the inode of a name or with its absence; the kernel caches either reply."""
+        """Reply with the inode of a name, or that it is missing; the kernel caches either reply."""
         found = self._fs.lookup(parent, name)
         if found is None:
             if parent == ROOT_INO:
@@ -167,7 +167,7 @@ class Operations(pyfuse3.Operations):
     def mknod(
         self, parent: Ino, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Create a file, without opening it."""
+        """Create a file without opening it."""
         return self._named(self._namespace.make_node(parent, name, mode, caller(ctx), rdev))
 
     @override
@@ -221,8 +221,8 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         """Rename or move a directory entry.
 
-        A rename must not replace the directory of points in time: the kernel would regard it as
-        deleted, and find no points in time in it. As in mkdir(2), the error is EEXIST.
+        A rename must not replace the directory of points in time: the kernel would treat the
+        directory as deleted, and find nothing in it. As in mkdir(2), the error is EEXIST.
         """
         is_top = new_name == self.past.name and new_parent == ROOT_INO
         if is_top and self._fs.lookup(new_parent, new_name) is None:
@@ -389,7 +389,7 @@ class Operations(pyfuse3.Operations):
     def write(self, ino: Ino, offset: int, data: bytes) -> int | Awaitable[int]:
         """Write all given bytes to a file.
 
-        With a write-back cache the kernel keeps mtime and ctime of regular files, and sends them
+        With a write-back cache the kernel keeps mtime and ctime of regular files. It sends them
         before fsync and close, even for direct and mapped writes. If this handler set the times, a
         later write-back would overwrite a time that utimensat(2) has set.
         """
@@ -504,7 +504,7 @@ class Operations(pyfuse3.Operations):
         return self._fs.sync_file(ino, data_only=datasync)
 
     async def _nothing_to_sync(self) -> None:
-        """Return at once, because directories of past states are already in the bucket."""
+        """Return immediately, because directories of past states are already in the bucket."""
 
     # --- the filesystem as a whole -------------------------------------------------------------
 
@@ -522,7 +522,7 @@ class Operations(pyfuse3.Operations):
             self._forget(Ino(ino), times)
 
     def forget_one(self, ino: Ino, times: int) -> None:
-        """Decrease the lookup count of one inode, as ``forget``."""
+        """Decrease the lookup count of one inode, as ``forget`` does."""
         self.requests["forget"] += 1
         self._forget(ino, times)
 

@@ -1,7 +1,7 @@
 """Requests for files at past points in time (``fs.past``).
 
 Owns: the replies to lookup, open and readdir, and the errors of requests that change files.
-Does not know: reading past states.
+Does not know: how past states are read.
 """
 
 import errno
@@ -122,7 +122,7 @@ class PastRequests:
         return self._entry(await self.for_caller().getattr(ino))
 
     def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the reply with a past inode, whose number may have another txg in the next mount.
+        """Return the reply with a past inode, whose number may be for another txg in a later mount.
 
         A file handle of NFS contains number and generation, so it never opens the file of another txg.
         """

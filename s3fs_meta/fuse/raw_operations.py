@@ -40,7 +40,7 @@ NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests then say whether to clear set-user-ID bits
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests say whether to clear set-user-ID bits
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
 LSEEK: Final = struct.Struct("=8xqI4x")  # fields: offset, whence
@@ -181,7 +181,7 @@ class RawOperations(FrequentRequests):
         return b""
 
     def copy_file_range(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Copy a range between files: a small range at once, a larger range in a task.
+        """Copy a range between files: a small range directly, a larger range in a task.
 
         Before this request, the kernel has written back the dirty pages of source and target.
         """
@@ -225,7 +225,7 @@ class RawOperations(FrequentRequests):
     # --- flags, birth time, privileges ---------------------------------------------------------
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Get or set the flags of an inode; reply to all other commands with ENOTTY at once.
+        """Get or set the flags of an inode; reply to all other commands with ENOTTY immediately.
 
         Other commands are frequent: many programs check whether a file that they open is a
         terminal.
@@ -296,8 +296,8 @@ def install(handlers: RawOperations, *, read_only: bool) -> None:
 
     Args:
         handlers: the handlers of the mount.
-        read_only: the kernel refuses all changes. Then files are opened without a request, because
-            the handler would only check for write access.
+        read_only: True if the kernel refuses all changes. Then files are opened without a request,
+            because the handler would only check for write access.
     """
     fuse_intercept.install(handlers, _FLAGS, NO_OPENDIR | (NO_OPEN if read_only else 0))
     handlers.operations.filesystem.open_files.expect_reports(not read_only)
@@ -335,10 +335,10 @@ def kernel_size(
 ) -> int | None:
     """Return the kernel's length of a file that a process has open, or None. Blocking.
 
-    With a write-back cache the kernel has a new length earlier than the daemon. A system call on
-    the mount would send a request to this daemon. A daemon with a thread that waits for
-    the daemon itself cannot be killed. So the file is opened through /proc, where statx(2) reads the
-    kernel's cache without a request.
+    With a write-back cache the kernel knows a new length before the daemon does. A system call on
+    the mount would send a request to this daemon. A daemon cannot be killed while one
+    of its threads waits for the daemon itself. So the file is opened through /proc, where
+    statx(2) reads the kernel's cache without a request.
     Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.
 
     Args:

@@ -1,7 +1,7 @@
 """Receiving FUSE requests without trio's scheduler while they arrive in quick succession.
 
 Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
-For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
+For every request pyfuse3 acquires a trio lock and waits for its descriptor through trio, which
 costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
 ``trio`` (its asyncio layer also replaces this attribute). Here the attribute is a ``DirectTrio``. A
 worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S.
@@ -9,10 +9,10 @@ A program that makes many system calls sends its next request within that time. 
 arrives, the worker waits through trio. If a worker takes over while another worker handles the last
 request, it does not poll, because the poll would delay that work.
 
-Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX`` and the 0.5 ms for
-which the extension serves frequent requests itself (``STREAK_NS`` in ``fuse_intercept.c``); while workers are
-busy, another worker waits for requests or is about to wait.
-Tasks: pyfuse3's workers, all in one thread, so nothing happens between two awaits.
+Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX`` plus 0.5 ms.
+The extension serves frequent requests itself for 0.5 ms (``STREAK_NS`` in ``fuse_intercept.c``).
+While workers are busy, another worker waits for requests or is about to wait.
+Tasks: pyfuse3's workers, all in one thread, so no other code runs between two awaits.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
-        # True once the loop ends. Workers check this before they wait, as trio only wakes waiters.
+        # True once the loop ends. Workers check it before waiting, because trio wakes only waiters.
         self._is_closing = False
         self._is_direct = False  # True if the worker that just passed the gate need not wait
-        # The worker that received the last request. By its next pass of the gate, it has replied.
+        # The worker that received the last request. It replies before it passes the gate again.
         self._receiver: trio.lowlevel.Task | None = None
         self._streak_end_s = 0.0
 
@@ -75,10 +75,10 @@ class Gate:
             self._parked.unpark()
 
     async def wait_readable(self, fd: int) -> None:
-        """Return when a request is available, or at once if the gate has already found a request.
+        """Return when a request is available, or immediately if the gate has already found one.
 
         Raises:
-            trio.ClosedResourceError: the loop ends.
+            trio.ClosedResourceError: the loop has ended.
         """
         if self._is_direct:
             self._is_direct = False
@@ -92,7 +92,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available, another worker has received it.
+                # If no request is available, another worker has received the last one.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:
@@ -100,7 +100,7 @@ class Gate:
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
 
     def notify_closing(self, fd: int) -> None:
-        """End the loop: wake all waiting workers, and end workers that wait later."""
+        """End the loop: wake all waiting workers, and stop workers that would wait later."""
         self._is_closing = True
         trio.lowlevel.notify_closing(fd)
 

@@ -1,8 +1,9 @@
 """Times of the kernel's requests by operation, and the threads that sent recent requests.
 
-Owns: names of operations, conversion of the extension's counters. Does not know: displaying them,
-processes (``mount.requesters``). The extension counts, so a request costs two clock readings
-and no Python. A time is measured from the receipt of a request to its reply.
+Owns: names of operations, conversion of the extension's counters.
+Does not know: how times are shown, processes (``mount.requesters``).
+The extension counts, so a request costs two clock readings and runs no Python code. A time is
+measured from the receipt of a request to its reply.
 Source: linux/fuse.h, enum fuse_opcode.
 """
 

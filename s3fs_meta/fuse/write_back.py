@@ -1,18 +1,18 @@
 """Collecting dirty pages from the kernel: data that programs wrote to files that are still open.
 
 Owns: the time of the last collection, the write-back process, the age of uncollected data.
-Does not know: making collected data durable (``sync.durability``, ``sync.changelog.writer``).
+Does not know: how collected data becomes durable (``sync.durability``, ``sync.changelog.writer``).
 
-With a write-back cache, write(2) and writes to mapped pages end in the kernel's memory. The kernel
-sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals of
-background syncs and of cuts must bound the loss by a killed daemon, a power cut or a lost machine.
+With a write-back cache, write(2) and writes to mapped pages only reach the kernel's memory.
+The kernel sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals
+of background syncs and cuts must bound what a killed daemon, a power cut or a lost machine loses.
 So all dirty pages are collected before each sync and each cut. This costs nothing if no file is
 open for writing, because the kernel writes back at close(2).
 
 One *pass* is a syncfs(2), which starts write-back, then the barrier (``barrier``). Kernels since
 2026 do not wait for pages that are already in transit, and skip files while many requests are
 queued. So after a pass with more than COLLECT_QUIET_REQUESTS requests, another pass follows.
-Collecting never takes the lock of a file, so that no writer waits for it.
+Collecting never locks a file, so no writer waits for it.
 Source: Linux, fs/fs-writeback.c, sync_inodes_sb; fs/fuse/file.c, fuse_writepages.
 
 Keeps: system calls that wait for the kernel run in another process (``write_back_process``).
@@ -80,7 +80,7 @@ class WriteBack:
         self._place, self._device, self._serves = place, device, True
 
     async def close(self) -> None:
-        """Stop collecting dirty pages, and end the write-back process."""
+        """Stop collecting dirty pages, and stop the write-back process."""
         self._serves = False
         if self._process is not None:
             process, self._process = self._process, None
@@ -204,7 +204,7 @@ class CollectingProcess:
     """One write-back process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process. Call this in the main thread: the process ends with its parent thread.
+        """Start the process. Call this in the main thread, because the process exits with it.
 
         Raises:
             OSError: the process cannot be started.

@@ -43,7 +43,7 @@ def collect(place: bytes, name: bytes, device: int) -> None:
     Args:
         place: the mountpoint.
         name: the name of the barrier, in the root of the filesystem.
-        device: the device number of the filesystem; 0: use any filesystem mounted on *place*.
+        device: the device number of the filesystem; 0 to use any filesystem on *place*.
 
     Raises:
         OSError: the filesystem cannot be reached, or a system call failed.
@@ -141,7 +141,7 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 def main(place: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process, and exit when the daemon exits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process as long as it runs
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it exits
     os.chdir("/")  # a working directory on a mount would keep that mount busy
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)

@@ -13,7 +13,7 @@ supervisor     messages to a service manager such as systemd: status, watchdog, 
 upload_watch   the output of a command that waits for uploads; ``download_watch``: downloads
 remount        ``mount -o remount,ro`` in client and daemon
 targets        maps a URL or a mountpoint to the filesystem and its local state
-unanswered     the reason why no daemon answers; ``killed_state``: the changes left by a kill
+unanswered     the reason why no daemon answers; ``killed_state``: changes a killed daemon left
 mount_paths    maps a path to a directory entry, and removes the entry
 mount_holders  processes that still use an unmounted filesystem
 dead_mount     distinguishes the mount of a killed daemon from a running mount

@@ -2,7 +2,7 @@
 
 Owns: the sequence *open, close, rewrite, open again* for another page size. Opening selects the
 database, and only a closed database can be rewritten.
-Does not know: rewriting a database (``meta.offline.page_size``).
+Does not know: how a database is rewritten (``meta.offline.page_size``).
 """
 
 import logging
@@ -96,7 +96,7 @@ async def open_for_mount(
 
 
 async def _healed(volume: Volume) -> Volume:
-    """Refill holes that fsck made with their old content; close the volume after an error."""
+    """Restore the old content of holes that fsck made; close the volume after an error."""
     try:
         healed = await heal_holes(volume)
     except BaseException:
@@ -117,7 +117,7 @@ def may_be_offline(plan: MountPlan) -> bool:
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount must start without the bucket; "" if the bucket is available."""
+    """Return why a mount must start without the bucket, or "" if the bucket is available."""
     return await why_unreachable(store) if may_be_offline(plan) else ""
 
 

@@ -165,7 +165,7 @@ class CacheHandlers:
     # --- pins ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the pins of this host. Call this before the mount serves requests."""
+        """Read the pins on this host. Call this before the mount serves requests."""
         await self._pins.load()
 
     async def run(self) -> None:

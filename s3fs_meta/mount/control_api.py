@@ -23,7 +23,7 @@ command, its arguments and its response; progress events may precede the respons
     clone_past {"source": see ``past_sources``, "target": as clone} → {"entries": number, "txg":
                 number}, with progress
     finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last flush
-                of a mount that is ending; also one empty event at once, then progress
+                of a mount that is ending; also one empty event immediately, then progress
 """
 
 import contextlib
@@ -110,7 +110,7 @@ async def request_unshipped(place: Target) -> dict[str, Any]:
 
 
 async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
-    """Make a follower become the writer.
+    """Turn a follower into the writer.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -124,7 +124,7 @@ async def request_end(place: Target, *, keep: bool = False) -> None:
 
     Args:
         place: the filesystem of the mount.
-        keep: the mount does not wait for its last upload; the changes stay on this host.
+        keep: True to end the mount without its last upload; the changes stay on this host.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -176,8 +176,8 @@ async def request_removal(
     Args:
         entry: the entry.
         front: shows the progress of the background removal.
-        locked: also remove locked files.
-        wait: return only when the background removal has ended.
+        locked: True to remove locked files, too.
+        wait: True to return only after the background removal.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -259,7 +259,7 @@ async def _ask(
 async def _ask_at_once(
     place: Target, command: str, arguments: Message | None = None
 ) -> dict[str, Any]:
-    """Send a request that a daemon answers at once; raise ControlError after a timeout."""
+    """Send a request that a daemon answers without delay; raise ControlError after a timeout."""
     try:
         with trio.fail_after(CONTROL_ANSWER_S_MAX):
             return await _ask(place, command, arguments)

@@ -1,6 +1,6 @@
 """The cost of a filesystem's requests: today, in the last 30 days, and per month.
 
-Owns: the sums, and the extrapolation to a month. Does not know: storing or displaying counts.
+Owns: the sums, and the extrapolation to a month. Does not know: how counts are stored or shown.
 Keeps: a month has 30 days, and days begin at midnight UTC, as in the bill of a store.
 """
 
@@ -23,8 +23,8 @@ class CostSpan(NamedTuple):
     """A span of days up to today, over which counts are summed."""
 
     first_day: int
-    today: int  # last day of the sums; later days come from a wrong clock
-    # Converts the sums to a month, for example; None if there are too few days.
+    today: int  # last day that is summed; later days come from a wrong clock
+    # Scales the sums, for example to a month; None if there are too few days.
     factor: float | None = 1.0
     is_rate: bool = False  # True to add the price of storing the present bytes for a month
 
@@ -95,7 +95,7 @@ def _as_json(counts: Mapping[str, Billed], prices: PriceTable, factor: float) ->
 
 
 def _latest(ledger: Ledger, day: int) -> int:
-    """Return the size of all packs as it was last recorded up to the end of a day."""
+    """Return the size of all packs in the last record before the end of a day."""
     known = [one for one in ledger.stored_bytes if one <= day]
     return ledger.stored_bytes[max(known)] if known else 0
 
@@ -103,7 +103,7 @@ def _latest(ledger: Ledger, day: int) -> int:
 def _stored(ledger: Ledger, span: CostSpan, now_ns: int) -> float:
     """Return the average of the stored bytes in a span, multiplied by its fraction of a month.
 
-    A day without a record has the size of the previous record.
+    For a day without a record, the previous record applies.
     """
     if span.is_rate:
         return float(_latest(ledger, span.today))

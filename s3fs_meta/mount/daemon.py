@@ -90,11 +90,11 @@ def run_in_background(
     """Run *body* in a child process; return when *body* calls ``ready`` or fails.
 
     Args:
-        body: gets a front that sends messages to the parent; continues after calling ``ready``.
+        body: receives a front that sends messages to the parent; continues after ``ready``.
         log: file for the child's standard output and error.
         front: shows the messages and prompts of the child in this process.
-        automounted: keep the child in this process group until it is ready: only a process of the
-            automounter's group can use a mountpoint before it is mounted (autofs(5)).
+        automounted: True to keep the child in this process group until it is ready, because only
+            processes of the automounter's group can use an unmounted mountpoint (autofs(5)).
 
     Returns:
         The exit status of the parent; if the child failed, the status of its error.
@@ -158,7 +158,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller closed 0, 1 or 2, a new descriptor has that number and stays open.
+    # If the caller closed descriptor 0, 1 or 2, a new descriptor has its number and stays open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 

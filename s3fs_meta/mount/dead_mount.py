@@ -1,7 +1,7 @@
 """The mount that remains on a mountpoint after its daemon was killed.
 
 Owns: distinguishing the mount of a killed daemon from that of a running daemon. Does not know:
-detaching a mount. The kernel keeps the mount of a killed daemon and answers all requests with
+how a mount is detached. The kernel keeps the mount of a killed daemon and answers all requests with
 ENOTCONN. The kernel is queried, because the note of a running daemon is not always found: it may
 belong to another user or another PID namespace.
 """

@@ -1,7 +1,7 @@
 """The statistics that ``status`` reports about a mount, computed without a scan.
 
 Owns: names and units of the statistics (docs/reference/metrics.md explains them).
-Does not know: the display of statistics.
+Does not know: how statistics are displayed.
 """
 
 import os
@@ -91,7 +91,7 @@ def _compression(session: Session) -> float | None:
 
 
 def ratio(whole: int, part: int) -> float | None:
-    """Return the ratio of *whole* to *part*; None if *part* is 0."""
+    """Return the ratio of *whole* to *part*, or None if *part* is 0."""
     return round(whole / part, 3) if part else None
 
 
@@ -200,7 +200,7 @@ def billed(store: ObjectStore) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _store(store: ObjectStore) -> dict[str, Any]:
-    """Return requests, errors and bytes by method; nothing if the store does not count."""
+    """Return requests, errors and bytes by method; empty if the store does not count them."""
     if not isinstance(store, CountingStore):
         return {}
     return {

@@ -1,7 +1,7 @@
 """The health of a mount for monitoring programs: its statistics compared with the user's limits.
 
 Owns: classifying a mount as OK, WARNING or CRITICAL by its statistics, and the output line.
-Does not know: querying the statistics.
+Does not know: how the statistics are queried.
 The levels are the exit statuses of monitoring plugins. The line ends with performance data.
 Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin Return Codes".
 """
@@ -58,7 +58,7 @@ def exposure(figures: Mapping[str, Any]) -> Exposure:
 
 def away(figures: Mapping[str, Any]) -> str:
     """Return the duration and reason of an outage as text; empty if the bucket answers."""
-    found = figures.get("outage", {})  # a daemon of an older version does not report outages
+    found = figures.get("outage", {})  # an older version of the daemon does not report outages
     if found.get("why"):
         return f"bucket unavailable for {found['age_s']:.0f} s: {found['why']}"
     if found.get("silent_s", 0.0) >= SILENCE_SHOWN_S_MIN:

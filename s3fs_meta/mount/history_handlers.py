@@ -1,7 +1,7 @@
 """The daemon's handlers of control requests about the history of files.
 
 Owns: converting messages to calls, and adding the changes that are not uploaded yet.
-Does not know: clients (``history_requests``), finding versions.
+Does not know: clients (``history_requests``), how versions are found.
 """
 
 import os
@@ -39,7 +39,7 @@ class HistoryHandlers:
 
         Args:
             session: the session of the mount.
-            unshipped_bytes_max: the size of the changes without a changelog that are examined.
+            unshipped_bytes_max: the maximum size of changes without a changelog to examine.
         """
         self._session = session
         self._unshipped_bytes_max = unshipped_bytes_max

@@ -1,7 +1,7 @@
 """The client side of requests to a running mount about the history of its files.
 
 Owns: the command ``versions`` of the control socket, and finding the mount of a path, even if the
-file was removed. Does not know: finding versions (``history_handlers``).
+file was removed. Does not know: how versions are found (``history_handlers``).
 
     versions  {"top": inode, "names": [text], "count": number, "attributes": bool, "pattern": bool}
                 → {"files": [{"path", "versions": [{"txg", "created_ns", "ino", "changes": [text],

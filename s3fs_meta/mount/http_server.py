@@ -4,7 +4,7 @@ Owns: connections, their bounds, and the reaction to clients that misbehave. Doe
 and which client may read them.
 Keeps: an error in one request never stops the server, and a slow client never blocks another client.
 The body of a request is never read.
-Tasks: one ``serve``, below it one per connection.
+Tasks: one ``serve``, which starts one task per connection.
 Source: RFC 9110, RFC 9112.
 
     the client                                       outcome
@@ -90,7 +90,7 @@ class HttpServer:
         self._bounds = bounds
         self._headers = headers
         self._listener: trio.SocketListener | None = None
-        # Connections that the server may close for new ones, the oldest first.
+        # Connections that the server may close for new ones, oldest first.
         self._waiting: dict[object, trio.CancelScope] = {}
         self._answered = 0  # number of requests that are being answered
 
@@ -166,7 +166,7 @@ class HttpServer:
 
     @contextmanager
     def _evictable(self) -> Iterator[None]:
-        """Run a context that is cancelled when too many newer connections wait."""
+        """Run a context that is cancelled if too many newer connections are waiting."""
         if len(self._waiting) >= self._bounds.connections:
             self._waiting.pop(next(iter(self._waiting))).cancel()
         this = object()
@@ -191,7 +191,7 @@ class _Exchange:
         self._has_body = True  # False for a HEAD request
 
     async def receive(self) -> HttpRequest | Reply | None:
-        """Return the request, or the reply to a bad request; None if the client sent nothing."""
+        """Return the request, or the reply to a bad request, or None if the client sent nothing."""
         try:
             with trio.move_on_after(self._bounds.request_s):
                 return await self._request()

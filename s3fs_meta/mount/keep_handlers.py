@@ -1,6 +1,6 @@
 """The daemon's handlers of control requests about kept points.
 
-Owns: converting messages to calls. Does not know: clients (``keep_requests``), keeping points.
+Owns: converting messages to calls. Does not know: clients (``keep_requests``), how points are kept.
 """
 
 from collections.abc import Awaitable, Callable

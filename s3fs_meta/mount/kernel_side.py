@@ -1,7 +1,7 @@
 """The requests from a mount's session and control socket to the kernel.
 
-Owns: ignoring requests before the mountpoint exists. Does not know: sending requests to the kernel.
-The session is created before the FUSE handlers, so it gets a ``KernelSide``, which forwards
+Owns: ignoring requests before the mountpoint exists. Does not know: how requests are sent.
+The session is created before the FUSE handlers, so it uses a ``KernelSide``, which forwards
 requests to the kernel once ``serve`` has been called.
 """
 
@@ -26,7 +26,7 @@ class KernelSide:
         self._served: _Served | None = None
 
     def serve(self, write_back: WriteBack, cache: KernelCache) -> None:
-        """Start to forward requests to the kernel."""
+        """Start forwarding requests to the kernel."""
         self._served = _Served(write_back, cache)
 
     async def collect(self) -> bool:

@@ -1,6 +1,6 @@
 """The changes in the local state of a killed daemon that are not in the bucket.
 
-Owns: reading the local state. Does not know: recovery, which the next mount does.
+Owns: reading the local state. Does not know: recovery, which the next mount performs.
 Keeps: the local state is never changed.
 """
 
@@ -44,9 +44,9 @@ class Unshipped(NamedTuple):
 
 
 def unshipped(path: Path) -> Unshipped | None:
-    """Return the unshipped changes in a state directory; None if they cannot be read. Blocking.
+    """Return the unshipped changes in a state directory, or None if they cannot be read. Blocking.
 
-    Operations that were not committed before the kill are lost, and are not counted.
+    Operations that were not committed when the daemon was killed are lost, and are not counted.
     """
     if not path.is_dir():
         return None

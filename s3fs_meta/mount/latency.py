@@ -55,7 +55,7 @@ class Histogram:
 def histograms(figures: Mapping[str, Any]) -> dict[str, Histogram]:
     """Return the histograms of all operations from the statistics of a mount.
 
-    A daemon of an older version reports no histograms.
+    An older version of the daemon reports no histograms.
     """
     times = figures.get("latency")
     if not times:

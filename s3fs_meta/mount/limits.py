@@ -5,7 +5,7 @@ from typing import Final
 from s3fs_meta.limits import KIB, MIB
 
 # --- replies to requests ------------------------------------------------------------------------
-# Timeout of requests that a working daemon answers at once.
+# Timeout of requests that a working daemon answers immediately.
 CONTROL_ANSWER_S_MAX: Final = 30.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in a list of unshipped files
 # Maximum size of unshipped changes that versions reads.
@@ -18,18 +18,19 @@ TREE_FORGET_S_MAX: Final = 0.05
 KERNEL_FORGET_S_MAX: Final = 10.0  # maximum wait until programs see a created or removed name
 
 # --- waiting for uploads ------------------------------------------------------------------------
-# A command that waits for uploads polls the mount at this interval.
-# Short, so that the first line appears within a second even on a busy machine.
+# Interval at which a command that waits for uploads polls the mount.
+# The interval is short, so that a first line appears within a second even on a busy machine.
 UPLOAD_POLL_S: Final = 0.25
-# The pause between two lines of progress doubles up to a minute.
+# The pause between two lines of progress doubles each time, up to a minute.
 UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
 UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
-UPLOAD_AWAY_S_MIN: Final = 1.0  # shorter outages are not reported, as a retry often succeeds
-UPLOAD_FORCE_S_MIN: Final = 5.0  # umount --force stops waiting if an outage lasts longer than this
-SILENCE_SHOWN_S_MIN: Final = 5.0  # a longer time without a reply is reported to users
+# Minimum duration of an outage that is reported. After a shorter outage, a retry often succeeds.
+UPLOAD_AWAY_S_MIN: Final = 1.0
+UPLOAD_FORCE_S_MIN: Final = 5.0  # outage after which umount --force stops waiting
+SILENCE_SHOWN_S_MIN: Final = 5.0  # time without a reply that is reported to users
 
-# --- processes and mounts of this host ----------------------------------------------------------
-# Limit of open file descriptors that a mount requests, if its user may raise the limit.
+# --- processes and mounts on this host ----------------------------------------------------------
+# Number of open files for which a mount raises its limit, if its user may raise the limit.
 OPEN_FILES_WANTED: Final = 8192
 # Maximum number of processes in other mount namespaces that a message lists.
 HOLDERS_SHOWN_MAX: Final = 10
@@ -40,14 +41,14 @@ REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of the busiest pr
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
 CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount
-DEAD_MOUNT_S_MAX: Final = 5.0  # a slower statfs(2) shows that the daemon was not killed
+DEAD_MOUNT_S_MAX: Final = 5.0  # if statfs(2) takes longer, the daemon was not killed
 
 # --- prices -------------------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
-PRICE_MAX: Final = 1e6  # a price above this limit must be a mistake in any currency
+PRICE_MAX: Final = 1e6  # maximum price; a higher one must be a mistake in any currency
 
 # --- service manager ----------------------------------------------------------------------------
-SUPERVISED_STATUS_S: Final = 5.0  # interval of updates of the status text for systemd
+SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd
 # Extra time requested from systemd at a stop: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0
 # Extra time requested from systemd at the start: longer than one download of an image piece.

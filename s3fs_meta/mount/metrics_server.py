@@ -1,7 +1,7 @@
 """The server that ``-o metrics=ADDR:PORT`` starts: the statistics of a mount for Prometheus.
 
 Owns: refusing requests, the choice of the format. Does not know: the names of metrics
-(``prometheus``), collecting statistics, connections (``http_server``).
+(``prometheus``), how statistics are collected, connections (``http_server``).
 Keeps: at most METRICS_CONNECTIONS_MAX requests at a time. A thread makes one page at a time, which
 is reused for METRICS_PAGE_S. No client and no bug in this module ends the mount.
 Clients can only read numbers (GET, HEAD), so there is no authentication.
@@ -39,7 +39,7 @@ Collect = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 async def _nothing() -> Mapping[str, Any]:  # noqa: RUF029 - has the type of a waiting function
-    """Return no statistics."""
+    """Return an empty mapping, the statistics before ``serve`` is called."""
     return {}
 
 
@@ -92,7 +92,7 @@ class MetricsServer:
         return Reply(http_server.TIMEOUT, b"the mount did not report its figures in time\n")
 
     def _refusal(self, request: HttpRequest) -> Reply | None:
-        """Return the error reply to a refused request; None if the request is accepted.
+        """Return the error reply to a refused request, or None if the request is accepted.
 
         A web page of another host could make a browser on this host resolve the page's host name to
         127.0.0.1 to read the statistics. So on loopback only names of this host are accepted.
@@ -120,7 +120,7 @@ class MetricsServer:
 
 
 def _header(request: HttpRequest, wanted: bytes) -> str:
-    """Return the value of a header; "" if the request does not contain it."""
+    """Return the value of a header, or "" if the request does not contain it."""
     return request.headers.get(wanted, b"").decode(errors="replace")
 
 

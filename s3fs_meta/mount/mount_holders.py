@@ -1,9 +1,9 @@
 """The processes in other mount namespaces that still use an unmounted filesystem.
 
-Owns: reading /proc. Does not know: the use of the result.
-A container, ``unshare -m`` or a systemd unit with private mounts gets a copy of every mount. The
-filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
-accesses a mounted filesystem.
+Owns: reading /proc. Does not know: how callers use the result.
+A container, ``unshare -m`` or a systemd unit with private mounts receives a copy of every mount.
+The filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process
+never accesses a mounted filesystem.
 The kernel reuses the device number of an unmounted filesystem, so two mounts are equal only if
 their sources (URLs) are also equal.
 Source: mount_namespaces(7), proc_pid_mountinfo(5).

@@ -1,7 +1,7 @@
 """The mapping of a user's path to a directory entry of a mounted filesystem.
 
-Owns: finding the mount of a path, refusing paths that do not end in a directory entry or that the
-caller may not read, waiting until programs see a change, and the request that removes an entry.
+Owns: finding the mount of a path; refusing paths that do not end in a directory entry or that the
+caller may not read; waiting until programs see a change; the request that removes an entry.
 Does not know: other control requests (``control_api``).
 Keeps: no event loop is used, because ``rm`` must start fast.
 Symbolic links in a path are followed, except at its end, as by rm(1); commands that read a tree
@@ -91,7 +91,7 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
     """Return the entry of an existing path; no filesystem may be mounted at or below the path.
 
     Raises:
-        UsageError: the path does not exist, ends in no name, or is at or above a mountpoint.
+        UsageError: the path does not exist, does not end in a name, or is at or above a mountpoint.
         NotMountedError: the path is not on a filesystem of s3fs-meta.
     """
     parent, name = _split(path)

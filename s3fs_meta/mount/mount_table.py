@@ -58,12 +58,12 @@ class Flags(NamedTuple):
 
 
 def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> Flags | None:
-    """Return the flags of a mount; None if the list does not contain it.
+    """Return the flags of a mount, or None if the list does not contain it.
 
     Args:
         wanted: the mount.
         lines: the lines of mountinfo.
-        anywhere: ignore the mountpoint of *wanted*.
+        anywhere: True to ignore the mountpoint of *wanted*.
     """
     found = None
     for line in lines:
@@ -80,19 +80,19 @@ def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> F
 
 
 def owner(wanted: Mounted) -> int | None:
-    """Return the ID of the user who mounted a filesystem; None if it is not mounted."""
+    """Return the ID of the user who mounted a filesystem, or None if it is not mounted."""
     found = flags_here(wanted)
     words = () if found is None else found.filesystem
     return next((int(word[8:]) for word in words if word.startswith("user_id=")), None)
 
 
 def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
-    """Return the current flags of a mount; None if it is not in this mount namespace."""
+    """Return the current flags of a mount, or None if it is not in this mount namespace."""
     return flags(wanted, _lines(), anywhere=anywhere)
 
 
 def find(mountpoint: str) -> Mounted | None:
-    """Return the visible s3fs-meta mount at an absolute path; None if there is no such mount."""
+    """Return the visible s3fs-meta mount at an absolute path, or None if there is no such mount."""
     for mounted in reversed(read()):
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None

@@ -1,6 +1,6 @@
 """The past states in a mount: the connection of ``fs.past`` with the session and local state.
 
-Owns: the choice of mounts with past states, and the names of temporary state. Does not know:
+Owns: which mounts show past states, and the names of temporary state. Does not know:
 requests.
 """
 
@@ -71,7 +71,7 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     )
 
     async def run() -> None:
-        # Remove the leftovers of killed mounts; this mount has no temporary state yet.
+        # Remove leftovers of killed mounts; this mount has no temporary state yet.
         await trio.to_thread.run_sync(remove_stale_snapshots, plan.place.state, Path())
         await points.run()
 

@@ -1,7 +1,7 @@
 """The sources of copies from the past: the file or tree and the point in time of a request.
 
 Owns: the form of sources in requests, and the upload of the present state for a copy of *now*.
-Does not know: copying a tree (``fs.past.past_clone``), paths of users (``mount_paths``).
+Does not know: how a tree is copied (``fs.past.past_clone``), paths of users (``mount_paths``).
 
     {"ino": number}     a past inode, as ``.snapshots`` shows it
     {"top": inode, "names": [text], "at": {"text", "time_ns", "txg", "is_ago"}}   a path at a time

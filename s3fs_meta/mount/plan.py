@@ -1,7 +1,7 @@
 """The plan of a mount, which is checked before anything is changed.
 
 Owns: converting mount options to settings of other modules, refusing options that cannot work, and
-warnings about risky settings. Does not know: carrying out a plan (``service``).
+warnings about risky settings. Does not know: how a plan is carried out (``service``).
 """
 
 import os
@@ -144,7 +144,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
     """Return the ``-o`` options, overridden by command options such as --cachedir.
 
     Raises:
-        UsageError: as ``parse_mount_options``.
+        UsageError: as in ``parse_mount_options``.
     """
     said = parse_mount_options(texts)
     return replace(

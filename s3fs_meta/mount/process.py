@@ -18,7 +18,7 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 
 
 def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
-    """Raise the soft limit of open files to *wanted*, or to the hard limit if lower.
+    """Raise the soft limit of open files to *wanted*, or to the hard limit if that is lower.
 
     The usual soft limit of 1,024 protects programs that use select(2), which this program does
     not use. The hard limit is usually much higher.
@@ -34,7 +34,7 @@ def exempt_objects() -> None:
 
     A full collection examines every object with the interpreter lock held. Libraries and the
     descriptions of S3 create more than a hundred thousand objects, which are never freed. Examining
-    them takes 80 ms, in which no request is answered.
+    them takes 80 ms, during which no request is answered.
     """
     gc.collect()
     gc.freeze()

@@ -57,28 +57,28 @@ def _from_ns(value_ns: int) -> float | None:
 
 _ROWS: Final = (
     _Row("read_only", "read_only", "1 if the mount accepts no changes.", _flag),
-    _Row("offline", "offline", "1 if the bucket is unavailable, and local state is shown.", _flag),
-    _Row("epoch", "epoch", "Number that each mount for writing increments."),
+    _Row("offline", "offline", "1 if the mount runs without the bucket.", _flag),
+    _Row("epoch", "epoch", "Epoch: a number that each mount for writing increments."),
     _Row("open_txg", "txg", "Number of the open transaction group."),
-    _Row("inodes", "inodes", "Files of all kinds."),
-    _Row("dentries", "dentries", "Names."),
+    _Row("inodes", "inodes", "Number of inodes: files of all kinds."),
+    _Row("dentries", "dentries", "Number of names in directories."),
     _Row("file_bytes", "file_bytes", "Sum of the sizes of all files, holes included."),
-    _Row("block_bytes", "block_bytes", "Distinct content, without holes."),
+    _Row("block_bytes", "block_bytes", "Size of the distinct content, without holes."),
     _Row("stored_bytes", "stored_bytes", "Size of the packs in the bucket."),
-    _Row("capacity_bytes", "capacity_bytes", "Size limit of the filesystem; 0: unlimited."),
+    _Row("capacity_bytes", "capacity_bytes", "Size limit of the filesystem; 0 if unlimited."),
     _Row("cache_bytes", "cache.bytes", "Size of the cached blocks."),
-    _Row("cache_limit_bytes", "cache.bytes_max", "Limit on the cached blocks."),
-    _Row("cache_blocks", "cache.blocks", "Cached blocks."),
-    _Row("cache_dirty_bytes", "cache.dirty_bytes", "Content not yet sealed for upload."),
-    _Row("cache_pinned_bytes", "cache.pinned_bytes", "Content that pins keep in the cache."),
-    _Row("cache_hits_total", "cache.hits", "Reads of cached blocks."),
-    _Row("cache_misses_total", "cache.misses", "Reads of blocks that had to be fetched."),
-    _Row("upload_pending_blocks", "upload.pending_blocks", "Blocks not yet in the bucket."),
-    _Row("upload_pending_bytes", "upload.pending_bytes", "Content not yet in the bucket."),
-    _Row("upload_pending_packs", "upload.pending_packs", "Packs that the content to upload fills."),
+    _Row("cache_limit_bytes", "cache.bytes_max", "Maximum size of the cached blocks."),
+    _Row("cache_blocks", "cache.blocks", "Number of cached blocks."),
+    _Row("cache_dirty_bytes", "cache.dirty_bytes", "Size of content not yet sealed for upload."),
+    _Row("cache_pinned_bytes", "cache.pinned_bytes", "Size of the pinned content."),
+    _Row("cache_hits_total", "cache.hits", "Number of reads of cached blocks."),
+    _Row("cache_misses_total", "cache.misses", "Number of reads of uncached blocks."),
+    _Row("upload_pending_blocks", "upload.pending_blocks", "Number of blocks left to upload."),
+    _Row("upload_pending_bytes", "upload.pending_bytes", "Size of content left to upload."),
+    _Row("upload_pending_packs", "upload.pending_packs", "Number of packs left to upload."),
     _Row("upload_left_seconds", "upload.left_s", "Estimated time until all content is uploaded."),
-    _Row("upload_lost_blocks", "upload.lost_blocks", "Blocks whose only copy is lost."),
-    _Row("upload_packs_total", "upload.packs_uploaded", "Uploaded packs."),
+    _Row("upload_lost_blocks", "upload.lost_blocks", "Number of blocks whose only copy is lost."),
+    _Row("upload_packs_total", "upload.packs_uploaded", "Number of uploaded packs."),
     _Row("upload_sent_bytes_total", "upload.sent_bytes", "Size of the uploaded packs."),
     _Row("bucket_txg", "chain.txg", "Last transaction group in the bucket."),
     _Row("bucket_txg_timestamp_seconds", "chain.created_ns", "Time of the last cut.", _from_ns),
@@ -87,16 +87,16 @@ _ROWS: Final = (
         "chain.unshipped_age_s",
         "Age of the oldest change that is not in the bucket.",
     ),
-    _Row("unshipped_bytes", "chain.unshipped_bytes", "Records of changes not in the bucket."),
+    _Row("unshipped_bytes", "chain.unshipped_bytes", "Size of change records not in the bucket."),
     _Row("bucket_outage_seconds", "outage.age_s", "Time since the bucket began to fail."),
     _Row(
         "bucket_silence_seconds",
         "outage.silent_s",
         "Time for which requests have been waiting without any answer from the bucket.",
     ),
-    _Row("kernel_open_files", "kernel.open_files", "Open files."),
-    _Row("kernel_writing_files", "kernel.open_for_writing", "Files that are open for writing."),
-    _Row("kernel_age_seconds", "kernel.age_s", "Age of the oldest bytes in kernel memory only."),
+    _Row("kernel_open_files", "kernel.open_files", "Number of open files."),
+    _Row("kernel_writing_files", "kernel.open_for_writing", "Number of files open for writing."),
+    _Row("kernel_age_seconds", "kernel.age_s", "Age of the oldest bytes that only the kernel has."),
     _Row(
         "kernel_collected_age_seconds",
         "kernel.asked_age_s",
@@ -104,10 +104,10 @@ _ROWS: Final = (
     ),
     _Row("image_txg", "image.txg", "Transaction group of the last image."),
     _Row("image_timestamp_seconds", "image.last_ns", "Time of the last image.", _from_ns),
-    _Row("follow_behind_seconds", "follow.behind_s", "Maximum age of the state of a follower."),
-    _Row("read_bytes_total", "latency.read_bytes", "Content that the kernel read."),
-    _Row("written_bytes_total", "latency.written_bytes", "Content that the kernel wrote."),
-    _Row("requests_waiting", "latency.waiting", "Unanswered requests from the kernel."),
+    _Row("follow_behind_seconds", "follow.behind_s", "Maximum lag of a follower."),
+    _Row("read_bytes_total", "latency.read_bytes", "Bytes that the kernel has read."),
+    _Row("written_bytes_total", "latency.written_bytes", "Bytes that the kernel has written."),
+    _Row("requests_waiting", "latency.waiting", "Number of unanswered requests from the kernel."),
     _Row("oldest_request_age_seconds", "latency.oldest_s", "Age of the oldest unanswered request."),
 )
 
@@ -142,12 +142,12 @@ def families(readings: Sequence[MountFigures]) -> Iterator["Metric"]:
     if not alive:
         return
     yield _info(alive)
-    yield _family("state", "1 for the present state.", _labelled(alive, "state", _states))
-    yield _family("error", "1 after a failure, until a success.", _labelled(alive, "part", _errors))
+    yield _family("state", "1 for the current state.", _labelled(alive, "state", _states))
+    yield _family("error", "1 if the last attempt failed.", _labelled(alive, "part", _errors))
     for row in _ROWS:
         yield _family(row.name, row.help, _of_row(alive, row))
     left = _labelled(alive, "work", _names_left)
-    yield _family("tree_names_left", "Minimum number of names left in work on trees.", left)
+    yield _family("tree_names_left", "Minimum number of names left for tree operations.", left)
     yield from _store(alive)
     yield from _billed(alive)
     yield _durations(alive)
@@ -178,7 +178,7 @@ def _family(name: str, documentation: str, samples: Iterable[_Sample]) -> "Metri
 def _info(alive: _Alive) -> "Metric":
     from prometheus_client.core import Metric
 
-    made = Metric(f"{PREFIX}mount", "The filesystem that is mounted.", "info")
+    made = Metric(f"{PREFIX}mount", "The mounted filesystem; the value is always 1.", "info")
     for mountpoint, figures in alive:
         labels = {"mountpoint": mountpoint} | {
             name: _shown(str(figures[name])) for name in ("url", "uuid", "label")
@@ -201,7 +201,7 @@ def _of_row(alive: _Alive, row: _Row) -> Iterator[_Sample]:
 
 
 def _at(figures: Mapping[str, Any], path: str) -> Any:
-    """Return a value by its path; None if the mount does not report it."""
+    """Return a value by its path, or None if the mount does not report it."""
     found: Any = figures
     for key in path.split("."):
         if not isinstance(found, Mapping):
@@ -232,9 +232,9 @@ def _names_left(figures: Mapping[str, Any]) -> Mapping[str, float]:
 
 def _store(alive: _Alive) -> Iterator["Metric"]:
     for name, key, documentation in (
-        ("store_requests_total", "requests", "Requests to the store."),
-        ("store_errors_total", "errors", "Requests that failed after all attempts."),
-        ("store_sent_bytes_total", "sent_bytes", "Bytes that successful requests sent."),
+        ("store_requests_total", "requests", "Number of requests to the store."),
+        ("store_errors_total", "errors", "Number of requests that failed after all attempts."),
+        ("store_sent_bytes_total", "sent_bytes", "Bytes sent by successful requests."),
         ("store_received_bytes_total", "received_bytes", "Bytes received from the store."),
     ):
 
@@ -246,8 +246,8 @@ def _store(alive: _Alive) -> Iterator["Metric"]:
 
 def _billed(alive: _Alive) -> Iterator["Metric"]:
     for key, documentation in (
-        ("requests", "Requests that the store bills."),
-        ("sent_bytes", "Bytes that billed requests sent."),
+        ("requests", "Number of requests that the store bills."),
+        ("sent_bytes", "Bytes sent by billed requests."),
         ("received_bytes", "Bytes that the store sent in reply."),
     ):
         yield _family(f"billed_{key}_total", documentation, _by_cause(alive, key))

@@ -1,7 +1,7 @@
 """The processes that send the most requests to a mount, and their groups.
 
 Owns: finding the process of a thread, its name and its supplementary groups. Does not know:
-recording requests (``fuse.request_times``). Nothing is computed before a command asks for it.
+how requests are recorded (``fuse.request_times``). Nothing is computed until a command needs it.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The steps of one mount, from opening the filesystem to its end.
+"""The steps of one mount, from opening the filesystem to closing it.
 
     wait for an earlier mount → open → recover → control socket, background tasks → serve
     → (unmounted) → upload remaining changes → release → close
@@ -391,7 +391,7 @@ class Mount:
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
-        if mounted is not None:  # None if another process has unmounted it already
+        if mounted is not None:  # None if another process has unmounted the filesystem already
             self._mounted = mounted
             self._is_kernel_read_only()
             self._note = targets.write_note(self._plan.place, mounted, self._plan.command)
@@ -515,7 +515,7 @@ class Mount:
         return await requesters.find(min(float(arguments["within_s"]), REQUESTERS_S_MAX))
 
     async def _on_end(self, arguments: Message, _report: Report) -> Message:
-        """Refuse further changes and end, even if the mountpoint is in use."""
+        """Refuse further changes and stop the mount, even if the mountpoint is in use."""
         if arguments.get("keep"):
             self._keeps.set()
         if not self._ending:

@@ -78,7 +78,7 @@ async def opened_snapshot(
         bucket: its bucket.
         wanted: the point in time.
         part: distinguishes points in time that one process has open.
-        earlier: as for ``RestoreOptions``.
+        earlier: as in ``RestoreOptions``.
 
     Raises:
         The errors of ``open_snapshot``.

@@ -51,13 +51,13 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     Args:
         url: URL of the store.
         options: S3 options, used for a bucket.
-        make_root: create the directory of a local store.
-        probe_only: as ``open_store``.
-        may_be_absent: as ``open_store``.
-        notify: shows a line while the store cannot be reached.
+        make_root: True to create the directory of a local store.
+        probe_only: as in ``open_store``.
+        may_be_absent: as in ``open_store``.
+        notify: shows a message while the store cannot be reached.
         counts: the state directory that records the billed requests, if it contains a
             filesystem's state at the end; None to record no requests.
-        charge: as for ``RetryingStore``.
+        charge: as in ``RetryingStore``.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.

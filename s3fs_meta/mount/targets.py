@@ -12,7 +12,7 @@ that shares /run, the PIDs in notes refer to other processes, so running mounts 
 Source: pid_namespaces(7), namespaces(7).
 
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` command that
-starts just after the end.
+starts just after a mount has ended.
 The note of a killed daemon is kept while its mount exists.
 A mount removes other leftovers of killed processes: notes, incomplete notes, and the subfolders
 of PID namespaces that have ended.
@@ -142,7 +142,7 @@ def _is_mount_of(mounted: Mounted, url: str) -> bool:
 
 
 def of_killed(mounted: Mounted) -> Target | None:
-    """Return the target from the note of a killed daemon for its mount; None if it has no note."""
+    """Return the target of a killed daemon's mount from its note, or None if no note exists."""
     found = _best(_killed_notes(), mounted)
     return (
         None
@@ -159,7 +159,7 @@ def mount_command(place: Target) -> str:
 
 
 def mount_flags(place: Target) -> dict[str, str]:
-    """Return the known command options, such as ``--region``, that mounted a filesystem.
+    """Return the known options, such as ``--region``, with which a filesystem was mounted.
 
     Options after ``-o`` are not included.
     """
@@ -190,7 +190,7 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
 
 
 def _best(notes: Iterable[dict[str, Any]], mounted: Mounted) -> dict[str, Any] | None:
-    """Return the note that describes *mounted*, preferably with its mountpoint; None if missing."""
+    """Return a note that describes *mounted*, preferably with its mountpoint, or None."""
     return max(
         (note for note in notes if _is_of(note, mounted)),
         key=lambda note: (note["mountpoint"] == mounted.mountpoint, note["started"]),
@@ -216,10 +216,10 @@ def all_mounted() -> list[Target]:
 
 
 def only_mounted(option: str) -> Target:
-    """Return the only mount of this host, for a command without a target.
+    """Return the only mount on this host, for a command without a target.
 
     Raises:
-        UsageError: this host has no mount or several mounts; the message lists them.
+        UsageError: this host has no mount, or several mounts, which the message lists.
     """
     found = all_mounted()
     if len(found) == 1:
@@ -277,7 +277,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def outcome_of(place: Target) -> dict[str, Any] | None:
-    """Return the outcome in the note of a target's daemon; None if it is not written."""
+    """Return the outcome in the note of a target's daemon, or None if it is not written."""
     if place.note is None:
         return None
     try:
@@ -377,7 +377,7 @@ def _notes() -> list[dict[str, Any]]:
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
-    """Return a note with its path; None if its fields do not match this version.
+    """Return a note with its path, or None if its fields do not match this version.
 
     Raises:
         OSError: the file cannot be read.
@@ -471,7 +471,7 @@ def is_running(pid: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """Return the start time of a process in ticks since boot; 0 if it does not run.
+    """Return the start time of a process in ticks since boot, or 0 if it does not run.
 
     PIDs are reused, so a PID alone does not identify a process. See proc_pid_stat(5).
     """

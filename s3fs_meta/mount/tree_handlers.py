@@ -1,7 +1,7 @@
 """The daemon's handlers of control requests that remove, copy or lock a tree.
 
-Owns: converting messages to calls, and reporting progress to the client. Does not know: the
-operations on trees themselves.
+Owns: converting messages to calls, and reporting progress to the client. Does not know: how the
+operations on trees are carried out.
 """
 
 import os
@@ -35,7 +35,7 @@ class TreeHandlers:
         """Create the handlers; start no operation.
 
         Args:
-            filesystem: the filesystem of the trees.
+            filesystem: the filesystem that contains the trees.
             check_remount: updates the status after a remount to read-only.
             collect: makes the kernel write back dirty pages.
         """
@@ -143,7 +143,7 @@ class _Counted:
         self._show(progress)
 
     async def result(self, forgotten: trio.Event) -> dict[str, Any]:
-        """Return the reply, after the kernel dropped its cached entry for the new name."""
+        """Return the reply, after the kernel has dropped its cached entry for the new name."""
         with trio.move_on_after(TREE_FORGET_S_MAX):
             await forgotten.wait()
         return {"entries": self._entries}

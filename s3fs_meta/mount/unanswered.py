@@ -78,7 +78,7 @@ def _other_user(mounted: Mounted) -> OtherUserError | None:
 
 
 def _mounted(place: Target) -> Mounted | None:
-    """Return the mount of a filesystem on this host; None if it is not mounted."""
+    """Return the mount of a filesystem on this host, or None if it is not mounted."""
     if place.mountpoint is not None:
         return mount_table.find(place.mountpoint) if place.mounted else None
     for mounted in reversed(mount_table.read()):

@@ -47,7 +47,7 @@ class RemainingUpload(NamedTuple):
     def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
         """Return the upload statistics of a mount."""
         upload, chain = figures["upload"], figures["chain"]
-        # A daemon of an older version reports no outage and no endpoint.
+        # An older version of the daemon reports no outage and no endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
         return cls(
             where=f"{figures['url']} at {endpoint}" if endpoint else figures["url"],
@@ -82,7 +82,7 @@ class RemainingUpload(NamedTuple):
 
     @property
     def is_away(self) -> bool:
-        """Return whether the bucket fails for longer than a retry takes, or refused an upload."""
+        """Return whether the bucket has failed longer than a retry takes, or refused an upload."""
         return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
 
 
@@ -193,9 +193,9 @@ def _progress(left: RemainingUpload) -> str:
 
 
 def _waiting(left: RemainingUpload) -> str:
-    """Return the line about an outage; its reason contains the server and advice."""
+    """Return the line about an outage, with the server, the reason and advice."""
     since = f", no answer for {left.away_s:.0f} s" if left.away_s else ""
     return (
-        f"waiting for {left.where}{since}: {left.why}; {left.described} to upload, no change is"
-        " lost, and the mount tries again"
+        f"waiting for {left.where}{since}: {left.why}; {left.described} to upload; no change is"
+        " lost, and the mount will retry"
     )

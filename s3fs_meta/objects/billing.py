@@ -204,7 +204,7 @@ class MeteredStore(StoreWrapper):
         self._meter = meter
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock; the call counts as one listing."""
+        """Return the current time of the store's clock; the call counts as one listing."""
         self._meter.count(RequestClass.LIST, "")
         return await self.inner.now_ns()
 
@@ -223,12 +223,12 @@ class MeteredStore(StoreWrapper):
         return data
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it."""
+        """Store or replace an object."""
         self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
         await self.inner.put(key, data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if no object has the key."""
+        """Store an object only if its key is still free."""
         self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
         return await self.inner.create(key, data)
 
@@ -244,7 +244,7 @@ class MeteredStore(StoreWrapper):
         await self.inner.delete(keys)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in order of their keys; each thousand objects count as one request."""
+        """Yield objects in key order; each thousand objects count as one request."""
         self._meter.count(RequestClass.LIST, prefix)
         yielded = 0
         async with aclosing(self.inner.list(prefix, after=after)) as found:

@@ -28,7 +28,7 @@ class Outage(NamedTuple):
     All fields are 0 or "" if the store is available.
     """
 
-    age_s: float  # seconds since the store began to fail; 0: the last request succeeded
+    age_s: float  # seconds since the store began to fail; 0 if the last request succeeded
     why: str  # the error of the last failed request
     silent_s: float  # seconds for which requests have been waiting without any answer
 

@@ -25,7 +25,7 @@ class ObjectInfo(NamedTuple):
 
     key: ObjectKey
     size_bytes: int
-    modified_ns: int | None = None  # time of the last write by the store's clock; None: unknown
+    modified_ns: int | None = None  # time of the last write by the store's clock; None if unknown
 
 
 class Fetched(NamedTuple):
@@ -36,7 +36,7 @@ class Fetched(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """A flat namespace of objects under one prefix; only ``put`` and ``replace`` change objects.
+    """A flat namespace of objects under one prefix; only ``put`` and ``replace`` overwrite objects.
 
     Every async method is always a schedule point, takes no locks, and must be called outside a
     transaction. Each may raise TransientStoreError (a retry may succeed) and the subclasses of
@@ -57,11 +57,11 @@ class ObjectStore(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Return the scheme, host and port of the server; "" if unknown or without a server."""
+        """Return the scheme, host and port of the server, or "" if unknown or without a server."""
         ...
 
     async def now_ns(self) -> int | None:
-        """Return the store's time in nanoseconds since 1970-01-01 UTC, None if unavailable.
+        """Return the store's time in nanoseconds since 1970-01-01 UTC, or None if unavailable.
 
         ``ObjectInfo.modified_ns`` uses the same clock. The time may be truncated to a second. The
         call needs write permission, because a local store takes the time from a file that it
@@ -95,7 +95,7 @@ class ObjectStore(Protocol):
         ...
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if no object has the key.
+        """Store an object only if its key is still free.
 
         If several callers create the object at the same time, one call succeeds; all other calls
         raise PreconditionError.
@@ -104,14 +104,14 @@ class ObjectStore(Protocol):
         contain bytes that no other caller sends.
 
         Raises:
-            PreconditionError: the key is taken by an object with other bytes; nothing was written.
+            PreconditionError: an object with the key has other bytes; nothing was written.
         """
         ...
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag* (compare-and-set).
 
-        As for ``create``, *data* must contain bytes that no other caller sends.
+        As with ``create``, *data* must contain bytes that no other caller sends.
 
         Raises:
             PreconditionError: the version differs, or the object is missing; nothing was written.

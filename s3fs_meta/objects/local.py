@@ -5,7 +5,7 @@ Does not know: the content of objects.
 Keeps: a write succeeds only after fsync of the file and of every directory above it; no
 directory remains empty; nothing is written while the disk of the directory is not mounted.
 
-A write creates a file in ``tmp``, syncs it, and moves it to the object's name by rename(2), or by
+A write creates a file in ``tmp``, syncs it, and moves it to the object's name: by rename(2), or by
 link(2) if the key must be free. ``replace`` compares and renames under flock(2) on
 ``tmp/replace.lock``, so it is atomic between processes. Every open store holds a shared flock on
 ``tmp/lock``. A store that can make its lock exclusive is the only open store, and removes the
@@ -98,7 +98,7 @@ _ADVICE: Final = {
 
 
 class LocalStore:
-    """A store in a directory of this host, on a local or a network disk."""
+    """A store in a directory on this host, on a local or a network disk."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class LocalStore:
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
-            make_root: make the directory and its missing parents.
-            probe_only: the caller reads a few objects from a directory that may not be a store;
-                take no lock and remove no leftovers.
-            may_be_absent: if the directory does not exist, every request fails until it exists, as
-                if a server could not be reached.
+            make_root: True to create the directory and its missing parents.
+            probe_only: True if the caller reads a few objects from a directory that may not be a
+                store; then no lock is taken and no leftovers are removed.
+            may_be_absent: True to let every request fail while the directory does not exist, as if
+                a server could not be reached.
 
         Raises:
             UsageError: *root* does not exist, is not a directory, or cannot be created.
@@ -165,11 +165,11 @@ class LocalStore:
         return await self._in_thread(key, partial(self._get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it."""
+        """Store or replace an object."""
         await self._in_thread(key, partial(self._put, key, data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if no object has the key."""
+        """Store an object only if its key is still free."""
         return await self._in_thread(key, partial(self._create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
@@ -186,7 +186,7 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in the order of their keys."""
+        """Yield objects in key order."""
         found = self._find(prefix, after)
         while page := await self._in_thread(listing_of(prefix), partial(self._page, found)):
             for info in page:
@@ -200,7 +200,7 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Run a function in a thread; a cancelled caller returns at once, and the thread continues.
+        """Run a function in a thread; a cancelled caller returns immediately; the thread continues.
 
         The directory may be on a network disk whose server never answers again. The abandoned
         thread may still write, so the outcome of a cancelled request is unknown, as with a remote
@@ -288,7 +288,7 @@ class LocalStore:
             return buffer.toreadonly()
 
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield objects below *prefix* with keys after *after*, in the order of their keys."""
+        """Yield objects below *prefix* with keys after *after*, in key order."""
         yield from self._find_in(prefix.rpartition("/")[0], prefix, after)
 
     def _find_in(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -307,7 +307,7 @@ class LocalStore:
         """Return the names of the files and subdirectories that a listing must visit.
 
         Names of subdirectories end with a slash, so that they sort like keys. Other names are
-        dropped at once, because a directory may have 100,000 changelogs, and most listings need
+        dropped early, because a directory may have 100,000 changelogs, and most listings need
         only the last few.
         """
         above = f"{folder}/" if folder else ""
@@ -377,7 +377,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
-        """Yield the path of a new synced file with *data*; at exit remove the file if not moved."""
+        """Yield the path of a new synced file with *data*; remove the file if it was not moved."""
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)
@@ -506,7 +506,7 @@ def _truncated(key: str, missing_bytes: int) -> TransientStoreError:
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:
-    """Return the ETag of a file: a hash of its content, or only of its status if it is huge."""
+    """Return the ETag of a file: a hash of its content, or of its status if the file is huge."""
     if status.st_size > HASHED_BYTES_MAX:
         return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
     hasher = hashlib.blake2b(digest_size=_ETAG_BYTES)

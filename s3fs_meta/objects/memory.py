@@ -42,7 +42,7 @@ class MemoryStore:
         return ""
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock."""
+        """Return the current time of the store's clock."""
         await trio.lowlevel.checkpoint()
         return self.clock.now_ns()
 
@@ -63,13 +63,13 @@ class MemoryStore:
         return data[start:stop]
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it."""
+        """Store or replace an object."""
         check_key(key)
         await trio.lowlevel.checkpoint()
         self._store(key, data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if no object has the key."""
+        """Store an object only if its key is still free."""
         check_key(key)
         await trio.lowlevel.checkpoint()
         if key in self.objects:

@@ -39,7 +39,7 @@ class CountingStore(StoreWrapper):
         self.counts: Mapping[str, MethodCounts] = {method: MethodCounts() for method in METHODS}
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock."""
+        """Return the current time of the store's clock."""
         with self._counted("now"):
             return await self.inner.now_ns()
 
@@ -58,13 +58,13 @@ class CountingStore(StoreWrapper):
         return data
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it."""
+        """Store or replace an object."""
         with self._counted("put") as counts:
             await self.inner.put(key, data)
             counts.sent_bytes += _size_bytes(data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if no object has the key."""
+        """Store an object only if its key is still free."""
         with self._counted("create", answers=PreconditionError) as counts:
             etag = await self.inner.create(key, data)
             counts.sent_bytes += _size_bytes(data)
@@ -83,7 +83,7 @@ class CountingStore(StoreWrapper):
             await self.inner.delete(keys)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in the order of their keys."""
+        """Yield objects in key order."""
         with self._counted("list"):
             async with aclosing(self.inner.list(prefix, after=after)) as found:
                 async for info in found:

@@ -1,4 +1,4 @@
-"""A test whether a store honours conditional writes.
+"""A test of whether a store honours conditional writes.
 
 Some stores silently ignore the conditions. With such a store, two hosts that write at the same time
 could destroy a filesystem. Only a test request detects this, so mkfs and mount send one.
@@ -14,14 +14,14 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-# every content that a probe writes
+# all contents that a probe writes
 CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})
 
 
 async def probe(store: ObjectStore, nonce: str) -> bool:
     """Return whether *store* refuses to create an existing object and to replace an old version.
 
-    The test creates and deletes the object ``probe/<nonce>``; a killed test leaves the object.
+    The test creates and deletes the object ``probe/<nonce>``; a killed test leaves it behind.
 
     Args:
         store: any store; the probe sends it a few requests.

@@ -1,8 +1,8 @@
 """A wrapper of a store that repeats requests after transient failures.
 
 Owns: the number, duration and pauses of retries; recognising its own write if the reply was lost.
-This is the only retry loop; the inner stores make one attempt. Does not know: how a store works. A
-request is repeated only after TransientStoreError.
+This is the only retry loop; the inner stores make one attempt. A request is repeated only after
+TransientStoreError. Does not know: which store it wraps.
 """
 
 import random
@@ -69,7 +69,7 @@ class RetryPolicy:
 
         Args:
             attempt_s: the duration of an attempt.
-            unconnected: attempts fail because no server accepts a connection.
+            unconnected: True if attempts fail because no server accepts a connection.
         """
         pauses_s = sum(self.delay_s(made, 1.0) for made in range(1, self.attempts_max))
         last_s = min(self.total_s_max, self.unconnected_s_max) if unconnected else self.total_s_max
@@ -152,7 +152,7 @@ class RetryingStore(StoreWrapper):
         return self._contact.outage()
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock, from the attempt that succeeded."""
+        """Return the current time of the store's clock, from the attempt that succeeded."""
         return await self._repeat("the store's clock", self.inner.now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -165,7 +165,7 @@ class RetryingStore(StoreWrapper):
         return await self._repeat(key, request, received_bytes=stop - start)
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it."""
+        """Store or replace an object."""
         await self._repeat(key, partial(self.inner.put, key, data), sent_bytes=len(data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -173,7 +173,7 @@ class RetryingStore(StoreWrapper):
         return await self._conditional(key, data, partial(self.inner.create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Replace an object if its version is *etag*, or comes from an attempt of this call."""
+        """Replace an object if its version is *etag*, or was written by an attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -182,7 +182,7 @@ class RetryingStore(StoreWrapper):
         await self._repeat(key, partial(self.inner.delete, keys))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in order of their keys; after an error, resume after the last key.
+        """Yield objects in key order; after an error, resume after the last key.
 
         Each yielded object resets the limits, so a long listing survives any number of errors.
         """

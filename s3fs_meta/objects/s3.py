@@ -89,7 +89,7 @@ class _Page(NamedTuple):
     """One page of a listing."""
 
     found: Sequence[ObjectInfo]
-    token: str | None  # token of the next page; None: this page is the last
+    token: str | None  # token of the next page; None on the last page
 
 
 class _Current(threading.local):
@@ -157,7 +157,7 @@ class S3Store:
         return True
 
     async def now_ns(self) -> int | None:
-        """Return the Date header of a response (RFC 9110, 6.6.1), None if the server sends none."""
+        """Return the Date header of a response (RFC 9110, 6.6.1), or None if it is missing."""
         return await self._request("the store's clock", self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -170,7 +170,7 @@ class S3Store:
         return await self._request(key, partial(self._get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it; upload a large object in parts."""
+        """Store or replace an object; upload a large object in parts."""
         body = _immutable(data)
         if len(body) > self._multipart_bytes:
             await self._put_in_parts(key, bytes(body))
@@ -178,7 +178,7 @@ class S3Store:
             await self._request(key, partial(self._put, key, body, {}))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if no object has the key."""
+        """Store an object only if its key is still free."""
         return await self._request(key, partial(self._put, key, _immutable(data), _IF_FREE))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
@@ -190,7 +190,7 @@ class S3Store:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
         except (
             ObjectMissingError
-        ) as exc:  # S3 reports a missing object if a conditional write finds no object
+        ) as exc:  # for a conditional write, S3 reports that the object is missing
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -203,7 +203,7 @@ class S3Store:
         await trio.lowlevel.checkpoint()
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in order of their keys; skip duplicates in the server's listing."""
+        """Yield objects in key order; skip duplicates in the server's listing."""
         name = listing_of(prefix)
         token: str | None = None
         before: set[str] = set()
@@ -337,7 +337,7 @@ class S3Store:
         return cast("ETag", answer["ETag"])
 
     def _send(self, body: bytes | memoryview, request: Callable[..., Any]) -> Any:
-        """Send an upload; repeat it with Content-MD5 if the bucket refuses it without.
+        """Send an upload; repeat it with Content-MD5 if the bucket requires that header.
 
         *body* may be any buffer, although the stubs of boto3 allow only types that would be copied.
         """

@@ -34,7 +34,7 @@ USER_AGENT: Final = "s3fs-meta"
 
 
 class S3Place(NamedTuple):
-    """The server, region, profile and timeouts of a store; None: the standard AWS configuration."""
+    """The server, region, profile and timeouts of a store; None means the AWS configuration."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -64,7 +64,7 @@ class S3ClientHolder:
 
         Args:
             place: server, region, profile, timeouts.
-            on_answer: called in a thread of a request for each billed response, with the operation
+            on_answer: called in the request's thread for each billed response, with the operation
                 and the size of the body; 0 if the body is not read yet.
         """
         self._place = place
@@ -81,7 +81,7 @@ class S3ClientHolder:
 
     @property
     def endpoint_url(self) -> str:
-        """Return the URL of the server, empty before the first client is created."""
+        """Return the URL of the server; "" before the first client is created."""
         made = self._made
         return self._place.endpoint_url or ("" if made is None else made.client.meta.endpoint_url)
 
@@ -144,7 +144,7 @@ def _config(place: S3Place) -> Config:
     return Config(
         signature_version="s3v4",
         # Only objects.retry repeats requests, because it knows which writes are conditional.
-        # botocore's retry quota would end all retries after about 35 failures.
+        # botocore's retry quota would stop all retries after about 35 failures.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=place.connect_timeout_s,
         read_timeout=place.read_timeout_s,
@@ -156,7 +156,7 @@ def _config(place: S3Place) -> Config:
         response_checksum_validation="when_required",
         s3={
             # The signature contains the SHA-256 of the payload, which every S3 server verifies.
-            # SHA-256 takes half of the time of Content-MD5 on processors with its instructions.
+            # SHA-256 takes half the time of Content-MD5 on processors with SHA instructions.
             "payload_signing_enabled": True,
             # Few self-hosted servers have a DNS name for each bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",

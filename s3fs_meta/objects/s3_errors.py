@@ -38,11 +38,11 @@ _TRANSIENT_CODES: Final = frozenset(
         "TooManyRequests",
         "RequestTimeout",
         "RequestTimeoutException",
-        "BadDigest",  # the server received other bytes than the client sent
+        "BadDigest",  # the server received different bytes than the client sent
         "XAmzContentSHA256Mismatch",
         "XAmzContentChecksumMismatch",
         "IncompleteBody",
-        "ConditionalRequestConflict",  # two conditional writes ran at once, and neither was applied
+        "ConditionalRequestConflict",  # concurrent conditional writes: neither was applied
         "OperationAborted",
         "NoSuchUpload",  # another client aborted the multipart upload; a retry begins a new upload
     }
@@ -148,7 +148,7 @@ def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
     Args:
         exc: the exception.
         key: the object of the request.
-        endpoint: URL of the server, named if the server refused the request.
+        endpoint: URL of the server, added to the message if the server refused the request.
     """
     error = _translate(exc, key)
     if endpoint and isinstance(error, StoreAccessError):
@@ -193,14 +193,14 @@ def _origin(exc: Exception) -> str:
 
 
 def server_of(url: str) -> str:
-    """Return the scheme, host and port in a URL, without a password; "" if it has no host."""
+    """Return the scheme, host and port in a URL, without a password, or "" if it has no host."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}" if host else ""
 
 
 def _reason(exc: Exception) -> str:
-    """Return the text of the OSError that caused a connection error of botocore, "" without one."""
+    """Return the text of the OSError that caused a connection error of botocore, or ""."""
     for cause in _causes(exc):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
@@ -223,7 +223,7 @@ def _is_unconnected(exc: Exception) -> bool:
 
 
 def _causes(exc: Exception) -> Iterator[BaseException]:
-    """Yield the causes of a connection error of botocore, the outermost first."""
+    """Yield the causes of a connection error of botocore, outermost first."""
     error = getattr(exc, "kwargs", {}).get("error")
     while isinstance(error, BaseException):
         yield error
@@ -231,7 +231,7 @@ def _causes(exc: Exception) -> Iterator[BaseException]:
 
 
 def _resolution_error(exc: Exception) -> socket.gaierror | None:
-    """Return the name resolution error that caused *exc*, None if there was none."""
+    """Return the name resolution error that caused *exc*, or None if there was none."""
     if not isinstance(exc, boto.EndpointConnectionError):
         return None
     error = exc.kwargs.get("error")

@@ -5,7 +5,7 @@ Owns: the order and the delay of transfers. Does not know: when a program waits 
 until the rate allows all of its bytes. The transfer then runs at full speed, because a store
 accepts only complete objects. The bytes of a repeated attempt delay later transfers.
 Keeps: trio's clock measures waiting, so changes of the wall clock have no effect. The wall clock
-only selects an entry of the timetable, so a jump never causes more than RATE_BURST_S of burst.
+only selects an entry of the timetable, so its jumps never cause a burst above RATE_BURST_S.
 Tasks: any number of tasks may wait. Threads: none.
 """
 
@@ -45,7 +45,7 @@ class _Waiting(NamedTuple):
 def local_time() -> time.struct_time:
     """Return the local time in the current time zone of the machine.
 
-    localtime_r(3) keeps the time zone from the start of the process.
+    tzset(3) is called first, because localtime_r(3) keeps the time zone of the process's start.
     """
     time.tzset()
     return time.localtime()
@@ -68,7 +68,7 @@ class Throttle:
 
     @property
     def bytes_per_s(self) -> int | None:
-        """Return the rate that applies now, None for no limit."""
+        """Return the rate that applies now, or None for no limit."""
         if self._lifts and not self.limit.strict:
             return None
         return self.limit.bytes_per_s(self._local_time())
@@ -79,7 +79,7 @@ class Throttle:
         return sum(one.size_bytes for one in self._waiting)
 
     def set(self, limit: RateLimit) -> None:
-        """Replace the limit at once, even for waiting transfers. Never yields to other tasks."""
+        """Replace the limit, also for transfers that already wait. Never yields to other tasks."""
         self.limit = limit
         self._wake()
 

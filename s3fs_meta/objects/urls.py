@@ -41,7 +41,7 @@ StoreAddress = LocalAddress | S3Address
 
 
 class S3Options(NamedTuple):
-    """The settings of a bucket's store that are not in its URL; None: the AWS configuration."""
+    """The settings of a bucket's store that are not in its URL; None means the AWS defaults."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -71,7 +71,7 @@ def parse(url: str) -> StoreAddress:
 
 
 def above(url: str) -> list[str]:
-    """Return the URLs of the parents of *url* that may contain objects, the nearest first.
+    """Return the URLs of the parents of *url* that may contain objects, nearest first.
 
     Raises:
         UsageError: *url* has none of the known forms.
@@ -116,16 +116,16 @@ def open_store(
     """Open the store at *url* with retries and counts; this may block only on a disk.
 
     Args:
-        url: as for ``parse``.
+        url: as in ``parse``.
         options: used only for buckets.
-        make_root: create the directory of a local store; for mkfs.
-        probe_only: the caller reads a few objects from an address that may not be a store.
-        may_be_absent: treat a missing directory as a store that cannot be reached.
-        notify, charge: as for ``RetryingStore``.
+        make_root: True to create the directory of a local store, for mkfs.
+        probe_only: True if the caller reads only a few objects, perhaps not in a store.
+        may_be_absent: True to treat a missing directory as a store that cannot be reached.
+        notify, charge: as in ``RetryingStore``.
 
     Raises:
         AbsentDirectoryError: the directory does not exist.
-        UsageError: the URL is invalid, or a file is at the path of the directory.
+        UsageError: the URL is invalid, or its path is a file instead of a directory.
     """
     address = parse(url)
     required = not (make_root or probe_only or may_be_absent)

@@ -72,15 +72,15 @@ class FaultyStore(StoreWrapper):
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.calls: list[Call] = []
-        self.down: StoreError | None = None  # error of every call; None while the store works
+        self.down: StoreError | None = None  # error of every call; None to let calls succeed
         self.ignores_conditions = False  # if True, create and replace ignore their conditions
         self._faults: dict[str, deque[Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 
-    # --- ordering faults -------------------------------------------------------------------
+    # --- requested faults -------------------------------------------------------------------
 
     def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
-        """Make the next calls raise *error*, by default a transient error, without effect."""
+        """Make the next calls raise *error*, by default a transient error, and do nothing else."""
         self._order(method, Fault(FaultKind.FAIL, error), times)
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:

@@ -1,9 +1,9 @@
 """The states that a filesystem may have after a crash.
 
 Owns: the states of a filesystem since the last commit, and comparing a tree after a crash with
-these states. Does not know: causing a crash. After a kill, all bytes written to block files exist,
-and the rows of committed groups. So a test finds the state of the last commit, but a file may
-already contain some bytes of the next write.
+these states. Does not know: how crashes are caused.
+After the process is killed, all bytes written to block files exist, and so do the rows of committed
+groups. So a test finds the state of the last commit, but a file may have bytes of the next write.
 """
 
 import re
@@ -44,7 +44,7 @@ class History:
         self.sure = len(self.operations)
 
     def find(self, tree: Tree, next_ino: Ino) -> ModelFilesystem | None:
-        """Return the newest state that equals a tree; None if no state equals it."""
+        """Return the newest state that equals a tree, or None if no state equals it."""
         for number in range(len(self.operations), self.sure - 1, -1):
             state = self.states[number].crashed()
             if state.next_ino != next_ino:

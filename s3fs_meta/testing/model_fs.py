@@ -253,8 +253,10 @@ class ModelFilesystem:
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
         """Replace inode numbers with unused ones."""
-        assert len(set(numbers.values())) == len(numbers), "each new number is different"
-        assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "no number is used"
+        assert len(set(numbers.values())) == len(numbers), "the new numbers must be distinct"
+        assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), (
+            "the new numbers must be unused"
+        )
         self.nodes = {
             numbers.get(ino, ino): replace(
                 node,

@@ -18,7 +18,7 @@ async def tree_of(fs: Filesystem, *, content: bool = True) -> dict[bytes, Seen]:
 
     Args:
         fs: the filesystem.
-        content: read every file, which downloads uncached blocks.
+        content: True to read every file, which downloads uncached blocks.
     """
     found: dict[bytes, Seen] = {}
     waiting = [(b"/", fs.getattr(ROOT_INO))]
@@ -49,13 +49,13 @@ async def seen(fs: Filesystem, attributes: Attributes, *, content: bool = True) 
 
 
 def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attributes]]:
-    """Return the names and attributes in a directory; check that its size is their number."""
+    """Return the names and attributes in a directory; check the directory's size."""
     found: list[tuple[bytes, Attributes]] = []
     after = Cookie(0)
     while page := fs.read_directory(directory.ino, after, _PAGE):
         found += [(name, attributes) for name, _cookie, attributes in page]
         after = page[-1][1]
-    assert directory.size_bytes == len(found), "a directory's size is its number of names"
+    assert directory.size_bytes == len(found), "the size of a directory must be its number of names"
     return found
 
 

@@ -142,7 +142,7 @@ _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # from sys/xattr.h
 _XATTR_REPLACE: Final = 2
 _WISHES_FOR_WHAT_IS_NOT: Final = 8  # one in eight chosen names may be absent
-_PATTERN_BYTES: Final = 61  # prime, so that each block begins at a different byte of the pattern
+_PATTERN_BYTES: Final = 61  # a prime, so that blocks begin at different bytes of the pattern
 
 
 def pattern(number: int, length: int) -> bytes:
@@ -158,7 +158,7 @@ def pattern(number: int, length: int) -> bytes:
 
 
 def choose(model: ModelFilesystem, wish: Wish) -> Operation | None:
-    """Return the operation for a wish in the current state; None if no inode is suitable."""
+    """Return the operation for a wish in the current state, or None if no inode is suitable."""
     if wish.act in _OF_NAMES:
         return _choose_name(model, wish)
     if wish.act is Act.RELEASE:
@@ -349,7 +349,7 @@ def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
 
 
 def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
-    """Remove an entry with the tree below it, and delete the inodes of the tree at once."""
+    """Remove an entry with the tree below it, and delete the inodes of the tree immediately."""
     found = fs.lookup(parent, name)
     fs.tree_removal.remove(parent, name, Ino(0) if found is None else found.ino)
     while len(fs.orphans.trees):

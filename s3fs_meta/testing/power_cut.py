@@ -8,9 +8,9 @@ after recovery.
                               step
     an unsynced write to the  is on the disk, or not, or only some of its 512-byte sectors are
       database or its journal
-    an unsynced page of a     is as at any point in time since the last sync, each 4 KiB page
+    an unsynced page of a     has its state at any time since the last sync, each 4 KiB page
       block file              independently; if it overwrites old bytes, each sector independently
-    an unsynced size of a     is as at any point in time since the last sync
+    an unsynced size of a     has its value at any time since the last sync
       block file
     a write before a failed   is not on the disk, even if later syncs succeed
       sync of its file
@@ -79,7 +79,7 @@ class FileContent:
         page[piece.start : piece.start + len(piece.data)] = piece.data
 
     def cut_page(self, page: int, size_bytes: int) -> None:
-        """Zero the part of a page beyond a size; drop a page beyond the size."""
+        """Zero the part of a page beyond the file size; drop a page entirely beyond it."""
         keep = size_bytes - page * PAGE_BYTES
         if keep <= 0:
             self.pages.pop(page, None)
@@ -269,13 +269,13 @@ class Dice:
         return self._random.random() < self._bias
 
     def page(self, count: int) -> int:
-        """Return the number of a page's *count* successive changes that are on the disk."""
+        """Return how many of the *count* successive changes to a page are on the disk."""
         if self.keeps():
             return count
         return self._random.randint(0, count) if self._random.random() < _HALF else 0
 
     def size(self, count: int) -> int:
-        """Return the number of a file size's *count* successive changes that are on the disk."""
+        """Return how many of the *count* successive changes to a file's size are on the disk."""
         return self.page(count)
 
     def sectors(self, piece: PageWrite) -> list[PageWrite]:

@@ -123,7 +123,7 @@ class DiskRecorder:
         self.root = os.path.realpath(root)
         self.events: list[Event] = []
         self._lock = threading.RLock()
-        self._ids: dict[int, FileId] = {}  # identifier of each existing inode, by inode number
+        self._ids: dict[int, FileId] = {}  # identifiers of existing inodes by inode number
         self._next_id = 0
         self.failing = ""  # the next sync of a file whose path contains this text fails
 
@@ -150,7 +150,7 @@ class DiskRecorder:
             self.events.append(Entered(path, self._ids[inode]))
 
     def id_of(self, inode: int) -> FileId | None:
-        """Return the identifier of a recorded file by its inode number; None if unknown."""
+        """Return the identifier of a recorded file by its inode number, or None if unknown."""
         return self._ids.get(inode)
 
     def removed(self, path: str, inode: int) -> None:
@@ -226,7 +226,7 @@ def replay(events: list[Event]) -> dict[str, bytes | None]:
 
 
 def contents_of(root: Path) -> dict[str, bytes | None]:
-    """Return the content of a directory, in the form of ``replay``."""
+    """Return the content of a directory, in the same form as ``replay``."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -255,7 +255,7 @@ _REAL: Final = {
 
 
 def _inode(path: Any) -> int:
-    """Return the inode number of a path; 0 if the path does not exist."""
+    """Return the inode number of a path, or 0 if the path does not exist."""
     return os.lstat(path).st_ino if os.path.lexists(path) else 0
 
 

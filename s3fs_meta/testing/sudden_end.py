@@ -1,15 +1,15 @@
 """Ending a session as SIGKILL would, without a separate process.
 
 Owns: the files that a killed process leaves in its state directory. Does not know: recovery.
-Closing a database empties its write-ahead log and rolls back an open group, which a kill does not
-do. So ``kill`` restores the files that the database had before it was closed.
+Closing a database empties its write-ahead log and rolls back an open group; killing the process
+does neither. So ``kill`` restores the files that the database had before it was closed.
 """
 
 from s3fs_meta.sync.volume import Volume
 
 
 def kill(volume: Volume) -> None:
-    """End a session at once; the next session finds a hot journal or a write-ahead log."""
+    """End a session abruptly; the next session finds a hot journal or a write-ahead log."""
     database = volume.state_dir.database
     beside = f"{database.name}*"
     left = {

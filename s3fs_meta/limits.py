@@ -437,8 +437,11 @@ LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
 FUSE_TASKS_MAX: Final = 600  # number of waiting handlers at which pyfuse3 stops reading requests
 # Maximum number of descriptors of a process that are searched for an open file, in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
-NEXT_REQUEST_S: Final = 100e-6  # time within which a busy program sends its next request
-STREAK_S_MAX: Final = 1e-3  # maximum time spent on requests between two scheduler passes
+# Time within which a busy program sends its next request. The extension waits as long before.
+NEXT_REQUEST_S: Final = 50e-6
+# Maximum time between two scheduler passes that the request loop spends on requests.
+# The extension adds the same time (STREAK_NS in fuse_intercept.c).
+STREAK_S_MAX: Final = 0.5e-3
 # Maximum number of requests that wait for the store. One more request fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
 # Maximum number of additional waiting write-back requests: all that the kernel sends in parallel.

@@ -9,8 +9,9 @@ A program that makes many system calls sends its next request within that time. 
 arrives, the worker waits through trio. If a worker takes over while another worker handles the last
 request, it does not poll, because the poll would delay that work.
 
-Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX`` plus 0.5 ms.
-The extension serves frequent requests itself for 0.5 ms (``STREAK_NS`` in ``fuse_intercept.c``).
+Keeps: under any load, every other task runs at least once per millisecond: ``STREAK_S_MAX``, plus
+the time for which the extension serves frequent requests itself (``STREAK_NS`` in
+``fuse_intercept.c``).
 While workers are busy, another worker waits for requests or is about to wait.
 Tasks: pyfuse3's workers, all in one thread, so no other code runs between two awaits.
 """

@@ -167,7 +167,7 @@ async def test_other_tasks_run_while_requests_arrive_without_a_pause(mounted: Mo
             clients.start_soon(flood)
         nursery.cancel_scope.cancel()
     assert mounted.handlers.operations.requests["setattr"] - before == 2 * FLOODED
-    # A pass of the event loop serves requests for at most 1.5 ms, which is about 100 requests.
+    # A pass of the event loop serves requests for at most 1 ms, which is about 100 requests.
     assert passes > 10
 
 

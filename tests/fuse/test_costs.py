@@ -79,7 +79,7 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
     write = handlers.operations.write
     await write(ino, 0, DATA)
     counted = await cost_of(handlers, lambda: write(ino, BLOCK_BYTES, DATA))
-    require(counted, "4 KiB into a new block")
+    require(counted, "write of 4 KiB into a new block")
     functions = [function for _file, function in counted.trip]
     for once in ("locate", "require_writable", "spend"):
         assert functions.count(once) == 1, once
@@ -90,7 +90,7 @@ async def test_append_to_a_dirty_block_has_its_documented_cost(handlers: Handler
     write = handlers.operations.write
     await write(ino, 0, DATA)
     counted = await cost_of(handlers, lambda: write(ino, len(DATA), DATA))
-    require(counted, "4 KiB behind the end of a dirty block")
+    require(counted, "write of 4 KiB at the end of a dirty block")
 
 
 async def test_write_over_a_dirty_block_has_its_documented_cost(handlers: Handlers) -> None:
@@ -100,7 +100,7 @@ async def test_write_over_a_dirty_block_has_its_documented_cost(handlers: Handle
     await write(ino, 0, DATA)
     await write(ino, 0, DATA)
     counted = await cost_of(handlers, lambda: write(ino, 0, DATA), in_group=False)
-    require(counted, "4 KiB over a dirty block, no row changes")
+    require(counted, "overwrite of 4 KiB in a dirty block, without a row change")
 
 
 async def test_read_of_a_cached_block_has_its_documented_cost(handlers: Handlers) -> None:
@@ -108,7 +108,7 @@ async def test_read_of_a_cached_block_has_its_documented_cost(handlers: Handlers
     await handlers.operations.write(ino, 0, DATA)
     read = handlers.operations.read
     await read(ino, 0, len(DATA))
-    require(await cost_of(handlers, lambda: read(ino, 0, len(DATA))), "warm read")
+    require(await cost_of(handlers, lambda: read(ino, 0, len(DATA))), "read of a cached block")
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
@@ -147,7 +147,7 @@ async def test_setting_permissions_as_an_acl_has_its_documented_cost(handlers: H
         await handlers.operations.setxattr(ino, acl.ACCESS, value, Context())
 
     await request()
-    require(await cost_of(handlers, request), "permissions as an ACL")
+    require(await cost_of(handlers, request), "change of permissions through an ACL")
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
@@ -161,7 +161,7 @@ async def test_setting_times_has_its_documented_cost(handlers: Handlers) -> None
         async def request() -> None:  # noqa: RUF029 - the request must not wait
             assert raw.setattr(1, ino, 0, content)
 
-        require(await cost_of(handlers, request), "times of a file")
+        require(await cost_of(handlers, request), "change of the times of a file")
 
 
 async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handlers) -> None:
@@ -174,7 +174,7 @@ async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handl
     # No disk has this much free space, so every clean block is evicted.
     cache.disk.has_room(1 << 60)
     counted = await cost_of(handlers, lambda: handlers.operations.read(ino, 0, 4096))
-    require(counted, "cold read of one block, without its threads")
+    require(counted, "read of one block that is not cached, without the calls in threads")
     assert cache.misses == 1
 
 

@@ -482,10 +482,10 @@ FSCK_DEEP_PACKS_MAX: Final = 2  # number of packs verified concurrently; bounds 
 LOST_NAME_ATTEMPTS_MAX: Final = 1000
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, (
-"a pack must have room for its last block"
+    "a pack must have room for its last block"
 )
 assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, (
-"a section of a level must fit into a section of a changelog"
+    "a section of a level must fit into a section of a changelog"
 )
 assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a block of full length is never small"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack must fit into one PUT"

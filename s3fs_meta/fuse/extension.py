@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "b3d2f06cf489a8945687245f89077d66365fb91ec5d8a694986250a427a3764a"
+SOURCE_SUM: Final = "006f86cad2ac6e29164af8adfec86d898a77cabd6dddd87a5d54e454b34750db"
 
 
 @contextlib.contextmanager

@@ -38,6 +38,8 @@ SET_CTIME: Final = 1 << 10
 
 CREATE: Final = struct.Struct("=III4x")  # fields: flags, mode, umask; the name follows
 FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
+LINK: Final = struct.Struct("=Q")  # field: the inode; the new name follows
+MKDIR: Final = struct.Struct("=II")  # fields: mode, umask; the name follows
 RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
 # An entry of a listing, after its attributes (fuse_dirent): inode, position, length of the name, type.
 DIRENT: Final = struct.Struct("=QQII")
@@ -179,6 +181,30 @@ class FrequentRequests:
         if ino >= PAST_INO_MIN:
             return None
         self._fs.release(ino)
+        return b""
+
+    @at_once
+    def link(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
+        """Create a hard link to an inode."""
+        (ino,) = LINK.unpack_from(content)
+        if max(parent, ino) >= PAST_INO_MIN:
+            return None
+        linked = self.operations.link_now(ino, parent, content[LINK.size : -1])
+        return self._converter.entry_out(linked)
+
+    @at_once
+    def mkdir(self, parent: Ino, uid: int, content: bytes) -> bytes:
+        """Create a directory."""
+        mode, umask = MKDIR.unpack_from(content)
+        name, who = content[MKDIR.size : -1], self._caller(uid, umask)
+        created = self._namespace.make_directory(parent, name, mode, who)
+        self._fs.lookups.add(created.ino)
+        return self._converter.entry_out(created)
+
+    @at_once
+    def rmdir(self, parent: Ino, _uid: int, content: bytes) -> bytes:
+        """Remove an empty directory."""
+        self._namespace.remove_directory(parent, content[:-1])
         return b""
 
     @at_once

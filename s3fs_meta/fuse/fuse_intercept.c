@@ -270,19 +270,14 @@ static long long caller_of(const Request *request)
 
 /* The handlers' methods; without one, or if it returns False, libfuse gets the request. */
 static const char *const methods_of_opcodes[OPCODES] = {
-    [FUSE_LOOKUP] = "lookup",
-    [FUSE_FORGET] = "forget",
-    [FUSE_GETATTR] = "getattr",
-    [FUSE_SETATTR] = "setattr",
-    [FUSE_UNLINK] = "unlink",
-    [FUSE_RENAME] = "rename",
-    [FUSE_OPEN] = "open",
-    [FUSE_READ] = "read",
-    [FUSE_WRITE] = "write",
-    [FUSE_RELEASE] = "release",
-    [FUSE_GETXATTR] = "getxattr",
-    [FUSE_LISTXATTR] = "listxattr",
-    [FUSE_CREATE] = "create",
+    [FUSE_LOOKUP] = "lookup",      [FUSE_FORGET] = "forget",
+    [FUSE_GETATTR] = "getattr",    [FUSE_SETATTR] = "setattr",
+    [FUSE_GETXATTR] = "getxattr",  [FUSE_LISTXATTR] = "listxattr",
+    [FUSE_MKDIR] = "mkdir",        [FUSE_RMDIR] = "rmdir",
+    [FUSE_CREATE] = "create",      [FUSE_UNLINK] = "unlink",
+    [FUSE_LINK] = "link",          [FUSE_RENAME] = "rename", /* FUSE_RENAME2 has flags. */
+    [FUSE_OPEN] = "open",          [FUSE_RELEASE] = "release",
+    [FUSE_READ] = "read",          [FUSE_WRITE] = "write",
     [FUSE_READDIRPLUS] = "readdir",
     [FUSE_IOCTL] = "ioctl",
     [FUSE_FALLOCATE] = "fallocate",
@@ -336,7 +331,7 @@ static int is_complete(const struct fuse_buf *buffer)
 {
     unsigned opcode = ((const Request *)buffer->mem)->header.opcode;
 
-    return opcode == FUSE_LOOKUP || opcode == FUSE_UNLINK
+    return opcode == FUSE_LOOKUP || opcode == FUSE_UNLINK || opcode == FUSE_RMDIR
            || buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
 }
 

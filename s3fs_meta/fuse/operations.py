@@ -192,9 +192,15 @@ class Operations(pyfuse3.Operations):
         self, ino: Ino, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Create a hard link to an inode, which may have no name yet (O_TMPFILE)."""
+        return self._entry(self.link_now(ino, parent, name))
+
+    def link_now(self, ino: Ino, parent: Ino, name: bytes) -> Attributes:
+        """Create a hard link to an inode, and count its lookup."""
         record = self._fs.open_files.find(ino)
         is_linkable = record is not None and record.is_linkable
-        return self._named(self._namespace.link(ino, parent, name, is_linkable=is_linkable))
+        linked = self._namespace.link(ino, parent, name, is_linkable=is_linkable)
+        self._count(ino)
+        return linked
 
     @override
     @answered

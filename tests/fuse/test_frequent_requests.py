@@ -38,6 +38,9 @@ NOT_PASSED_ON = (
     "write",
     "rename",
     "readdir",
+    "mkdir",
+    "link",
+    "rmdir",
     "unlink",
     "release",
 )
@@ -61,6 +64,12 @@ def use(root: Path) -> None:
     assert path.stat().st_size == 7
     path.rename(root / "g")
     assert not path.exists()
+    (root / "e").mkdir(0o710)
+    (root / "e" / "h").hardlink_to(root / "g")
+    assert (root / "e").stat().st_mode & 0o777 == 0o710
+    assert (root / "g").stat().st_nlink == 2
+    (root / "e" / "h").unlink()
+    (root / "e").rmdir()
     assert "g" in os.listdir(root)
     (root / "g").unlink()
 

@@ -21,6 +21,8 @@ from tests.fuse.conftest import FILE
         (frequent_requests, "CREATE", 16),
         (frequent_requests, "DIRENT", 24),
         (frequent_requests, "FORGET", 8),
+        (frequent_requests, "LINK", 8),
+        (frequent_requests, "MKDIR", 8),
         (frequent_requests, "RENAME", 8),
         (frequent_requests, "OPEN", 8),
         (frequent_requests, "READ", 20),

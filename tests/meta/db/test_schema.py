@@ -287,7 +287,7 @@ def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")
     copy.execute("BEGIN")
-    with pytest.raises(FormatError, match="the row has other values"):
+    with pytest.raises(FormatError, match="the row has different values"):
         changesets.apply(copy, changeset, "changes")
 
 

@@ -232,7 +232,7 @@ def test_database_with_a_misplaced_page_is_reported_as_inconsistent(
         file.write(data[second * PAGE :][:PAGE])
     damaged = DamagedDatabase(path, "image/x")
     try:
-        with pytest.raises(FormatError, match="no consistent database"):
+        with pytest.raises(FormatError, match="do not form a consistent database"):
             damaged.require_intact()
     finally:
         damaged.close()

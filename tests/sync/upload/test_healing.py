@@ -456,7 +456,7 @@ async def test_rollback_uses_the_new_location_of_healed_content(power: Power) ->
 
     done = await roll_back(power, past)
 
-    assert [notice for notice in done.notices if "1 block" in notice and "damaged" in notice]
+    assert [notice for notice in done.notices if "1 block" in notice and "cannot be read" in notice]
     async with power.session("c", tasks=False) as session:
         assert session.db.inodes.one("SELECT count(*) FROM inodes WHERE size_bytes = 5000") == (2,)
         for ino in (first, second):

@@ -4,7 +4,7 @@ Owns: the layouts of these requests, and the decision whether a request can be a
 Does not know: semantics (``fs``), replies that must wait, past points in time (``Operations``).
 pyfuse3 creates a coroutine and several objects for each request, and waits for the next request
 through its loop. The extension receives the next request itself after a reply of this module.
-A handler returns None if the request must wait, or is special: then ``Operations`` handles it.
+A handler returns None if the request must wait or is about the past: ``Operations`` then handles it.
 Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
 """
 
@@ -41,7 +41,7 @@ FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
 LINK: Final = struct.Struct("=Q")  # field: the inode; the new name follows
 MKDIR: Final = struct.Struct("=II")  # fields: mode, umask; the name follows
 RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
-# An entry of a listing, after its attributes (fuse_dirent): inode, position, length of the name, type.
+# A listed entry after its attributes (fuse_dirent): inode, position, length of the name, type.
 DIRENT: Final = struct.Struct("=QQII")
 DIRENT_ALIGNMENT: Final = 8
 OPEN: Final = struct.Struct("=I4x")  # field: flags

@@ -136,6 +136,7 @@ async def test_listing_has_the_inode_number_and_the_type_of_every_entry(mounted:
     assert mounted.handlers.operations.requests["readdir"] > 2
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
 async def test_create_uses_user_group_and_umask_of_the_process(mounted: Mounted) -> None:
     """The extension passes the group and the umask that pyfuse3 would pass."""
     code = (
@@ -157,27 +158,29 @@ async def test_other_tasks_run_while_requests_arrive_without_a_pause(mounted: Mo
     path = mounted.path / "f"
     await mounted.run(path.touch)
     command = [sys.executable, "-c", _FLOOD, str(path), str(FLOODED)]
-    passes = 0
+    requests = mounted.handlers.operations.requests
+    most_in_one_pass = 0
     async with trio.open_nursery() as nursery:
 
         async def flood() -> None:
             await mounted.run(lambda: subprocess.run(command, check=True, timeout=60))
 
         async def count() -> None:
-            nonlocal passes
+            nonlocal most_in_one_pass
             while True:
+                served = requests["setattr"]
                 await trio.lowlevel.checkpoint()
-                passes += 1
+                most_in_one_pass = max(most_in_one_pass, requests["setattr"] - served)
 
         nursery.start_soon(count)
-        before = mounted.handlers.operations.requests["setattr"]
+        before = requests["setattr"]
         async with trio.open_nursery() as clients:
             clients.start_soon(flood)
             clients.start_soon(flood)
         nursery.cancel_scope.cancel()
-    assert mounted.handlers.operations.requests["setattr"] - before == 2 * FLOODED
-    # A pass of the event loop serves requests for at most 1 ms, which is about 100 requests.
-    assert passes > 10
+    assert requests["setattr"] - before == 2 * FLOODED
+    # A pass of the event loop serves requests for at most 1 ms, and no request takes less than 1 us.
+    assert 0 < most_in_one_pass <= 1000
 
 
 def set_and_remove_attributes(path: Path) -> None:

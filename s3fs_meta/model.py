@@ -6,11 +6,8 @@ of the time of a frozen dataclass.
 """
 
 import enum
-import ipaddress
 import re
 from typing import Final, NamedTuple, NewType
-
-from typing_extensions import override
 
 from s3fs_meta.limits import KEPT_NAME_CHARS_MAX
 
@@ -82,23 +79,6 @@ def is_kept_name(text: str) -> bool:
         and text.isprintable()
         and text.lower() not in _OTHER_POINTS
     )
-
-
-class Address(NamedTuple):
-    """An IP address and a TCP port to listen on."""
-
-    host: str
-    port: int  # TCP port; 0 selects any free port
-
-    @property
-    def is_loopback(self) -> bool:
-        """Return whether only programs on this host can connect."""
-        return ipaddress.ip_address(self.host).is_loopback
-
-    @override
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
 
 
 class AbbreviatedLink(NamedTuple):

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import AbbreviatedLink, AccessTime, Address, PointInTime
+from s3fs_meta.listen_address import Address
+from s3fs_meta.model import AbbreviatedLink, AccessTime, PointInTime
 from s3fs_meta.option_row import Option
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, default_of

@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, HttpRequest, Reply
 
 _TOKEN_BYTES: Final = 32

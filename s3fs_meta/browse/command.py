@@ -15,7 +15,7 @@ from s3fs_meta.browse.names import shell_word
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.wanted import target_words
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.snapshot_source import Reading
 
 

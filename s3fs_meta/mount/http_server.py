@@ -29,7 +29,7 @@ import trio
 
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import KIB
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX, HTTP_DRAIN_S_MAX
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount import http_server, prometheus
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply
 from s3fs_meta.mount.limits import (

@@ -15,7 +15,7 @@ from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.source import Source
 from s3fs_meta.errors import CorruptionError, StoreUnavailableError
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.objects.contact import Outage

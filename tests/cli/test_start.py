@@ -23,6 +23,24 @@ def test_rm_with_options_and_all_other_commands_skip_the_fast_path(words: list[s
     assert not is_plain_removal(words)
 
 
+_SLOW_MODULES = ("apsw", "rich", "trio", "typer", "typing_extensions")
+
+
+def test_fast_path_of_rm_imports_no_slow_module(program: Program) -> None:
+    """Importing one of these modules takes at least as long as the removal of a tree."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import s3fs_meta.mount.mount_paths, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+
+    imported = set(done.stdout.split())
+    assert "s3fs_meta.mount.mount_paths" in imported
+    assert imported.isdisjoint(_SLOW_MODULES)
+
+
 _INTERRUPTED = """
 import os, signal, sys
 from s3fs_meta.mount import mount_paths as entries

@@ -9,7 +9,7 @@ import trio.testing
 
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply, Send
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
 

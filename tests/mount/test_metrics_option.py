@@ -1,6 +1,6 @@
 """The mount option ``metrics``, which serves statistics on a port."""
 
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.metrics_option import listening
 
 LOOPBACK = "127.0.0.1"

@@ -11,7 +11,7 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as open_parser
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.model import Address
+from s3fs_meta.listen_address import Address
 from s3fs_meta.mount import prometheus
 from s3fs_meta.mount.limits import (
     METRICS_CONNECTIONS_MAX,

@@ -112,12 +112,14 @@ def kept_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _known(place: NamedFilesystem) -> "Known | None":
-    from s3fs_meta.sync import known_points  # imported late: most completions need no state
+    # imported late: most completions need no state
+    from s3fs_meta.sync import known_points
+    from s3fs_meta.sync.json_file import NewerFileError
 
     state = _state(place)
     try:
         return None if state is None else known_points.read(state)
-    except (OSError, known_points.NewerPointsError):
+    except (OSError, NewerFileError):
         return None
 
 

@@ -18,7 +18,8 @@ from s3fs_meta.mount.control_api import request_counts
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync import request_log
-from s3fs_meta.sync.request_log import Ledger, NewerLogError
+from s3fs_meta.sync.json_file import NewerFileError
+from s3fs_meta.sync.request_log import Ledger
 
 HELP = CommandHelp(
     name="cost",
@@ -114,7 +115,7 @@ async def _ledger(place: Target) -> Ledger:
         pass  # the daemon runs an earlier version, which counts no requests
     try:
         ledger = await trio.to_thread.run_sync(request_log.read, state)
-    except NewerLogError as exc:
+    except NewerFileError as exc:
         raise SettingsError(
             f"cannot read the request counts in {state} ({exc}): upgrade s3fs-meta"
         ) from exc

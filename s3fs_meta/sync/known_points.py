@@ -10,7 +10,6 @@ Design: docs/design/format.md, "Known points in time".
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,13 +26,12 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import is_kept_name
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.json_file import DAMAGED, NewerFileError, number, read_fields
 
 _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "points.json"
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-_NUMBER_MAX: Final = 1 << 63
 _HOUR_NS: Final = 3600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
 # Pairs of a maximum age and a time span; up to this age, one point is kept per time span.
@@ -56,25 +54,17 @@ class Known(NamedTuple):
     kept: tuple[str, ...] = ()  # names of kept points, ordered by txg
 
 
-class NewerPointsError(Exception):
-    """A newer program wrote the file, so this program does not change it."""
-
-
 def read(state: Path) -> Known | None:
     """Return the points in a state directory, or None if it has no valid file. Blocking.
 
     Raises:
-        NewerPointsError: a newer program wrote the file.
+        NewerFileError: a newer program wrote the file.
         OSError: the file cannot be read.
     """
     try:
-        with open(os.open(state / _NAME, _READ), "rb") as file:
-            data = file.read(KNOWN_POINTS_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return None
-    try:
-        return _decode(data)
-    except (ValueError, TypeError, KeyError, RecursionError) as exc:
+        fields = read_fields(state / _NAME, VERSION, KNOWN_POINTS_BYTES_MAX)
+        return None if fields is None else _decode(fields)
+    except DAMAGED as exc:
         _log.info(
             "the list of known points in time in %s is damaged; starting a new list: %s",
             state,
@@ -83,21 +73,10 @@ def read(state: Path) -> Known | None:
         return None
 
 
-def _decode(data: bytes) -> Known:
-    if len(data) > KNOWN_POINTS_BYTES_MAX:
-        raise ValueError(f"the file is larger than {KNOWN_POINTS_BYTES_MAX} bytes")
-    fields = json.loads(data)
-    if _number(fields["version"]) > VERSION:
-        raise NewerPointsError(f"version {fields['version']}")
-    points = tuple(Point(_number(txg), _number(time_ns)) for txg, time_ns in fields["points"])
+def _decode(fields: dict[str, Any]) -> Known:
+    points = tuple(Point(number(txg), number(time_ns)) for txg, time_ns in fields["points"])
     kept = tuple(_name(name) for name in fields.get("kept", []))
     return Known(str(fields["uuid"]), points[-KNOWN_POINTS_MAX:], kept[-KNOWN_NAMES_MAX:])
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
-        raise ValueError(f"a value is not a number: {value!r}")
-    return value
 
 
 def _name(value: Any) -> str:
@@ -186,7 +165,7 @@ class KnownPoints:
                 return
             try:
                 await trio.to_thread.run_sync(self._add, link, kept)
-            except (OSError, NewerPointsError) as exc:
+            except (OSError, NewerFileError) as exc:
                 _log.warning(
                     "cannot save the list of known points in time in %s: %s", self._state, exc
                 )

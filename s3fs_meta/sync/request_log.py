@@ -32,6 +32,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.objects import billing
 from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Meter, Usage
+from s3fs_meta.sync.json_file import DAMAGED, NewerFileError, number, read_fields
 
 _log = logging.getLogger(__name__)
 
@@ -39,11 +40,9 @@ VERSION: Final = 1
 _NAME: Final = "requests.json"
 # files that exist only in a state directory that has been used
 _STATE: Final = ("meta.db", "superblock", _NAME)
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _LOCK_POLL_S: Final = 0.01
-_NUMBER_MAX: Final = 1 << 63
 
 
 class Ledger(NamedTuple):
@@ -54,25 +53,17 @@ class Ledger(NamedTuple):
     stored_bytes: dict[int, int]  # total bytes of all packs for each day, as last seen by a mount
 
 
-class NewerLogError(Exception):
-    """A newer program wrote the file, so this program does not change it."""
-
-
 def read(state: Path) -> Ledger | None:
     """Return the counts in a state directory, or None if it has no valid file. Blocking.
 
     Raises:
-        NewerLogError: a newer program wrote the file.
+        NewerFileError: a newer program wrote the file.
         OSError: the file cannot be read.
     """
     try:
-        with open(os.open(state / _NAME, _READ), "rb") as file:
-            data = file.read(REQUEST_LOG_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return None
-    try:
-        return _decode(data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        fields = read_fields(state / _NAME, VERSION, REQUEST_LOG_BYTES_MAX)
+        return None if fields is None else _decode(fields)
+    except DAMAGED as exc:
         _log.warning(
             "the request counts in %s are damaged; counting starts again from zero: %s", state, exc
         )
@@ -83,7 +74,7 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
     """Add counts to the counts in a state directory; return the totals. Blocking.
 
     Raises:
-        NewerLogError, OSError: nothing was saved.
+        NewerFileError, OSError: nothing was saved.
     """
     with _locked(state):
         ledger = read(state) or Ledger(now_ns, {}, {})
@@ -146,25 +137,14 @@ def _encode(ledger: Ledger) -> bytes:
     return json.dumps(fields, indent=1).encode("ascii")
 
 
-def _decode(data: bytes) -> Ledger:
-    """Decode the bytes of the file of request counts.
-
-    Raises:
-        NewerLogError: the version is unknown.
-        ValueError, TypeError, KeyError, AttributeError: the file is damaged.
-    """
-    if len(data) > REQUEST_LOG_BYTES_MAX:
-        raise ValueError(f"the file is larger than {REQUEST_LOG_BYTES_MAX} bytes")
-    fields = json.loads(data)
-    if _number(fields["version"]) > VERSION:
-        raise NewerLogError(f"version {fields['version']}")
-    ledger = Ledger(_number(fields["since_ns"]), {}, {})
+def _decode(fields: dict[str, Any]) -> Ledger:
+    ledger = Ledger(number(fields["since_ns"]), {}, {})
     if len(fields["days"]) > 2 * REQUEST_DAYS_MAX:
         raise ValueError(f"the file has counts for too many days: {len(fields['days'])}")
     for text, content in fields["days"].items():
         day = date.fromisoformat(text).toordinal() - _EPOCH
         if content["stored_bytes"] is not None:
-            ledger.stored_bytes[day] = _number(content["stored_bytes"])
+            ledger.stored_bytes[day] = number(content["stored_bytes"])
         counts = list(content["requests"].items())[:REQUEST_NAMES_MAX]
         if counts:
             ledger.usage[day] = {_name(name): _billed(numbers) for name, numbers in counts}
@@ -177,14 +157,8 @@ def _name(text: str) -> tuple[str, str]:
 
 
 def _billed(numbers: Any) -> Billed:
-    requests, sent_bytes, received_bytes = map(_number, numbers)
+    requests, sent_bytes, received_bytes = map(number, numbers)
     return Billed(requests, sent_bytes, received_bytes)
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
-        raise ValueError(f"a value is not a count: {value!r}")
-    return value
 
 
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
@@ -195,7 +169,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
     """
     try:
         return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)
-    except (OSError, NewerLogError) as exc:
+    except (OSError, NewerFileError) as exc:
         _log.warning("cannot save the request counts in %s: %s", state, exc)
         return None
 

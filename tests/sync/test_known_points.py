@@ -19,7 +19,8 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import Txg
 from s3fs_meta.sync import known_points
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.known_points import Known, KnownPoints, NewerPointsError, Point, with_link
+from s3fs_meta.sync.json_file import NewerFileError
+from s3fs_meta.sync.known_points import Known, KnownPoints, Point, with_link
 from s3fs_meta.sync.state_dir import StateDir
 
 MINUTE_NS = 60 * 10**9
@@ -186,7 +187,7 @@ async def test_file_of_known_points_of_a_newer_program_is_not_changed(
 
     assert (tmp_path / "points.json").read_bytes() == newer
     assert "cannot save the list of known points in time" in caplog.text
-    with pytest.raises(NewerPointsError):
+    with pytest.raises(NewerFileError):
         known_points.read(tmp_path)
 
 

@@ -19,7 +19,8 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import DAY_NS, Billed, Meter, RequestClass, Usage
 from s3fs_meta.sync import request_log
-from s3fs_meta.sync.request_log import Ledger, NewerLogError, RequestLog
+from s3fs_meta.sync.json_file import NewerFileError
+from s3fs_meta.sync.request_log import Ledger, RequestLog
 from s3fs_meta.sync.state_dir import StateDir
 
 KEY = ObjectKey("pack/00/1-00")
@@ -164,7 +165,7 @@ async def test_request_log_of_a_newer_program_is_not_overwritten(tmp_path: Path)
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)
 
-    with pytest.raises(NewerLogError):
+    with pytest.raises(NewerFileError):
         request_log.read(tmp_path)
     assert await request_log.save(tmp_path, meter) is None
 

@@ -1,0 +1,48 @@
+"""A small JSON file in the state directory with a version: reading it and checking its numbers.
+
+Owns: what the files of ``known_points`` and ``request_log`` have in common.
+Does not know: their fields, and what they are for.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_NUMBER_MAX: Final = 1 << 63
+
+# exceptions of a caller that decodes the fields of a damaged file
+DAMAGED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+class NewerFileError(Exception):
+    """A newer program wrote the file, so this program does not change it."""
+
+
+def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | None:
+    """Return the fields of a file, or None if there is no file. Blocking.
+
+    Raises:
+        NewerFileError: the file's version is higher than *version*.
+        OSError: the file cannot be read.
+        DAMAGED: the file is damaged.
+    """
+    try:
+        with open(os.open(path, _READ), "rb") as file:
+            data = file.read(bytes_max + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > bytes_max:
+        raise ValueError(f"the file is larger than {bytes_max} bytes")
+    fields: dict[str, Any] = json.loads(data)
+    if number(fields["version"]) > version:
+        raise NewerFileError(f"version {fields['version']}")
+    return fields
+
+
+def number(value: Any) -> int:
+    """Return a value of a file that is a number from 0; raise ValueError for any other value."""
+    if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
+        raise ValueError(f"a value is not a number: {value!r}")
+    return value

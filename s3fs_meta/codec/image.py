@@ -185,16 +185,11 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
     return content
 
 
-def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
-    """Raise FormatError if an object is not an image piece of this filesystem."""
-    decode_unlisted_piece(key, data, keyring)
-
-
 def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Decode a piece whose manifest is missing or unreadable; return its database bytes.
 
     Raises:
-        FormatError: the piece is damaged.
+        FormatError: the object is damaged, or is not a piece of this filesystem.
     """
     return envelope.decode(_PIECE_KIND, key, data, keyring)
 

@@ -324,7 +324,7 @@ class StoredImages:
             try:
                 fetched = await self._store.get(piece, image_codec.PIECE_ENCODED_BYTES_MAX)
                 await trio.to_thread.run_sync(
-                    image_codec.require_piece, piece, fetched.data, self._keyring
+                    image_codec.decode_unlisted_piece, piece, fetched.data, self._keyring
                 )
             except ObjectMissingError:
                 return False

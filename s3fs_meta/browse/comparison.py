@@ -55,7 +55,7 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
             return None
         found: list[Difference] = []
         for one in TreeDiff(old.db, new.db).steps(changed):
-            if one is not None and (_is_at(one.path, top) or _is_at(one.former_path, top)):
+            if one is not None and one.is_below(top):
                 found.append(one)
             await trio.lowlevel.checkpoint()
     return sorted(found)
@@ -74,10 +74,6 @@ async def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
             directories[found.ino] = found.size_bytes
             found = inodes.find(point.db, found.parent)
     return sum(directories.values())
-
-
-def _is_at(path: bytes | None, top: bytes) -> bool:
-    return path is not None and (not top or path == top or path.startswith(top + b"/"))
 
 
 async def side_by_side(old: str, new: str) -> list[Row]:

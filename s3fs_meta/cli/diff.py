@@ -112,7 +112,7 @@ def diff(
     with TerminalFront(quiet=json) as front:
         reading = Reading(place, access.s3, access.passphrase_file, front)
         links, found = trio.run(_compare, reading, points, top)
-    shown = sorted(one for one in found if _is_at(one.path, top) or _is_at(one.former_path, top))
+    shown = sorted(one for one in found if one.is_below(top))
     facts: dict[str, Any] = {
         "url": place.url,
         "before": _point(links[0]),
@@ -192,10 +192,6 @@ def _require_path(before: Volume, after: Volume, top: bytes) -> None:
             find(after.db, top)
         except UsageError as exc:
             raise UsageError(f"{os.fsdecode(top)!r} exists at neither point in time") from exc
-
-
-def _is_at(path: bytes | None, top: bytes) -> bool:
-    return path is not None and (not top or path == top or path.startswith(top + b"/"))
 
 
 def _point(link: Link) -> dict[str, Any]:

@@ -54,6 +54,15 @@ class Difference(NamedTuple):
     after_bytes: int | None
     is_content_changed: bool  # set only for a renamed file
 
+    def is_below(self, top: bytes) -> bool:
+        """Return whether one of the paths is *top* or below it; an empty *top* is the root."""
+        paths = self.path, self.former_path
+        return any(one is not None and _is_at(one, top) for one in paths)
+
+
+def _is_at(path: bytes, top: bytes) -> bool:
+    return not top or path == top or path.startswith(top + b"/")
+
 
 def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
     """Yield inodes with different rows, and directories with different names.

@@ -225,13 +225,13 @@ class Examination:
             return invariant.scan(self)
         return self.db.iterate(invariant.query)
 
-    def collected(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
+    def collected(self, sql: str) -> Iterator[Row]:
         """Copy the rows of a query and yield the copies; the caller may change the tables.
 
         Calls must not be nested, because the next call replaces the copy.
         """
         self.db.all("DROP TABLE IF EXISTS temp.check_collected")
-        self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}", arguments)
+        self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}")
         yield from self.db.iterate("SELECT * FROM temp.check_collected")
 
     # --- changes -------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ def print_at_once(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_table(rows: Mapping[str, str], title: str = "") -> None:
+def print_table(rows: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
-    table = Table(title=title or None, show_header=False, box=None, title_justify="left")
+    table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():

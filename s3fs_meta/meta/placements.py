@@ -96,7 +96,7 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
             raise MetadataError(
                 f"block {row.block} is not at its recorded position in the file", placement.ino
             )
-        blocks.add_refs(db, placement.of)
+        blocks.add_ref(db, placement.of)
         _end(db, row.block)
         return True
     blocks.set_location(

@@ -73,7 +73,7 @@ async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -
     """A write to a file copies a clean block that the file shares with another file."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
-    blocks.add_refs(bench.db, old)
+    blocks.add_ref(bench.db, old)
     block_map.set(bench.db, Ino(INO + 1), BlockIndex(0), old)
 
     new = bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)

@@ -177,7 +177,7 @@ class Healthy:
         if located is None or block_map.find(self.db, ino, index) is not None:
             return
         block_map.set(self.db, ino, index, located.block)
-        blocks.add_refs(self.db, located.block)
+        blocks.add_ref(self.db, located.block)
         self.grow(ino, index, located.plain_bytes)
 
     def _evict(self) -> None:

@@ -34,7 +34,7 @@ def test_rows_are_collected_before_a_repair_changes_them(healthy: Healthy) -> No
     exam = _examination(healthy)
     healthy.db.begin()
     seen = 0
-    for (ino,) in exam.collected("SELECT ino FROM inodes WHERE ino > ?", (1,)):
+    for (ino,) in exam.collected("SELECT ino FROM inodes WHERE ino > 1"):
         exam.run("DELETE FROM inodes WHERE ino >= ?", (ino,))
         seen += 1
     assert seen == len(healthy.before["inodes"]) - 1

@@ -361,7 +361,7 @@ class TreeClone:
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
         """Share an uploaded block with a copy, or copy a dirty block; return the bytes copied."""
         if located.hash is not None:
-            blocks.add_refs(self._db, located.block)
+            blocks.add_ref(self._db, located.block)
             block_map.set(self._db, new, index, located.block)
             return 0
         self._capacity.require(located.plain_bytes)

@@ -166,9 +166,9 @@ def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) ->
     db.counters.block_bytes += plain_bytes - before_bytes
 
 
-def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
-    """Add *count* references to a block. Requires an open transaction."""
-    if not db.run("UPDATE blocks SET refs = refs + ? WHERE block = ?", (count, block)):
+def add_ref(db: Database, block: BlockId) -> None:
+    """Add a reference to a block. Requires an open transaction."""
+    if not db.run("UPDATE blocks SET refs = refs + 1 WHERE block = ?", (block,)):
         raise MetadataError(f"block {block} has no row in the table blocks", 0)
 
 

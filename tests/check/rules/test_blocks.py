@@ -185,7 +185,7 @@ async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Hea
     block = healthy.write(healthy.dirty, 5, b"shared content")
     healthy.upload()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(6), block)
-    blocks.add_refs(healthy.db, block)
+    blocks.add_ref(healthy.db, block)
     healthy.grow(healthy.dirty, 6, 14)
     healthy.db.commit()
     pack = healthy.pack_of(healthy.dirty, 5)

@@ -95,7 +95,7 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(4), block)
-    blocks.add_refs(healthy.db, block)
+    blocks.add_ref(healthy.db, block)
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 

@@ -54,7 +54,7 @@ def test_resize_of_a_block_with_an_outdated_length_is_refused(db: Database) -> N
 def test_reference_count_of_a_block_follows_its_references(db: Database) -> None:
     """A block with reference count 0 keeps its row until its upload ends."""
     block = make_block(db)
-    blocks.add_refs(db, block)
+    blocks.add_ref(db, block)
     assert blocks.drop_ref(db, block) == 1
     assert blocks.drop_ref(db, block) == 0
     assert blocks.find(db, block) is not None
@@ -78,7 +78,7 @@ def test_reference_count_of_a_block_never_becomes_negative(db: Database, refs: i
         blocks.drop_ref(db, block)
 
 
-@pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_refs])
+@pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_ref])
 def test_reference_to_a_block_without_a_row_is_reported_as_damage(
     db: Database, use: object
 ) -> None:

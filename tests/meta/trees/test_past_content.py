@@ -110,7 +110,7 @@ def test_past_block_that_was_deleted_gets_a_new_number(db: Database) -> None:
 def test_pack_that_stayed_alive_is_not_listed_in_the_next_changelog(db: Database) -> None:
     other = _file(db)
     block_map.set(db, other, BlockIndex(0), BlockId(1))
-    blocks.add_refs(db, BlockId(1))
+    blocks.add_ref(db, BlockId(1))
     _remove(db, Ino(2))
     db.run("DELETE FROM pack_news")
     new, done = _share(db)

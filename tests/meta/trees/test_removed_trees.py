@@ -142,7 +142,7 @@ def test_unreferenced_blocks_of_removed_files_are_deleted(db: Database) -> None:
     packs.stored(db, pack)
     blocks.set_location(db, made[0], b"h" * 32, pack, 0, 7)
     block_map.set(db, other, BlockIndex(0), made[1])
-    blocks.add_refs(db, made[1])
+    blocks.add_ref(db, made[1])
     named = removed_trees.unmap_all(db, [file])
     freed = removed_trees.drop_refs(db, named, {made[2]})
 

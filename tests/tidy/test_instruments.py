@@ -82,6 +82,32 @@ def test_forked_command_that_raises_or_is_killed_has_a_failure_status(
         _run(hangs, "", s_max=0.2)
 
 
+def test_forked_command_of_a_shell_has_its_streams_directory_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "said_to_a_shell.py").write_text(
+        "import os, sys\n"
+        "print(sys.stdin.read(), sys.argv[1:], os.getcwd(), os.environ['KIND'])\n"
+        "print('wrong', file=sys.stderr)\n"
+        "sys.exit(7)\n"
+    )
+    (tmp_path / "folder").mkdir()
+    command = f"{sys.executable} -I -S {ROOT}/tests/forked_client.py {tmp_path}/address a 'b c'"
+
+    with forked.serving("said_to_a_shell", tmp_path / "address"):
+        done = subprocess.run(
+            ["bash", "-c", f"cd folder; echo first; echo -n typed | KIND=x {command}; echo $?"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    said = f"typed ['a', 'b c'] {tmp_path}/folder x"
+    assert (done.stdout, done.stderr) == (f"first\n{said}\n7\n", "wrong\n")
+
+
 # --- tests.calls -----------------------------------------------------------------------------------
 
 

@@ -54,6 +54,21 @@ class Program:
             start_new_session=True,
         )
 
+    def begin(
+        self,
+        *words: str | Path,
+        stdout: int | None = None,
+        stderr: int = subprocess.PIPE,
+    ) -> "subprocess.Popen[str]":
+        """Start one command with execve(2), without --cachedir, and do not wait for its end."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "s3fs_meta", *map(str, words)],
+            env=self.environment,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+
     def ok(self, *words: str | Path, here: bool = True) -> str:
         """Run one command, which must succeed, and return its output."""
         done = self.run(*words, here=here)
@@ -90,12 +105,3 @@ class QuickProgram(Program):
         ):
             status = entry.main(arguments)
         return subprocess.CompletedProcess(arguments, status, printed.getvalue(), said.getvalue())
-
-    def begin(self, *words: str | Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-        """Start one command in a separate process; *stderr* is a descriptor or subprocess.PIPE."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "s3fs_meta", *map(str, words)],
-            env=self.environment,
-            stderr=stderr,
-            text=True,
-        )

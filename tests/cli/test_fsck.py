@@ -5,7 +5,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -157,14 +156,8 @@ def test_fsck_refuses_two_modes_together(
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
     """Run fsck -y --verbose, send a signal after a few lines, and return status and output."""
-    words = ["fsck", "-y", "--verbose", "--cachedir", str(program.cachedir), place.url]
-    with subprocess.Popen(
-        [sys.executable, "-m", "s3fs_meta", *words],
-        env=program.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    words = ("fsck", "-y", "--verbose", "--cachedir", program.cachedir, place.url)
+    with program.begin(*words, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
         for _ in range(lines):
             assert process.stderr.readline().startswith("s3fs-meta: ")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -112,14 +111,8 @@ def test_journal_mode_off_prints_a_warning_at_mount(program: Program, place: Pla
 
 def test_foreground_mount_exits_with_0_after_sigterm(program: Program, place: Place) -> None:
     """A mount with --foreground logs to standard error and exits with 0 at SIGTERM."""
-    words = ["mount", "--foreground", place.url, str(place.mountpoint)]
-    words += ["--cachedir", str(program.cachedir)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "s3fs_meta", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=program.environment,
-    ) as daemon:
+    words = ("mount", "--foreground", place.url, place.mountpoint, "--cachedir", program.cachedir)
+    with program.begin(*words) as daemon:
         assert daemon.stderr is not None
         for line in daemon.stderr:
             if "serving" in line:
@@ -290,12 +283,8 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
     wait_until_gone(pid)
     with lock.open("rb") as exiting:  # This process holds the lock, like an exiting daemon.
         fcntl.flock(exiting, fcntl.LOCK_EX)
-        command = [sys.executable, "-m", "s3fs_meta", "mount", mounted.url, str(mounted.mountpoint)]
-        with subprocess.Popen(
-            [*command, "--cachedir", str(program.cachedir)],
-            env=program.environment,
-            stderr=subprocess.DEVNULL,
-        ) as again:
+        words = ("mount", mounted.url, mounted.mountpoint, "--cachedir", program.cachedir)
+        with program.begin(*words, stderr=subprocess.DEVNULL) as again:
             while not _users_of(lock) - {os.getpid()}:
                 assert again.poll() is None, "the mount command did not wait for the lock"
             fcntl.flock(exiting, fcntl.LOCK_UN)

@@ -4,7 +4,6 @@ import io
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from rich.console import Console
 from s3fs_meta.cli.status_watch import TimedFigures, rendered, view
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, ROOT, Program
+from tests.programs import PROCESS_S_MAX, Program
 
 END: Final = "share"  # This word is in the heading of the last table of each screen.
 
@@ -115,15 +114,8 @@ def test_status_watch_prints_brackets_in_errors_unchanged(
 
 
 def _begin(program: Program, mountpoint: Path) -> "subprocess.Popen[str]":
-    words = ["status", "--watch", "--interval", "0.2", "--cachedir", program.cachedir, mountpoint]
-    return subprocess.Popen(
-        [sys.executable, "-m", "s3fs_meta", *map(str, words)],
-        env=program.environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("status", "--watch", "--interval", "0.2", "--cachedir", program.cachedir, mountpoint)
+    return program.begin(*words, stdout=subprocess.PIPE)
 
 
 def _screen(watching: "subprocess.Popen[str]", mountpoint: Path) -> str:

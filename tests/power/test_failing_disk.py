@@ -165,6 +165,18 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
+def _mounted_with_a_synced_file(host: Host, mountpoint: Path) -> tuple[Path, Path]:
+    """Mount a new filesystem with a synced file; return its path and the path of another file."""
+    host.boot()
+    host.make()
+    host.mount()
+    earlier = mountpoint / "earlier"
+    earlier.write_bytes(BLOCK[::-1])
+    _fsync(earlier)
+    host.wait_for_room()
+    return earlier, mountpoint / "file"
+
+
 def test_lost_pages_are_reported_even_if_another_program_received_the_error_first(
     thin_disk: ThinDisk,
 ) -> None:
@@ -192,13 +204,7 @@ def test_fsync_after_a_remount_is_durable_despite_an_earlier_failed_fsync(
 ) -> None:
     """The kernel treats the lost block as written, so the new mount must write it again."""
     host = Host(empty, thin_disk, tmp_path)
-    host.boot()
-    host.make()
-    host.mount()
-    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
-    earlier.write_bytes(BLOCK[::-1])
-    _fsync(earlier)
-    host.wait_for_room()
+    earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():
         path.write_bytes(LARGE)
         with pytest.raises(OSError, match="Input/output error"):
@@ -223,13 +229,7 @@ def test_logged_content_survives_although_its_block_file_cannot_be_written(
 ) -> None:
     """The intent log has space on the disk, and the next mount writes the block file again."""
     host = Host(empty, thin_disk, tmp_path)
-    host.boot()
-    host.make()
-    host.mount()
-    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
-    earlier.write_bytes(BLOCK[::-1])
-    _fsync(earlier)
-    host.wait_for_room()
+    earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():
         path.write_bytes(BLOCK)
         _fsync(path)
@@ -248,13 +248,7 @@ def test_pages_dropped_after_a_failed_sync_do_not_read_as_zeros(
 ) -> None:
     """The kernel treats lost pages as written, so it drops them when it needs memory."""
     host = Host(empty, thin_disk, tmp_path)
-    host.boot()
-    host.make()
-    host.mount()
-    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
-    earlier.write_bytes(BLOCK[::-1])
-    _fsync(earlier)
-    host.wait_for_room()
+    earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():
         path.write_bytes(LARGE)
         with pytest.raises(OSError, match="Input/output error"):

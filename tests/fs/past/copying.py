@@ -35,7 +35,7 @@ from tests.fs.conftest import (
     make_file,
 )
 from tests.fs.past.nowhere import nowhere
-from tests.fs.trees.samples import COPY, fill, ignore, make_tree, settled
+from tests.fs.trees.samples import COPY, fill, ignore, make_rich_tree, settled
 
 _numbers = itertools.count()
 
@@ -111,18 +111,10 @@ SMALL = Slices(cloned_names=2, directories=1, shared_blocks=2)
 AGAIN = CloneTarget(ROOT_INO, b"again")
 
 
-async def make_rich_tree(fs: Filesystem) -> Ino:
-    """Create a tree that has every property that a copy must preserve."""
-    top = await make_tree(fs)
-    below = look(fs, b"below", top).ino
-    sparse = make_file(fs, b"sparse", below, mode=0o4755)
-    await fs.write(sparse, 3 * BLOCK_BYTES, b"end")
-    await fs.write(sparse, BLOCK_BYTES, b"middle")
-    linked = look(fs, b"full 1", top).ino
-    fs.namespace.link(linked, below, b"linked")
-    fs.namespace.link(linked, below, b"linked again")
-    fs.namespace.make_node(top, b"device", 0o020600, ROOT, rdev=0x0103)
-    fs.xattrs.set(below, acl.ACCESS, NAMED, ROOT)
+async def make_tree_with_acl(fs: Filesystem) -> Ino:
+    """Create a tree that has every property that a copy of the past must preserve."""
+    top = await make_rich_tree(fs)
+    fs.xattrs.set(look(fs, b"below", top).ino, acl.ACCESS, NAMED, ROOT)
     await fill(fs, make_file(fs, b"large", top), 5 * BLOCK_BYTES)
     return top
 

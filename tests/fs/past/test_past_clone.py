@@ -30,7 +30,7 @@ from tests.fs.past.copying import (
     SMALL,
     Copier,
     at_path,
-    make_rich_tree,
+    make_tree_with_acl,
     pack_reads,
     packs_of,
     remove,
@@ -48,7 +48,7 @@ class Killed(BaseException):
 async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: Volume) -> None:
     """Rows, content, xattrs, ACLs, hard links, devices and suid bits match the point in time."""
     async with volume.mounted() as fs:
-        top = await make_rich_tree(fs)
+        top = await make_tree_with_acl(fs)
         wanted = await facts(fs, top)
         txg = await shipped(volume)
         await remove(fs, b"tree")
@@ -72,7 +72,7 @@ async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: V
 async def test_copies_from_the_past_share_blocks_that_are_still_in_use(volume: Volume) -> None:
     """A second copy of the past adds no blocks, and each copy can be changed separately."""
     async with volume.mounted() as fs:
-        await make_rich_tree(fs)
+        await make_tree_with_acl(fs)
         txg = await shipped(volume)
         before = fs.db.counters.block_bytes, fs.db.counters.next_block
         copier = Copier(fs, volume.session)
@@ -114,7 +114,7 @@ async def test_past_tree_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
     """The copy is complete and fsck is clean after each slice, even if a file exceeds a slice."""
-    top = await make_rich_tree(fs)
+    top = await make_tree_with_acl(fs)
     wanted = await facts(fs, top)
     txg = await shipped(volume)
     await remove(fs, b"tree")
@@ -246,7 +246,7 @@ async def test_database_error_during_a_copy_undoes_the_copy(
 async def test_concurrent_copies_from_the_past_run_one_at_a_time(volume: Volume) -> None:
     """A copy releases its packs at its end, so a second copy waits for the first."""
     async with volume.mounted(slices=SMALL) as fs:
-        wanted = await facts(fs, await make_rich_tree(fs))
+        wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)
         await remove(fs, b"tree")
         await shipped(volume)
@@ -263,7 +263,7 @@ async def test_target_name_that_another_process_creates_during_a_copy_is_kept(
     volume: Volume,
 ) -> None:
     async with volume.mounted(slices=SMALL) as fs:
-        await make_rich_tree(fs)
+        await make_tree_with_acl(fs)
         txg = await shipped(volume)
         other: list[Ino] = []
 
@@ -280,7 +280,7 @@ async def test_target_name_that_another_process_creates_during_a_copy_is_kept(
 
 async def test_copy_is_removed_if_its_target_directory_is_removed(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
-        await make_rich_tree(fs)
+        await make_tree_with_acl(fs)
         txg = await shipped(volume)
         await remove(fs, b"tree")
         place = make_directory(fs, b"place")
@@ -299,7 +299,7 @@ async def test_copy_is_removed_if_its_target_directory_is_removed(volume: Volume
 
 async def test_capacity_limits_copies_of_removed_content(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
-        await make_rich_tree(fs)
+        await make_tree_with_acl(fs)
         txg = await shipped(volume)
         await remove(fs, b"tree")
         fs.set_capacity(3 * BLOCK_BYTES)
@@ -329,7 +329,7 @@ async def test_kill_after_any_slice_of_a_copy_leaves_no_partial_copy(
             raise Killed
 
     async with volume.mounted(slices=SMALL) as fs:
-        wanted = await facts(fs, await make_rich_tree(fs))
+        wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)
         await remove(fs, b"tree")
         await shipped(volume)
@@ -352,7 +352,7 @@ async def test_kill_after_any_slice_of_a_copy_leaves_no_partial_copy(
 @pytest.mark.parametrize("is_shipped", [False, True])
 async def test_kill_after_a_copy_leaves_the_copy_complete(volume: Volume, is_shipped: bool) -> None:
     async with volume.mounted(slices=SMALL) as fs:
-        wanted = await facts(fs, await make_rich_tree(fs))
+        wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)
         await remove(fs, b"tree")
         await shipped(volume)
@@ -369,7 +369,7 @@ async def test_kill_after_a_copy_leaves_the_copy_complete(volume: Volume, is_shi
 async def test_copy_from_the_past_can_be_restored_from_the_bucket(volume: Volume) -> None:
     """Another host restores the copy and its content, and fsck of the rows is clean."""
     async with volume.mounted() as fs:
-        wanted = await facts(fs, await make_rich_tree(fs))
+        wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)
         await remove(fs, b"tree")
         await shipped(volume)

@@ -48,6 +48,20 @@ async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) ->
     return top
 
 
+async def make_rich_tree(fs: Filesystem) -> Ino:
+    """Create a tree that also has a sparse file, hard links and a device."""
+    top = await make_tree(fs)
+    below = look(fs, b"below", top).ino
+    sparse = make_file(fs, b"sparse", below, mode=0o4755)
+    await fs.write(sparse, 3 * BLOCK_BYTES, b"end")
+    await fs.write(sparse, BLOCK_BYTES, b"middle")
+    linked = look(fs, b"full 1", top).ino
+    fs.namespace.link(linked, below, b"linked")
+    fs.namespace.link(linked, below, b"linked again")
+    fs.namespace.make_node(top, b"device", 0o020600, ROOT, rdev=0x0103)
+    return top
+
+
 COPY = CloneTarget(ROOT_INO, b"copy")
 
 

@@ -31,21 +31,22 @@ from tests.fs.conftest import (
     make_file,
     sliced,
 )
-from tests.fs.trees.samples import COPY, assert_sound, clone, facts, ignore, make_tree, settled
+from tests.fs.trees.samples import (
+    COPY,
+    assert_sound,
+    clone,
+    facts,
+    ignore,
+    make_rich_tree,
+    make_tree,
+    settled,
+)
 
 
-async def _make_rich_tree(fs: Filesystem) -> Ino:
-    """Create a tree that has every property that a copy must keep."""
-    top = await make_tree(fs)
-    below = look(fs, b"below", top).ino
-    sparse = make_file(fs, b"sparse", below, mode=0o4755)
-    await fs.write(sparse, 3 * BLOCK_BYTES, b"end")
-    await fs.write(sparse, BLOCK_BYTES, b"middle")
-    linked = look(fs, b"full 1", top).ino
-    fs.namespace.link(linked, below, b"linked")
-    fs.namespace.link(linked, below, b"linked again")
+async def _make_linked_tree(fs: Filesystem) -> Ino:
+    """Create a tree that also has a file with a name outside the tree."""
+    top = await make_rich_tree(fs)
     fs.namespace.link(look(fs, b"full 2", top).ino, ROOT_INO, b"leads out")
-    fs.namespace.make_node(top, b"device", 0o020600, ROOT, rdev=0x0103)
     return top
 
 
@@ -53,7 +54,7 @@ async def test_copy_of_a_tree_has_all_properties_of_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
     """Rows, content, extended attributes and hard links of a copy match those of the source."""
-    top = await _make_rich_tree(fs)
+    top = await _make_linked_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
     wanted = await facts(fs, top)
@@ -74,7 +75,7 @@ async def test_copy_of_a_tree_has_all_properties_of_its_source(
 
 async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> None:
     """A copy shares the blocks of its source; a write to a copied file changes only that file."""
-    top = await _make_rich_tree(fs)
+    top = await _make_linked_tree(fs)
     await volume.upload()
     block_bytes = fs.db.counters.block_bytes
     wanted = await facts(fs, top)
@@ -96,7 +97,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
 
 async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) -> None:
     """Dirty and sealed blocks are copied; a later write changes only one of the files."""
-    top = await _make_rich_tree(fs)
+    top = await _make_linked_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
     volume.session.cache.seal([volume.session.cache.blocks_in(BlockState.DIRTY)[0]])
@@ -122,7 +123,7 @@ async def test_tree_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
     """A copy in small slices matches its source, and fsck is clean after each slice."""
-    top = await _make_rich_tree(fs)
+    top = await _make_linked_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
     fs.namespace.unlink(ROOT_INO, b"leads out")
@@ -240,7 +241,7 @@ async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
         """Raised to simulate that the daemon is killed."""
 
     async with volume.mounted(slices=Slices(cloned_names=2)) as fs:
-        await _make_rich_tree(fs)
+        await _make_linked_tree(fs)
         inodes_before = fs.db.counters.inodes
 
         def kill(progress: TreeProgress) -> None:
@@ -295,7 +296,7 @@ def _copied_counts(slices: list[TreeProgress]) -> set[int]:
 
 async def test_cancelled_tree_copy_is_removed_at_once(fs: Filesystem) -> None:
     """A cancelled copy leaves no name and no inode."""
-    top = await _make_rich_tree(fs)
+    top = await _make_linked_tree(fs)
     before = fs.db.counters.inodes
     with trio.CancelScope() as scope:
 

@@ -3,25 +3,16 @@
 import pytest
 
 from s3fs_meta.codec import changelog
-from s3fs_meta.codec import image as image_codec
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.head import load_manifest
-from s3fs_meta.sync.image import pieces, restore
 from s3fs_meta.sync.keeping import PointKeeper
-from tests.check.rebuilding import rebuilt
+from tests.check.rebuilding import rebuilt, small_pieces
 from tests.sync.conftest import Power, power, write_file
 from tests.sync.kept import Files, files_at, fill, forget, keys_of
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("small_pieces")]
 
-__all__ = ["power"]  # an imported pytest fixture
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut images into pieces of 8 KiB, which are two pages of the database."""
-    for module in (image_codec, pieces, restore):
-        monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", 8192)
+__all__ = ["power", "small_pieces"]  # imported pytest fixtures
 
 
 async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:

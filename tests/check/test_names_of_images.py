@@ -19,25 +19,16 @@ from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.sync.chain.head import load_manifest
-from s3fs_meta.sync.image import pieces, restore
-from tests.check.rebuilding import run
+from tests.check.rebuilding import run, small_pieces
 from tests.damage import claim_newer
 from tests.sync.conftest import Power, power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]
+__all__ = ["power", "small_pieces"]
 
-PIECE = 8192
 DIRECTORIES = 8
 FILES = 500
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut images into pieces of 8 KiB, which are two pages of the database."""
-    for module in (image_codec, pieces, restore):
-        monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", PIECE)
 
 
 class Known(NamedTuple):

@@ -5,16 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, damage_marks, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.lost_packs import delete_packs, repair
 
 pytestmark = pytest.mark.thorough
 
@@ -36,13 +33,8 @@ async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
         if evicts:
             session.cache.evictor.evict_bytes(1 << 60)
         await session.close()
-    for key in [key for key in power.store.objects if key.startswith("pack/")]:
-        del power.store.objects[key]
-    async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
-        examined = Examined(session.db, power.store, session.volume.keyring)
-        await check_filesystem(examined, FsckOptions(repair=Mode.ALL), Report(), SystemClock())
-        await session.publish_anew()
-        await session.close()
+    delete_packs(power)
+    await repair(power)
     return ino, block
 
 
@@ -70,11 +62,14 @@ async def test_cached_block_of_a_range_recorded_as_lost_is_quarantined(
     async with power.session("a", tasks=False) as session:
         [notice] = session.volume.notices
         assert "the cache has copies of content that is lost or damaged in the bucket" in notice
+        assert "recover-state --everything copies" in notice
         assert await read_file(session, ino) == bytes(len(CONTENT))
         await session.close()
 
     [kept] = (power.home / "a").glob("kept-*")
     assert BlockFiles(kept / "blocks", kept).read(block, 0, len(CONTENT)) == CONTENT
+    async with power.session("a", tasks=False) as session:
+        assert not session.volume.notices
 
 
 def _remove_attribute(session: Session, ino: Ino) -> None:

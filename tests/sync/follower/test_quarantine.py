@@ -6,17 +6,14 @@ from contextlib import closing
 
 import pytest
 
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.from_quarantine import KeptContent
 from s3fs_meta.meta.tables import block_map, cached_blocks
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.follower.following import following
+from tests.sync.lost_packs import delete_packs, repair
 
 CONTENT = b"only cached" * 1000
 
@@ -30,21 +27,6 @@ async def _written(power: Power, *contents: bytes) -> list[Ino]:
             await session.flush_at_end()
         await session.close()
     return found
-
-
-async def _repair(power: Power) -> None:
-    """Run fsck -y on a host without cached blocks, and publish its result as an image."""
-    async with power.session("c", options=OpenOptions(repairing=True), tasks=False) as session:
-        examined = Examined(session.db, power.store, session.volume.keyring)
-        await check_filesystem(examined, FsckOptions(repair=Mode.ALL), Report(), SystemClock())
-        await session.publish_anew()
-        await session.close()
-
-
-def _lose_packs(power: Power, *kept: bytes) -> None:
-    for key in [key for key in power.store.objects if key.startswith("pack/")]:
-        if power.store.objects[key] not in kept:
-            del power.store.objects[key]
 
 
 async def _poll(session: Session) -> None:
@@ -69,8 +51,8 @@ async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_copied_out(
         for one in (sound, ino):
             await read_file(session, one)
         block = _block(session, ino)
-        _lose_packs(power, *packs)
-        await _repair(power)
+        delete_packs(power, *packs)
+        await repair(power, "c")
 
         await _poll(session)
 
@@ -93,7 +75,7 @@ async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
     [ino] = await _written(power, CONTENT)
     async with following(power, tasks=False) as (session, listener):
         await read_file(session, ino)
-        await _repair(power)
+        await repair(power, "c")
 
         await _poll(session)
 
@@ -112,8 +94,8 @@ async def test_follower_keeps_its_cache_if_the_quarantine_fails(
 
     async with following(power, tasks=False) as (session, _listener):
         await read_file(session, ino)
-        _lose_packs(power)
-        await _repair(power)
+        delete_packs(power)
+        await repair(power, "c")
         with monkeypatch.context() as patched:
             patched.setattr(os, "link", fail)
             await _poll(session)

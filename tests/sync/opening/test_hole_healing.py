@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
@@ -22,6 +19,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.lost_packs import delete_packs, repair
 
 pytestmark = pytest.mark.thorough
 
@@ -35,13 +33,8 @@ async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
         ino = write(session)
         await session.flush_at_end()
         await session.close()
-    for key in [key for key in power.store.objects if key.startswith("pack/")]:
-        del power.store.objects[key]
-    async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
-        examined = Examined(session.db, power.store, session.volume.keyring)
-        await check_filesystem(examined, FsckOptions(repair=Mode.ALL), Report(), SystemClock())
-        await session.publish_anew()
-        await session.close()
+    delete_packs(power)
+    await repair(power)
     return ino
 
 

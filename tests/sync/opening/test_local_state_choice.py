@@ -5,21 +5,15 @@ import os
 import pytest
 
 from s3fs_meta.bucket_errors import OlderBucketError
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import block_map, inodes
-from s3fs_meta.model import BlockIndex
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
-from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
@@ -250,34 +244,4 @@ async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_a_pack_of_ano
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
         assert await read_file(session, kept) == b"kept" * 500
-        assert not session.volume.notices
-
-
-async def test_last_copies_of_blocks_in_a_damaged_pack_are_quarantined(power: Power) -> None:
-    """Another host's fsck -y replaced a block with a hole, but this host has the block cached."""
-    async with power.session("a", tasks=False) as session:
-        ino = write_file(session, b"only cached")
-        block = block_map.find(session.db, ino, BlockIndex(0))
-        assert block is not None
-        await session.flush_at_end()
-        await session.close()
-    for key in [key for key in power.store.objects if key.startswith("pack/")]:
-        del power.store.objects[key]
-    async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
-        examined = Examined(session.db, power.store, session.volume.keyring)
-        wanted = FsckOptions(repair=Mode.ALL)
-        await check_filesystem(examined, wanted, Report(), SystemClock())
-        await session.publish_anew()
-        await session.close()
-
-    async with power.session("a", tasks=False) as session:
-        assert await read_file(session, ino) == bytes(len(b"only cached"))
-        [notice] = session.volume.notices
-        assert "the cache has copies of content that is lost or damaged in the bucket" in notice
-        assert "recover-state --everything copies" in notice
-        await session.close()
-
-    [kept] = (power.home / "a").glob("kept-*")
-    assert BlockFiles(kept / "blocks", kept).read(block, 0, 11) == b"only cached"
-    async with power.session("a", tasks=False) as session:
         assert not session.volume.notices

@@ -303,9 +303,8 @@ async def check_beside(
     try:
         if db.is_former:
             raise HeldError(
-                f"{plan.place.url} is mounted on this host by an older s3fs-meta, whose tables "
-                "cannot"
-                " be checked while it runs; unmount it before the check"
+                f"{plan.place.url} is mounted on this host by an older s3fs-meta, whose tables"
+                " cannot be checked while it runs; unmount it before the check"
             )
         examined = Examined(db, store, keys.keyring, mounted=True)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)

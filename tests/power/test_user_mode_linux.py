@@ -43,6 +43,8 @@ OPTIONS: Final = (
 INIT: Final = """#!/bin/sh
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
+mount -t devtmpfs devtmpfs /dev
+mkdir -p {home}
 mount -t hostfs none {home} -o {home}
 export PATH={path} PYTHONPATH={root} PYTHONDONTWRITEBYTECODE=1 HOME=/run
 cd {root}
@@ -64,6 +66,8 @@ def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Po
     """Run a machine, and kill it when the context ends."""
     command = [program, "mem=512M", f"ubda={disk.image}", f"init={home / 'init'}"]
     command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
+    # The init script mounts /dev: the script is in the host's /dev/shm, which a devtmpfs hides.
+    command += ["devtmpfs.mount=0"]
     command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
     with subprocess.Popen(
         command,

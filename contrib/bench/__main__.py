@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from contrib.bench import awake, disk, machine, memory, targets
 from contrib.bench.awake import Awake
-from contrib.bench.local_subjects import NAMES
+from contrib.bench.names import NAMES
 from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 

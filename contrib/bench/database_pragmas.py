@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from typing_extensions import override
 
 from contrib.bench import samples
-from contrib.bench.local_subjects import DISK, OURS
+from contrib.bench.names import DISK, OURS
 from contrib.bench.subjects import PlainDirectory, S3fsSubject, Subject
 
 ROWS: Final = 10_000

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contrib.bench import fill, local_subjects, machine
-from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, S3QL
+from contrib.bench.names import CEILING, DISK, JUICEFS, S3QL
 from contrib.bench.subjects import S3fsSubject, Subject, call_s
 
 PER_DIRECTORY: Final = 1000

@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from contrib.bench import subjects
 from contrib.bench.far_store import ACCESS_KEY, SECRET_KEY, FarEndpoint, FarStore
-from contrib.bench.local_subjects import OURS, JuiceSubject, juicefs
+from contrib.bench.local_subjects import JuiceSubject, juicefs
+from contrib.bench.names import OURS
 from contrib.bench.subjects import DaemonSubject, S3fsSubject
 
 STORED_S_MAX: Final = 3600.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from contrib.bench import awake, local_subjects, samples, sequential, targets
-from contrib.bench.local_subjects import CEILING, DISK, OURS
+from contrib.bench.names import CEILING, DISK, OURS
 from contrib.bench.subjects import Subject, call
 from s3fs_meta.limits import KIB, MIB
 

@@ -9,11 +9,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from typing_extensions import override
 
 from contrib.bench import machine
+from contrib.bench.names import CEILING, DISK, JUICEFS, OURS, PASSTHROUGH, S3QL
 from contrib.bench.subjects import (
     DaemonSubject,
     NullSubject,
@@ -22,14 +22,6 @@ from contrib.bench.subjects import (
     Subject,
     call,
 )
-
-DISK: Final = "ext4"
-CEILING: Final = "do-nothing"
-OURS: Final = "s3fs-meta"
-JUICEFS: Final = "JuiceFS"
-S3QL: Final = "S3QL"
-PASSTHROUGH: Final = "passthrough_hp"
-NAMES: Final = (DISK, PASSTHROUGH, CEILING, OURS, JUICEFS, S3QL)
 
 
 class JuiceSubject(DaemonSubject):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from contrib.bench import local_subjects, machine, samples, targets
-from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, OURS, S3QL
+from contrib.bench.names import CEILING, DISK, JUICEFS, OURS, S3QL
 from contrib.bench.subjects import NullSubject, Subject
 
 TURN_FILES: Final = 500

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contrib.bench import awake, local_subjects, samples, targets
-from contrib.bench.local_subjects import CEILING, DISK, OURS
+from contrib.bench.names import CEILING, DISK, OURS
 from contrib.bench.subjects import COMMAND_S_MAX, Subject, SubjectError
 
 USER: Final = "postgres"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contrib.bench import samples, sequential, targets
-from contrib.bench.local_subjects import CEILING, OURS
+from contrib.bench.names import CEILING, OURS
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
 RATIO_MIN: Final = 0.7

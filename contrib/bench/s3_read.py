@@ -19,7 +19,7 @@ from typing import Final
 from contrib.bench import far_store, far_subjects, machine, samples, sequential, targets
 from contrib.bench.far_store import FarEndpoint, FarStore
 from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
-from contrib.bench.local_subjects import OURS
+from contrib.bench.names import OURS
 from s3fs_meta.limits import KIB, MIB, READAHEAD_RUN_BYTES, STORE_THREADS_MAX
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from contrib.bench import far_store, far_subjects, fill, machine, targets
 from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
 from contrib.bench.fill import Archive
-from contrib.bench.local_subjects import OURS
+from contrib.bench.names import OURS
 
 PUTS_MAX: Final = 100  # maximum number of PUTs for 10,000 files and their metadata
 GETS_MAX: Final = 60

@@ -19,7 +19,7 @@ from typing import Any, Final
 from contrib.bench import far_store, samples, sequential, targets, upload_stall
 from contrib.bench.far_store import FarEndpoint, FarStore
 from contrib.bench.far_subjects import FarS3fsSubject
-from contrib.bench.local_subjects import OURS
+from contrib.bench.names import OURS
 from contrib.bench.subjects import call
 from s3fs_meta.limits import MIB, PACK_BYTES_TARGET, STORE_THREADS_MAX
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5

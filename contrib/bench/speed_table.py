@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, OURS, S3QL
+from contrib.bench.names import CEILING, DISK, JUICEFS, OURS, S3QL
 
 COLUMNS: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
 DIGITS: Final = 2

@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from contrib.bench import fill, history, local_subjects, targets
-from contrib.bench.local_subjects import CEILING, JUICEFS, OURS, PASSTHROUGH
+from contrib.bench.names import CEILING, JUICEFS, OURS, PASSTHROUGH
 from contrib.bench.subjects import S3fsSubject
 from contrib.bench.workloads import session, steps
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contrib.bench import fsync_latency
-from contrib.bench.local_subjects import DISK, OURS
+from contrib.bench.names import DISK, OURS
 from contrib.bench.subjects import PlainDirectory
 
 pytestmark = pytest.mark.thorough

@@ -4,6 +4,8 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +51,16 @@ def test_benchmark_page_shows_results_commands_and_host() -> None:
         assert wanted in made
     for loads in ("<script", "src=", "<link", "@import", 'href="http'):
         assert loads not in made  # The page is one file without external scripts, images or styles.
+
+
+def test_benchmark_page_needs_no_package_of_the_project() -> None:
+    """``make bench-page`` and ``make release`` run the page with matplotlib only."""
+    command = [sys.executable, "-S", "-m", "contrib.bench.page", "--table"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("| seconds |")
 
 
 def test_benchmark_page_shows_how_many_targets_are_met_and_missed() -> None:

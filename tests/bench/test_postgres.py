@@ -8,7 +8,7 @@ import pytest
 
 from contrib.bench import postgres
 from contrib.bench.disk import SEARCHABLE
-from contrib.bench.local_subjects import DISK
+from contrib.bench.names import DISK
 from contrib.bench.subjects import PlainDirectory, SubjectError
 
 pytestmark = pytest.mark.thorough

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contrib.bench.local_subjects import DISK
+from contrib.bench.names import DISK
 from contrib.bench.subjects import PlainDirectory
 from contrib.bench.workloads import materials, session, steps
 

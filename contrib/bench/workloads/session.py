@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from contrib.bench import awake, local_subjects, machine, samples, targets
-from contrib.bench.local_subjects import CEILING, JUICEFS, NAMES, OURS, S3QL
+from contrib.bench.names import CEILING, DISK, JUICEFS, NAMES, OURS, S3QL
 from contrib.bench.subjects import PROJECT, Subject, SubjectError
 from contrib.bench.workloads import materials, steps
 from contrib.bench.workloads.steps import Step
@@ -239,12 +239,12 @@ def summarized(table: Table) -> dict[str, Any]:
     }  # fmt: skip
     processor = {
         name: {who: statistics.median(each.processor_s for each in turns.values())
-               for who, turns in row.items() if who != local_subjects.DISK}
+               for who, turns in row.items() if who != DISK}
         for name, row in table.items()
     }  # fmt: skip
     memory = {
         name: {who: max(each.pss_bytes for each in turns.values()) / 1e6
-               for who, turns in row.items() if who != local_subjects.DISK}
+               for who, turns in row.items() if who != DISK}
         for name, row in table.items()
     }  # fmt: skip
     ratios = {name: dict(_ratios(row)) for name, row in table.items()}

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from contrib.bench.local_subjects import JUICEFS, OURS, juicefs
+from contrib.bench.local_subjects import juicefs
+from contrib.bench.names import JUICEFS, OURS
 from contrib.bench.subjects import program
 from contrib.bench.workloads import materials
 

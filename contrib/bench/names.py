@@ -1,0 +1,15 @@
+"""The names of the compared filesystems in the results.
+
+This module imports no other, because the page of the benchmarks needs these names in an
+environment without the packages of the project.
+"""
+
+from typing import Final
+
+DISK: Final = "ext4"
+CEILING: Final = "do-nothing"
+OURS: Final = "s3fs-meta"
+JUICEFS: Final = "JuiceFS"
+S3QL: Final = "S3QL"
+PASSTHROUGH: Final = "passthrough_hp"
+NAMES: Final = (DISK, PASSTHROUGH, CEILING, OURS, JUICEFS, S3QL)

@@ -152,8 +152,14 @@ def _report(
     print((home / "journal").read_text()[-6000:])
     print(f"soak: FINDING, seed {seed}, step {journal.step}:\n{text}")
     print(f"soak: the files of the run are in {home}; the journal of events is {home}/journal")
-    minutes = f"SOAK_MINUTES={arguments.minutes:g}"
-    print(f"soak: to repeat the run: make soak SOAK_SEED={seed} {minutes}", flush=True)
+    command = command_of_repetition(seed, arguments.minutes, arguments.only)
+    print(f"soak: to repeat the run: {command}", flush=True)
+
+
+def command_of_repetition(seed: int, minutes: float, only: str) -> str:
+    """Return the command that repeats a run; the chosen events depend on *only* also."""
+    command = f"make soak SOAK_SEED={seed} SOAK_MINUTES={minutes:g}"
+    return f"{command} ARGS=--only={only}" if only else command
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from contrib.soak.__main__ import command_of_repetition
 from contrib.soak.commands import FindingError
 from contrib.soak.hand import do, see
 from contrib.soak.history import History, trimmed
@@ -41,6 +42,14 @@ def _done(tree: Path) -> History:
         do(str(tree), operation)
         history.ended(operation)
     return history
+
+
+def test_command_that_repeats_a_soak_run_selects_the_same_events() -> None:
+    every = command_of_repetition(17, 20.0, "")
+    some = command_of_repetition(17, 20.0, "kill,outage")
+
+    assert every == "make soak SOAK_SEED=17 SOAK_MINUTES=20"
+    assert some == f"{every} ARGS=--only=kill,outage"
 
 
 def test_soak_test_model_agrees_with_a_real_filesystem(tree: Path) -> None:

@@ -90,7 +90,7 @@ def _times(cell: Cell, world: World) -> Result:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("jumps", [False, True], ids=["wrong", "jumps"])
 @pytest.mark.parametrize("offset", OFFSETS)

@@ -53,7 +53,7 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(SAMPLES))
 def test_randomly_chosen_damage_has_the_expected_effect(
     worlds: Worlds, tmp_path: Path, part: int

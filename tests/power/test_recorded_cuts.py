@@ -312,7 +312,7 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
 async def test_durability_promises_hold_in_every_state_after_a_power_cut_in_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str

@@ -52,9 +52,11 @@ def fill(folder: Path, count: int) -> set[str]:
     """Create a number of empty files and return their names."""
     names = [f"{number:07d}" for number in range(count)]
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    for name in names:
-        os.mknod(name, dir_fd=directory)
-    os.close(directory)
+    try:
+        for name in names:
+            os.mknod(name, dir_fd=directory)
+    finally:
+        os.close(directory)
     return set(names)
 
 

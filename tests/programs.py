@@ -16,7 +16,7 @@ from s3fs_meta.cli import entry
 from tests import forked
 
 ROOT: Final = Path(__file__).parents[1]
-PROCESS_S_MAX: Final = 50
+PROCESS_S_MAX: Final = 250
 
 
 class Program:

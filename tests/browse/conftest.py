@@ -30,7 +30,6 @@ HOSTILE: Final = (
 )
 NAMES: Final = 1200
 LONG: Final = "l" * 255
-SETUP_S_MAX: Final = 240
 FIRST: Final = b"one\ntwo\nthree\n"
 SECOND: Final = b"one\n2\nthree\nfour <b>\n"
 
@@ -101,13 +100,6 @@ def _fill(program: Program, mnt: Path) -> None:
     for number in range(NAMES):
         (mnt / "many" / f"{number:05}").touch()
     program.ok("flush", mnt)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raise the timeouts of the page tests, because the first test starts all servers."""
-    for item in items:
-        if "served" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(SETUP_S_MAX))
 
 
 @pytest.fixture(scope="session")

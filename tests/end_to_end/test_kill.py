@@ -205,7 +205,6 @@ def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victi
         yield victim
 
 
-@pytest.mark.timeout(120)
 def test_daemon_killed_a_few_times_loses_no_acknowledged_data(
     empty: Place, program: QuickProgram
 ) -> None:

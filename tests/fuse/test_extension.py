@@ -116,7 +116,6 @@ def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: 
 
 
 @pytest.mark.mount
-@pytest.mark.timeout(30)
 async def test_withdrawn_request_does_not_block_the_event_loop(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

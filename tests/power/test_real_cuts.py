@@ -162,7 +162,6 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
             )
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [MODES[0]])
 def test_synced_data_survives_a_power_cut_of_a_real_disk(
     empty: Place, disk: LoopDisk, options: str

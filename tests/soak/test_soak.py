@@ -162,7 +162,7 @@ def _command(folder: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.mount
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_short_soak_run_reports_nothing_and_leaves_no_process(
     tmp_path: Path, as_root: None
 ) -> None:
@@ -183,7 +183,6 @@ def test_short_soak_run_reports_nothing_and_leaves_no_process(
 
 
 @pytest.mark.mount
-@pytest.mark.timeout(120)
 def test_interrupted_soak_run_leaves_no_process_mount_or_directory(
     tmp_path: Path, as_root: None
 ) -> None:

@@ -19,8 +19,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from operator import lt, or_
+from itertools import accumulate, pairwise, takewhile
+from operator import or_
 from typing import Final, NamedTuple
 
 from s3fs_meta.codec import envelope
@@ -119,6 +119,64 @@ class Inodes:
 
 
 @dataclass(frozen=True)
+class Names:
+    """The removed names sorted by parent, name, cookie and inode, stored as columns.
+
+    A row needs 32 bytes and its name; as a tuple it would need about 300 bytes.
+    """
+
+    parents: "array[int]"
+    inos: "array[int]"
+    cookies: "array[int]"
+    masks: "array[int]"
+    ends: "array[int]"  # position in *text* after the name of each row
+    text: bytes  # all names without separators
+
+    @classmethod
+    def of(cls, rows: Iterable[RemovedName]) -> "Names":
+        """Convert sorted rows to columns."""
+        text = bytearray()
+        parents, inos, cookies = array("Q"), array("Q"), array("Q")
+        masks, ends = array("I"), array("I")
+        for parent, name, cookie, ino, mask in rows:
+            text += name
+            parents.append(parent)
+            inos.append(ino)
+            cookies.append(cookie)
+            masks.append(mask)
+            ends.append(len(text))
+        return cls(parents, inos, cookies, masks, ends, bytes(text))
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def __getitem__(self, at: int) -> RemovedName:
+        return RemovedName(
+            Ino(self.parents[at]),
+            self.text[self.ends[at - 1] if at else 0 : self.ends[at]],
+            Cookie(self.cookies[at]),
+            Ino(self.inos[at]),
+            self.masks[at],
+        )
+
+    def __iter__(self) -> Iterator[RemovedName]:
+        return map(self.__getitem__, range(len(self)))
+
+    def lengths(self) -> Iterator[int]:
+        """Yield the length of each name."""
+        return (end - start for start, end in pairwise((0, *self.ends)))
+
+    def beginning_at(self, parent: Ino, name: bytes = b"") -> Iterator[RemovedName]:
+        """Yield the rows from a name in a directory on, and all later rows."""
+        wanted: tuple[int, bytes] = (parent, name)
+        return map(self.__getitem__, range(bisect_left(self, wanted), len(self)))
+
+    def of_name(self, parent: Ino, name: bytes) -> Iterator[RemovedName]:
+        """Yield the rows of a name in a directory, or with b"" its rows without a name."""
+        return takewhile(lambda row: row[:2] == (parent, name), self.beginning_at(parent, name))
+
+
+@dataclass(frozen=True)
 class HistoryIndex:
     """An index of the changes in one run of txgs."""
 
@@ -133,7 +191,7 @@ class HistoryIndex:
     # Parts without indexed changes are images, unreadable changelogs, and runs without an index.
     unknown: int
     inodes: Inodes
-    names: tuple[RemovedName, ...]  # sorted by parent, name, cookie and inode
+    names: Names
 
     @property
     def first(self) -> Txg:
@@ -201,12 +259,12 @@ def _inode_columns(index: HistoryIndex) -> Iterator[bytes]:
 
 def _name_columns(index: HistoryIndex) -> Iterator[bytes]:
     names = index.names
-    yield _stored(array("Q", _differences(row.parent for row in names)))
-    yield _stored(array("Q", _differences(row.ino for row in names)))
-    yield _stored(array("Q", (row.cookie for row in names)))
-    yield _stored(array("I", (row.mask for row in names)))
-    yield bytes(len(row.name) for row in names)
-    yield b"".join(row.name for row in names)
+    yield _stored(array("Q", _differences(names.parents)))
+    yield _stored(array("Q", _differences(names.inos)))
+    yield _stored(names.cookies)
+    yield _stored(names.masks)
+    yield bytes(names.lengths())
+    yield names.text
 
 
 def _differences(numbers: Iterable[int]) -> Iterator[int]:
@@ -286,40 +344,35 @@ def _inodes(key: str, columns: _Columns, count: int) -> Inodes:
     return found
 
 
-def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
-    parents = _summed(columns.numbers("Q", count))
-    inos = _summed(columns.numbers("Q", count))
+def _names(key: str, columns: _Columns, count: int) -> Names:
+    parents = array("Q", _summed(columns.numbers("Q", count)))
+    inos = array("Q", _summed(columns.numbers("Q", count)))
     cookies = columns.numbers("Q", count)
     masks = columns.numbers("I", count)
-    ends = [0, *accumulate(lengths := bytes(columns.bytes(count)))]
+    lengths = bytes(columns.bytes(count))
     text = bytes(columns.bytes(HISTORY_NAME_BYTES_MAX + 1))
-    if ends[-1] != len(text):
+    if sum(lengths) != len(text):
         raise FormatError(
             key, "the lengths of names in the index object do not match the bytes of the names"
         )
     if b"/" in text or b"\0" in text or len(text) > HISTORY_NAME_BYTES_MAX:
         raise FormatError(key, "the index object has an invalid name")
     assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name must fit into one byte"
-    found = tuple(
-        RemovedName(Ino(parent), text[start:end], Cookie(cookie), Ino(ino), mask)
-        for parent, ino, cookie, mask, (start, end) in zip(
-            parents, inos, cookies, masks, pairwise(ends), strict=True
-        )
-    )
-    for row in found:
-        named = bool(row.name)
-        if not (row.mask and 0 < row.parent <= NUMBER_MAX and 0 < row.ino <= NUMBER_MAX):
+    found = Names(parents, inos, cookies, masks, array("I", accumulate(lengths)), text)
+    before: tuple[int, bytes, int, int] | None = None
+    for parent, name, cookie, ino, mask in found:
+        if not (mask and 0 < parent <= NUMBER_MAX and 0 < ino <= NUMBER_MAX):
             raise FormatError(key, "a removed name in the index object has no txg or no inode")
-        if named == bool(row.cookie) or (not named and not _COOKIE_MIN <= row.cookie <= NUMBER_MAX):
+        if bool(name) == bool(cookie) or (not name and not _COOKIE_MIN <= cookie <= NUMBER_MAX):
             raise FormatError(key, "a removed name in the index object has a wrong cookie")
-    if not all(map(lt, map(_order, found), map(_order, found[1:]))):
-        raise FormatError(key, "the removed names in the index object are not in ascending order")
+        row = (parent, name, cookie, ino)
+        if before is not None and before >= row:
+            raise FormatError(
+                key, "the removed names in the index object are not in ascending order"
+            )
+        before = row
     return found
 
 
 def _summed(differences: "array[int]") -> Iterator[int]:
     return accumulate(differences, lambda total, one: (total + one) & _U64_MASK)
-
-
-def _order(row: RemovedName) -> tuple[int, bytes, int, int]:
-    return row[:4]

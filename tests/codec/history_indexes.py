@@ -1,6 +1,6 @@
 """An example object of the history index, for tests."""
 
-from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, RemovedName
+from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, Names, RemovedName
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.model import Cookie, Ino, Txg
 
@@ -27,7 +27,7 @@ INDEX = HistoryIndex(
     hash=content_hash(b"changelog 2048"),
     unknown=1 << 5,
     inodes=Inodes.of(INODES),
-    names=NAMES,
+    names=Names.of(NAMES),
 )
 
 KEY = INDEX.key

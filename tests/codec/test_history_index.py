@@ -15,6 +15,7 @@ from s3fs_meta.codec.history_index import (
     RUNS,
     ChangedInode,
     Inodes,
+    Names,
     RemovedName,
     decode,
     dump_header,
@@ -56,7 +57,7 @@ def _refused(payload: bytes, key: ObjectKey = KEY) -> None:
 def test_history_index_object_round_trips(keyring: Any) -> None:
     assert KEY == "history/2/000000001025-000000002048"
     assert INDEX.first == 1025
-    for made in (INDEX, replace(INDEX, inodes=Inodes.of(()), names=(), unknown=0)):
+    for made in (INDEX, replace(INDEX, inodes=Inodes.of(()), names=Names.of(()), unknown=0)):
         assert decode(KEY, encode(made, keyring), keyring) == made
     with pytest.raises(FormatError):
         decode(RUNS.key_of(2, Txg(1024)), encode(INDEX, keyring), keyring)
@@ -78,7 +79,7 @@ def test_every_history_index_object_with_valid_rows_round_trips(
     made = replace(
         INDEX,
         inodes=Inodes.of(ChangedInode(Ino(ino), *masks) for ino, *masks in sorted(inodes)),
-        names=tuple(
+        names=Names.of(
             RemovedName(Ino(parent), name, Cookie(cookie), Ino(ino), mask)
             for (parent, name, cookie, ino), mask in sorted(rows.items())
         ),
@@ -90,6 +91,18 @@ def test_changed_inode_is_found_by_number_in_a_history_index_object() -> None:
     assert [INDEX.inodes.find(row.ino) for row in INODES] == list(INODES)
     assert INDEX.inodes.find(Ino(8)) is None
     assert INDEX.inodes.find(Ino(2**62 + 1)) is None
+
+
+def test_removed_names_of_a_directory_are_found_in_a_history_index_object() -> None:
+    names = INDEX.names
+    assert list(names) == list(NAMES)
+    assert list(names.beginning_at(Ino(1))) == list(NAMES)
+    assert list(names.beginning_at(Ino(1), b"draft.txt")) == list(NAMES[1:])
+    assert list(names.beginning_at(Ino(2))) == list(NAMES[3:])
+    assert not list(names.beginning_at(Ino(8)))
+    assert list(names.of_name(Ino(1), b"draft.txt")) == list(NAMES[1:3])
+    assert list(names.of_name(Ino(1), b"")) == [NAMES[0]]
+    assert not list(names.of_name(Ino(7), b"draft.txt"))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +156,7 @@ def test_history_index_object_with_invalid_removed_names_is_not_written(
     names: tuple[RemovedName, ...],
 ) -> None:
     with pytest.raises(FormatError):
-        encode(replace(INDEX, names=names), PLAIN)
+        encode(replace(INDEX, names=Names.of(names)), PLAIN)
 
 
 @pytest.mark.parametrize(

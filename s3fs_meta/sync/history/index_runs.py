@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from itertools import groupby, islice, pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
-from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, RemovedName
+from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, Names, RemovedName
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import HISTORY_INODES_MAX, HISTORY_NAME_BYTES_MAX, HISTORY_NAMES_MAX
@@ -152,7 +152,7 @@ def _merged(
         hash=last[1].hash,
         unknown=unknown,
         inodes=Inodes.of(_bounded(_joined_inodes(inodes), HISTORY_INODES_MAX)),
-        names=_bounded_names(_joined_names(names)),
+        names=Names.of(_bounded_names(_joined_names(names))),
     )
 
 
@@ -170,7 +170,7 @@ def _marked_inodes(inodes: Inodes, bit: int) -> Iterator[ChangedInode]:
         yield ChangedInode(ino, bit if content else 0, bit if other else 0)
 
 
-def _marked_names(names: Sequence[RemovedName], bit: int) -> Iterator[RemovedName]:
+def _marked_names(names: Names, bit: int) -> Iterator[RemovedName]:
     return (row._replace(mask=bit) for row in names)
 
 
@@ -197,12 +197,14 @@ def _bounded(rows: Iterable[ChangedInode], most: int) -> Iterator[ChangedInode]:
         yield row
 
 
-def _bounded_names(rows: Iterable[RemovedName]) -> tuple[RemovedName, ...]:
-    found = tuple(islice(rows, HISTORY_NAMES_MAX + 1))
-    if len(found) > HISTORY_NAMES_MAX:
-        raise TooManyChangesError(f"more than {HISTORY_NAMES_MAX} names were removed")
-    if sum(len(row.name) for row in found) > HISTORY_NAME_BYTES_MAX:
-        raise TooManyChangesError(
-            f"the removed names take more than {HISTORY_NAME_BYTES_MAX} bytes"
-        )
-    return found
+def _bounded_names(rows: Iterable[RemovedName]) -> Iterator[RemovedName]:
+    name_bytes = 0
+    for number, row in enumerate(rows):
+        name_bytes += len(row.name)
+        if number == HISTORY_NAMES_MAX:
+            raise TooManyChangesError(f"more than {HISTORY_NAMES_MAX} names were removed")
+        if name_bytes > HISTORY_NAME_BYTES_MAX:
+            raise TooManyChangesError(
+                f"the removed names take more than {HISTORY_NAME_BYTES_MAX} bytes"
+            )
+        yield row

@@ -13,12 +13,10 @@ The newest state is in a database. The attributes of an inode at each earlier tx
 undoing its changes one by one, the latest first.
 """
 
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from fnmatch import fnmatchcase
 from functools import reduce
-from itertools import islice
 from operator import or_
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -181,8 +179,7 @@ class PathVersions:
         found: set[bytes] = set()
 
         def take(index: HistoryIndex, mask: int) -> None:
-            at = bisect_left(index.names, (stay.ino,))
-            for row in islice(index.names, at, None):
+            for row in index.names.beginning_at(stay.ino):
                 if row.parent != stay.ino:
                     break
                 if row.name and row.mask & mask:
@@ -292,7 +289,8 @@ class PathVersions:
             return row.parent == parent and found
 
         def match(index: HistoryIndex) -> int:
-            rows = _of_directory(index, parent, name)
+            # Rows without a name have only the cookie of the name.
+            rows = [*index.names.of_name(parent, b""), *index.names.of_name(parent, name)]
             return reduce(or_, [row.mask for row in rows if is_wanted(row)], 0)
 
         def lost(changeset: bytes, is_whole: bool) -> list[Ino]:
@@ -373,17 +371,6 @@ def _are_later(found: Sequence[Version], most: int, txg: Txg) -> bool:
 
 def _end_of(stay: Stay) -> tuple[Txg, Txg]:
     return stay.last, stay.first
-
-
-def _of_directory(index: HistoryIndex, parent: Ino, name: bytes) -> list[RemovedName]:
-    """Return the removed names in an index that equal *name*, or have its cookie."""
-    rows: list[RemovedName] = []
-    for text in (b"", name):
-        at = bisect_left(index.names, (parent, text))
-        while at < len(index.names) and index.names[at][:2] == (parent, text):
-            rows.append(index.names[at])
-            at += 1
-    return rows
 
 
 def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:

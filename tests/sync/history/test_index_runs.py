@@ -44,7 +44,7 @@ def test_index_object_has_a_bit_for_each_changed_txg() -> None:
         ChangedInode(Ino(6), 0, 0b1000),
         ChangedInode(Ino(7), 0b1000, 0b1000),
     ]
-    assert made.names == (RemovedName(*GONE, 1),)
+    assert list(made.names) == [RemovedName(*GONE, 1)]
     assert (made.first, made.last, made.unknown) == (1, RUN, 0)
     assert (made.first_ns, made.created_ns) == (1001, 1000 + RUN)
     assert (made.previous, made.hash) == (content_hash(b"0"), content_hash(b"%d" % RUN))
@@ -57,7 +57,7 @@ def test_index_object_of_level_2_has_a_bit_for_each_changed_level_1_object() -> 
     made = of_runs(2, UUID, runs)
 
     assert list(made.inodes) == [ChangedInode(Ino(5), 1 << 2 | 1 << 30, 1 << 30)]
-    assert made.names == (RemovedName(*GONE, 1 << 2 | 1 << 30),)
+    assert list(made.names) == [RemovedName(*GONE, 1 << 2 | 1 << 30)]
     assert (made.level, made.first, made.last) == (2, 1, RUN * RUN)
     assert (made.previous, made.hash) == (runs[0].previous, runs[-1].hash)
 

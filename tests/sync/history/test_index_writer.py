@@ -14,6 +14,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, write_file
+from tests.sync.history.files import Files
 
 pytestmark = pytest.mark.thorough
 
@@ -127,7 +128,8 @@ async def test_unreadable_changelog_is_marked_as_unknown_in_the_index(power: Pow
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("HISTORY_INODES_MAX", 10), ("HISTORY_NAMES_MAX", -1)]
+    ("limit", "value"),
+    [("HISTORY_INODES_MAX", 10), ("HISTORY_NAMES_MAX", 1), ("HISTORY_NAME_BYTES_MAX", 8)],
 )
 async def test_no_index_object_is_created_for_txgs_with_too_many_changes(
     power: Power, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
@@ -135,7 +137,10 @@ async def test_no_index_object_is_created_for_txgs_with_too_many_changes(
     """After a run with too many changes, the index writer continues with the next run."""
     async with power.session("a", tasks=False) as session:
         await session.indexer.make_due()
-        await ship_files(session, RUN)
+        files = Files(session)
+        for number in range(RUN // 2):
+            await files.make(b"file-%d" % number, 10)
+            await files.remove(b"file-%d" % number)
         monkeypatch.setattr(index_runs, limit, value)
         await session.indexer.make_due()
         assert indexed(power, session.volume.keyring) == {}

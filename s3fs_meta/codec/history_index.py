@@ -18,7 +18,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 from operator import or_
 from typing import Final, NamedTuple
@@ -110,6 +110,12 @@ class Inodes:
     def __iter__(self) -> Iterator[ChangedInode]:
         return map(ChangedInode._make, zip(self.inos, self.content, self.other, strict=True))
 
+    def marked(self, mask: int) -> "Inodes":
+        """Return the same inodes with *mask* in place of each mask that is not 0."""
+        content = array("I", (mask if one else 0 for one in self.content))
+        other = array("I", (mask if one else 0 for one in self.other))
+        return Inodes(self.inos, content, other)
+
     def find(self, ino: Ino) -> ChangedInode | None:
         """Return the row of an inode, or None if the run did not change it."""
         at = bisect_left(self.inos, ino)
@@ -161,6 +167,10 @@ class Names:
 
     def __iter__(self) -> Iterator[RemovedName]:
         return map(self.__getitem__, range(len(self)))
+
+    def marked(self, mask: int) -> "Names":
+        """Return the same names with another mask."""
+        return replace(self, masks=array("I", [mask]) * len(self))
 
     def lengths(self) -> Iterator[int]:
         """Yield the length of each name."""

@@ -23,7 +23,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history import index_runs
-from s3fs_meta.sync.history.index_runs import TooManyChangesError, TxgChanges
+from s3fs_meta.sync.history.index_runs import RunMerger, TooManyChangesError
 
 _DIFFERS: Final = "it differs from the changes in its changelogs"
 
@@ -93,15 +93,19 @@ class IndexChecker:
 
     async def _of_txgs(self, index: HistoryIndex) -> HistoryIndex | None:
         """Return an index made from the changelogs, or None if a changelog cannot be read."""
-        txgs: list[TxgChanges] = []
-        for bit, txg in enumerate(range(index.first, index.last + 1)):
+        merger = RunMerger(1, self._uuid)
+        for at, txg in enumerate(range(index.first, index.last + 1)):
             try:
                 fetched = await chain.fetch(self._store, self._keyring, self._uuid, Txg(txg))
                 changes = await index_runs.changes_of(self._store, self._keyring, fetched)
             except (FormatError, ObjectMissingError):
                 return None
-            txgs.append(changes._replace(rows=None) if index.unknown >> bit & 1 else changes)
-        return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
+            if index.unknown >> at & 1:
+                changes = changes._replace(changes=None)
+            merger.add_txg(at, changes)
+            if merger.is_full:
+                await trio.to_thread.run_sync(merger.join)
+        return await trio.to_thread.run_sync(merger.finish)
 
     async def _differs_from_parts(self, index: HistoryIndex) -> str | None:
         """Compare an index object with the valid objects of the level below; return any fault."""

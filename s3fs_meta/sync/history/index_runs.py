@@ -7,11 +7,11 @@ Design: docs/design/durability.md, "History index".
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
-from functools import partial
+from functools import reduce
 from itertools import groupby, pairwise
-from operator import itemgetter
+from operator import itemgetter, or_
 from typing import NamedTuple
 
 import trio
@@ -21,7 +21,12 @@ from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, Names, RemovedName
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
-from s3fs_meta.limits import HISTORY_INODES_MAX, HISTORY_NAME_BYTES_MAX, HISTORY_NAMES_MAX
+from s3fs_meta.limits import (
+    HISTORY_FAN_OUT,
+    HISTORY_INODES_MAX,
+    HISTORY_NAME_BYTES_MAX,
+    HISTORY_NAMES_MAX,
+)
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.row_history import ChangedRows
 from s3fs_meta.model import Txg
@@ -34,19 +39,34 @@ class TooManyChangesError(Exception):
     """A run has more changes than one index object may contain. Nothing is damaged."""
 
 
-class TxgChanges(NamedTuple):
-    """The changed inodes and names of one txg."""
+class Changes(NamedTuple):
+    """The changed inodes and removed names of a txg or a run."""
 
-    link: Link
-    previous: str  # content_hash of the previous changelog
-    # None: unknown, because the txg is an image or contains too many changes
-    rows: ChangedRows | None
+    inodes: Inodes
+    names: Names
 
     @property
     def size(self) -> int:
         """Return the number of inodes and names, which determines the memory needed."""
-        rows = self.rows
-        return 0 if rows is None else len(rows.content) + len(rows.other) + len(rows.names)
+        return len(self.inodes) + len(self.names)
+
+    def marked(self, bit: int) -> "Changes":
+        """Return the changes of a part as changes of its run: each mask has only *bit*."""
+        return Changes(self.inodes.marked(bit), self.names.marked(bit))
+
+
+class TxgChanges(NamedTuple):
+    """The changed inodes and names of one txg; every mask is 1."""
+
+    link: Link
+    previous: str  # content_hash of the previous changelog
+    # None: unknown, because the txg is an image or contains too many changes
+    changes: Changes | None
+
+    @property
+    def size(self) -> int:
+        """Return the number of inodes and names, which determines the memory needed."""
+        return 0 if self.changes is None else self.changes.size
 
 
 async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog) -> TxgChanges:
@@ -55,64 +75,170 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChang
     Raises:
         ObjectMissingError, FormatError: a part is missing or damaged.
     """
-    changelog, rows = fetched.changelog, ChangedRows(set(), set(), set())
+    changelog, joined = fetched.changelog, _Joined()
+    unknown = TxgChanges(fetched.link, changelog.previous, None)
     if changelog.kind is Kind.IMAGE:
-        return TxgChanges(fetched.link, changelog.previous, None)
-    changed_rows = partial(row_history.changed_rows, is_whole=not changelog.parts)
+        return unknown
+    changes, is_whole = joined.join(), not changelog.parts
     async with aclosing(chain.sections(store, keyring, changelog)) as sections:
         async for section in sections:
-            found = await trio.to_thread.run_sync(changed_rows, section.changeset)
-            rows.content.update(found.content)
-            rows.other.update(found.other)
-            rows.names.update(found.names)
-            if len(rows.content) + len(rows.other) > HISTORY_INODES_MAX:
-                return TxgChanges(fetched.link, changelog.previous, None)
-    return TxgChanges(fetched.link, changelog.previous, rows)
+            try:
+                changes = await trio.to_thread.run_sync(
+                    _with_section, joined, section.changeset, is_whole
+                )
+            except TooManyChangesError:
+                return unknown
+    return TxgChanges(fetched.link, changelog.previous, changes)
 
 
-def of_txgs(uuid: str, txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
-    """Return the level-1 index object of a run. Blocking.
+def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> Changes:
+    joined.add(1, changes_in(row_history.changed_rows(changeset, is_whole=is_whole)))
+    return joined.join()
 
-    Args:
-        uuid: identifier of the filesystem.
-        txgs: all txgs of the run in order; None for a txg with an unreadable changelog.
 
-    Raises:
-        TooManyChangesError: the changes exceed the bounds of one object.
-        FormatError: the first or the last changelog cannot be read, or a changelog does not contain
-            the hash of its predecessor.
+def changes_in(rows: ChangedRows) -> Changes:
+    """Return changed rows as columns; every mask is 1. Blocking."""
+    inodes = Inodes.of(
+        ChangedInode(ino, int(ino in rows.content), int(ino in rows.other))
+        for ino in sorted(rows.content | rows.other)
+    )
+    return Changes(inodes, Names.of(RemovedName(*lost, 1) for lost in sorted(rows.names)))
+
+
+class RunMerger:
+    """Merges all parts of one run, in any order, into an index object.
+
+    If ``is_full`` is true after a part was added, ``join`` must be called. It fails for a run with
+    too many changes, so memory is needed for the changes of two objects and of one part.
     """
-    inodes = heapq.merge(
-        *(_inodes_of(one.rows, 1 << bit) for bit, one in enumerate(txgs) if one and one.rows)
-    )
-    names = heapq.merge(
-        *(_names_of(one.rows, 1 << bit) for bit, one in enumerate(txgs) if one and one.rows)
-    )
-    ends = [None if one is None else (one.link, one.link, one.previous) for one in txgs]
-    unknown = sum(1 << bit for bit, one in enumerate(txgs) if one is None or one.rows is None)
-    return _merged(1, uuid, ends, unknown, inodes, names)
+
+    def __init__(self, level: int, uuid: str) -> None:
+        """Begin a run.
+
+        Args:
+            level: the level of the run.
+            uuid: identifier of the filesystem.
+        """
+        self._level = level
+        self._uuid = uuid
+        self._unknown = 0
+        self._ends: dict[int, _Ends | None] = {}
+        self._joined = _Joined()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether ``join`` must be called before the next part is added."""
+        return self._joined.is_full
+
+    def add_txg(self, at: int, txg: TxgChanges | None) -> None:
+        """Add a part of a run of level 1; None means a txg with an unreadable changelog.
+
+        Args:
+            at: the position of the part in the run, from 0.
+            txg: the changes of the part.
+        """
+        ends = None if txg is None else (txg.link, txg.link, txg.previous)
+        changes = None if txg is None else txg.changes
+        self._add(at, ends, changes, is_unknown=changes is None)
+
+    def add_run(self, at: int, run: HistoryIndex | None) -> None:
+        """Add a part of a run of a higher level; None means a run without a readable index object.
+
+        Args:
+            at: the position of the part in the run, from 0.
+            run: the index object of the part.
+        """
+        ends = None if run is None else (_first_of(run), _last_of(run), run.previous)
+        changes = None if run is None else Changes(run.inodes, run.names)
+        self._add(at, ends, changes, is_unknown=run is None or run.unknown != 0)
+
+    def _add(
+        self, at: int, ends: "_Ends | None", changes: Changes | None, *, is_unknown: bool
+    ) -> None:
+        self._ends[at] = ends
+        self._unknown |= is_unknown << at
+        if changes is not None:
+            self._joined.add(1 << at, changes)
+
+    def join(self) -> None:
+        """Join the changes of the added parts. Blocking.
+
+        Raises:
+            TooManyChangesError: the changes exceed the bounds of one object.
+        """
+        self._joined.join()
+
+    def finish(self) -> HistoryIndex:
+        """Return the index object of the run, after all its parts were added. Blocking.
+
+        Raises:
+            TooManyChangesError: the changes exceed the bounds of one object.
+            FormatError: the first or the last changelog cannot be read, or a changelog does not
+                contain the hash of its predecessor.
+        """
+        ends = [self._ends[at] for at in range(HISTORY_FAN_OUT)]
+        first, last = ends[0], ends[-1]
+        if first is None or last is None:
+            raise FormatError(
+                "history index", "the first or last changelog of the run cannot be read"
+            )
+        for one, other in pairwise(ends):
+            if one is not None and other is not None and other[2] != one[1].hash:
+                key = changelog_codec.key_of(other[0].txg)
+                raise FormatError(
+                    key, f"the object does not match changelog {one[1].txg} before it"
+                )
+        changes = self._joined.join()
+        return HistoryIndex(
+            level=self._level,
+            last=Txg(last[1].txg),
+            uuid=self._uuid,
+            first_ns=first[0].created_ns,
+            created_ns=last[1].created_ns,
+            previous=first[2],
+            hash=last[1].hash,
+            unknown=self._unknown,
+            inodes=changes.inodes,
+            names=changes.names,
+        )
 
 
-def of_runs(level: int, uuid: str, runs: Sequence[HistoryIndex | None]) -> HistoryIndex:
-    """Return the index object of a run, merged from the index objects one level below. Blocking.
+class _Joined:
+    """Changes that are joined: each inode and each name has one row.
 
-    Args:
-        level: the level of the run.
-        uuid: identifier of the filesystem.
-        runs: all runs of the level below in order; None for a run without a readable index object.
-
-    Raises:
-        TooManyChangesError, FormatError: as in ``of_txgs``.
+    Added changes wait until they exceed the bounds of one object, so each row is joined only a few
+    times, whatever the number of parts is.
     """
-    inodes = heapq.merge(
-        *(_marked_inodes(one.inodes, 1 << bit) for bit, one in enumerate(runs) if one)
-    )
-    names = heapq.merge(
-        *(_marked_names(one.names, 1 << bit) for bit, one in enumerate(runs) if one)
-    )
-    ends = [None if one is None else (_first_of(one), _last_of(one), one.previous) for one in runs]
-    unknown = sum(1 << bit for bit, one in enumerate(runs) if one is None or one.unknown)
-    return _merged(level, uuid, ends, unknown, inodes, names)
+
+    def __init__(self) -> None:
+        self._done = Changes(Inodes.of(()), Names.of(()))
+        self._waiting: list[tuple[int, Changes]] = []  # mask of a part, and its changes
+
+    def add(self, mask: int, changes: Changes) -> None:
+        """Add the changes of a part; *mask* replaces each of their masks that is not 0."""
+        self._waiting.append((mask, changes))
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether ``join`` must be called before more changes are added."""
+        inodes = sum(len(one.inodes) for _, one in self._waiting)
+        names = sum(len(one.names) for _, one in self._waiting)
+        return inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX
+
+    def join(self) -> Changes:
+        """Return all changes. Blocking.
+
+        Raises:
+            TooManyChangesError: the changes exceed the bounds of one object.
+        """
+        parts = [self._done, *(one.marked(mask) for mask, one in self._waiting)]
+        inodes = _joined_inodes(heapq.merge(*(one.inodes for one in parts)))
+        names = _joined_names(heapq.merge(*(one.names for one in parts)))
+        self._done = Changes(
+            Inodes.of(_bounded(inodes, HISTORY_INODES_MAX)), Names.of(_bounded_names(names))
+        )
+        self._waiting = []
+        return self._done
 
 
 # first link (only its time is used), last link, hash of the changelog before the run
@@ -127,55 +253,8 @@ def _last_of(index: HistoryIndex) -> Link:
     return Link(index.last, index.hash, index.created_ns)
 
 
-def _merged(
-    level: int,
-    uuid: str,
-    ends: Sequence[_Ends | None],
-    unknown: int,
-    inodes: Iterable[ChangedInode],
-    names: Iterable[RemovedName],
-) -> HistoryIndex:
-    first, last = ends[0], ends[-1]
-    if first is None or last is None:
-        raise FormatError("history index", "the first or last changelog of the run cannot be read")
-    for one, other in pairwise(ends):
-        if one is not None and other is not None and other[2] != one[1].hash:
-            key = changelog_codec.key_of(other[0].txg)
-            raise FormatError(key, f"the object does not match changelog {one[1].txg} before it")
-    return HistoryIndex(
-        level=level,
-        last=Txg(last[1].txg),
-        uuid=uuid,
-        first_ns=first[0].created_ns,
-        created_ns=last[1].created_ns,
-        previous=first[2],
-        hash=last[1].hash,
-        unknown=unknown,
-        inodes=Inodes.of(_bounded(_joined_inodes(inodes), HISTORY_INODES_MAX)),
-        names=Names.of(_bounded_names(_joined_names(names))),
-    )
-
-
-def _inodes_of(rows: ChangedRows, bit: int) -> Iterator[ChangedInode]:
-    for ino in sorted(rows.content | rows.other):
-        yield ChangedInode(ino, bit if ino in rows.content else 0, bit if ino in rows.other else 0)
-
-
-def _names_of(rows: ChangedRows, bit: int) -> Iterator[RemovedName]:
-    return (RemovedName(*lost, bit) for lost in sorted(rows.names))
-
-
-def _marked_inodes(inodes: Inodes, bit: int) -> Iterator[ChangedInode]:
-    for ino, content, other in inodes:
-        yield ChangedInode(ino, bit if content else 0, bit if other else 0)
-
-
-def _marked_names(names: Names, bit: int) -> Iterator[RemovedName]:
-    return (row._replace(mask=bit) for row in names)
-
-
 def _joined_inodes(rows: Iterable[ChangedInode]) -> Iterator[ChangedInode]:
-    """Join the rows of each inode into one row; no two rows of an inode have a common bit."""
+    """Join the rows of each inode into one row."""
     for ino, some in groupby(rows, itemgetter(0)):
         content = other = 0
         for row in some:
@@ -187,7 +266,7 @@ def _joined_inodes(rows: Iterable[ChangedInode]) -> Iterator[ChangedInode]:
 def _joined_names(rows: Iterable[RemovedName]) -> Iterator[RemovedName]:
     for row, some in groupby(rows, itemgetter(slice(0, 4))):
         parent, name, cookie, ino = row
-        yield RemovedName(parent, name, cookie, ino, sum({one.mask for one in some}))
+        yield RemovedName(parent, name, cookie, ino, reduce(or_, [one.mask for one in some]))
 
 
 def _bounded(rows: Iterable[ChangedInode], most: int) -> Iterator[ChangedInode]:

@@ -32,7 +32,7 @@ from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history import index_runs
-from s3fs_meta.sync.history.index_runs import TooManyChangesError, TxgChanges
+from s3fs_meta.sync.history.index_runs import RunMerger, TooManyChangesError, TxgChanges
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.volume import Volume
 
@@ -177,8 +177,12 @@ class Indexer:
                 _log.info("replaced %s, which described changelogs that are lost", made.key)
 
     async def _of_txgs(self, last: Txg) -> HistoryIndex:
-        txgs = [await self._changes(Txg(txg)) for txg in range(RUNS.first_of(1, last), last + 1)]
-        return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
+        merger = RunMerger(1, self._uuid)
+        for at, txg in enumerate(range(RUNS.first_of(1, last), last + 1)):
+            merger.add_txg(at, await self._changes(Txg(txg)))
+            if merger.is_full:
+                await trio.to_thread.run_sync(merger.join)
+        return await trio.to_thread.run_sync(merger.finish)
 
     async def _changes(self, txg: Txg) -> TxgChanges | None:
         """Return the changes of a txg, or None if its changelog cannot be read."""
@@ -195,17 +199,19 @@ class Indexer:
     async def _of_runs(self, level: int, last: Txg) -> HistoryIndex:
         step = HISTORY_FAN_OUT ** (level - 1)
         ends = range(RUNS.first_of(level, last) + step - 1, last + 1, step)
-        runs: list[HistoryIndex | None] = []
+        merger = RunMerger(level, self._uuid)
         # Begin with the latest run: its index object contains the last hash of the run before it.
         recorded: str | None = None
-        for end in reversed(ends):
+        for at, end in reversed(list(enumerate(ends))):
             run = await self._run(RUNS.key_of(level - 1, Txg(end)))
             if run is not None and run.hash != (recorded or await self._hash_of(Txg(end))):
                 _log.info("the index object %s does not belong to this chain", run.key)
                 run = None
-            runs.append(run)
+            merger.add_run(at, run)
+            if merger.is_full:
+                await trio.to_thread.run_sync(merger.join)
             recorded = None if run is None else run.previous
-        return await trio.to_thread.run_sync(index_runs.of_runs, level, self._uuid, runs[::-1])
+        return await trio.to_thread.run_sync(merger.finish)
 
     async def _hash_of(self, txg: Txg) -> str | None:
         """Return the hash of a changelog in the chain, or None if no changelog records it."""

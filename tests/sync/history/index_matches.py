@@ -47,7 +47,7 @@ async def changing(session: Session, ino: Ino) -> list[tuple[Txg, bool]]:
     found = []
     for txg in range(session.link.txg, 0, -1):
         fetched = await chain.fetch(opened.store, opened.keyring, opened.uuid, Txg(txg))
-        rows = (await index_runs.changes_of(opened.store, opened.keyring, fetched)).rows
-        if rows is not None and ino in rows.content | rows.other:
+        changes = (await index_runs.changes_of(opened.store, opened.keyring, fetched)).changes
+        if changes is not None and changes.inodes.find(ino) is not None:
             found.append((Txg(txg), True))
     return found

@@ -181,7 +181,7 @@ async def test_log_finds_a_name_removed_in_a_txg_that_is_not_indexed(
             store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog
         ) -> TxgChanges:
             found = await changes_of(store, keyring, fetched)
-            return found._replace(rows=None) if fetched.txg == removed else found
+            return found._replace(changes=None) if fetched.txg == removed else found
 
         monkeypatch.setattr(index_runs, "changes_of", lacking)
         found = await logged(power, tmp_path, files, b"top", indexing=True)

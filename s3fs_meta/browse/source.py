@@ -104,7 +104,7 @@ class Source:
                 self.counted.clear()  # a rollback removed txgs
             if known is None or newest != known.newest:
                 self._search = None
-                known = RetainedRange(await self.bucket.points.oldest(), newest)
+                known = RetainedRange(await self.bucket.points.oldest(newest), newest)
             self._bounds, self._known_s = known, trio.current_time()
         return known
 

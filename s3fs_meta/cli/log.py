@@ -144,7 +144,8 @@ def log(
 async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
     found: list[TxgRecord | Gap] = []
     async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
-        last, oldest = await _last(bucket, wanted.until), await bucket.points.oldest()
+        last = await _last(bucket, wanted.until)
+        oldest = await bucket.points.oldest(bucket.points.end)
         since = None if wanted.since is None else await _first(bucket, wanted.since)
         if wanted.names or wanted.top != ROOT_INO:
             exact = PointInTime(f"txg={last.txg}", txg=last.txg)

@@ -133,7 +133,7 @@ async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str,
         opened_bucket(reading) as bucket,
         opened_snapshot(reading, bucket, newest) as volume,
     ):
-        oldest = await bucket.points.oldest()
+        oldest = await bucket.points.oldest(volume.link)
         finder = PathVersions(
             volume.db,
             HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link),

@@ -64,7 +64,10 @@ class PointsInTime:
                 link.
             StoreError, FormatError: the bucket cannot be read.
         """
-        newest = self.end = await self.newest()
+        newest = self.end
+        # A txg up to the known end needs no later txgs, so their changelogs are not listed again.
+        if newest is None or wanted.txg is None or wanted.txg > newest.txg:
+            newest = await self.newest()
         if wanted.kept is not None:
             return await self._kept(wanted.kept)
         if wanted.txg is None and wanted.time_ns is None:
@@ -78,7 +81,7 @@ class PointsInTime:
                 f"txg {wanted.txg} does not exist yet;"
                 f" the newest point in time is {described(newest)}"
             )
-        oldest = await self.oldest()
+        oldest = await self.oldest(newest)
         assert wanted.time_ns is not None, "a point in time has a txg or a time"
         if wanted.time_ns >= newest.created_ns:
             self._require_end(newest)
@@ -106,7 +109,7 @@ class PointsInTime:
         return found
 
     async def newest(self) -> Link:
-        """Return the last readable link; store the later txgs in ``unreadable_end``."""
+        """Return the last readable link, the new ``end``; store later txgs in ``unreadable_end``."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -119,10 +122,12 @@ class PointsInTime:
             for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
                 link = await self.readable(txg)
                 if link is not None:
+                    self.end = link
                     return link
                 self.unreadable_end.insert(0, txg)
             if not self.unreadable_end:  # the bucket has no changelogs yet
-                return await self.link(head.txg)
+                self.end = await self.link(head.txg)
+                return self.end
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     async def txgs_after_head(self) -> list[Txg]:
@@ -149,13 +154,17 @@ class PointsInTime:
         what = self._unreadable.get(first, "the changelog is missing")
         return BrokenChainError(changelog_codec.key_of(first), what, last, end)
 
-    async def oldest(self) -> Link:
+    async def oldest(self, newest: Link | None = None) -> Link:
         """Return the link of the oldest retained txg, the first that can be restored.
 
         Before the first garbage collection, this is the first image after which no changelog is
         missing.
+
+        Args:
+            newest: the last readable link, if it is known; this saves the requests of ``newest``.
         """
-        newest = await self.newest()
+        if newest is None:
+            newest = await self.newest()
         if newest.floor > NO_FLOOR:
             return await self._first_readable(newest.floor, newest)
         first = await self._first_changelog()

@@ -12,7 +12,7 @@ from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
 from s3fs_meta.errors import ObjectMissingError, SettingsError
-from s3fs_meta.model import AbbreviatedLink, ObjectKey, PointInTime, Txg
+from s3fs_meta.model import NEWEST, AbbreviatedLink, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
@@ -71,6 +71,39 @@ async def test_search_for_a_point_in_time_needs_few_requests(power: Power) -> No
     changelogs = [key for key in read if key.startswith("changelog/")]
     # The search reads both ends and log2(64) changelogs; one more read is allowed.
     assert 3 <= len(changelogs) <= 2 + 7
+
+
+async def test_known_end_of_the_chain_is_not_searched_again_for_an_earlier_txg(
+    power: Power,
+) -> None:
+    """With many changelogs after the last image, each search for the end needs many requests."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in (1, 2, 3)]
+    store = FaultyStore(power.store)
+    bucket = await bucket_at(power, store=store)
+    assert await bucket.find(NEWEST) == links[2]
+    store.calls.clear()
+
+    for link in reversed(links):
+        assert await bucket.find(PointInTime("txg", txg=link.txg)) == link
+    oldest = await bucket.points.oldest(bucket.points.end)
+
+    listed = {call.key for call in store.calls if call.method == "list"}
+    assert listed == {"changelog/", "image/"}
+    assert [call.method for call in store.calls].count("list") == len(listed)
+    assert oldest.txg == 0
+
+
+async def test_txg_after_the_known_end_of_the_chain_is_found(power: Power) -> None:
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        first = await ship_at(session, clock, FAR + SECOND_NS)
+        bucket = await bucket_at(power)
+        assert await bucket.find(NEWEST) == first
+        second = await ship_at(session, clock, FAR + 2 * SECOND_NS)
+
+    assert await bucket.find(PointInTime("txg", txg=second.txg)) == second
 
 
 async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) -> None:

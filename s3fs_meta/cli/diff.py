@@ -119,9 +119,11 @@ def diff(
         "after": _point(links[1]),
         "totals": _totals(shown),
     }
+    if json and stat_only:
+        output.print_json(facts)
+        return
     if json:
-        rows = {} if stat_only else {"differences": [_facts(one) for one in shown]}
-        output.print_json(facts | rows)
+        output.print_json_rows(facts, "differences", map(_facts, shown))
         return
     if not stat_only:
         for one in shown:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from textwrap import indent
 from typing import Any
 
 from rich.console import Console
@@ -23,6 +24,26 @@ _COLUMNS_MAX = 10_000  # more than the longest row of a table
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object to standard output."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_json_rows(value: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print one JSON object like ``print_json``, with a list of objects as its last field.
+
+    Only the text of one row is in memory at a time.
+
+    Args:
+        value: the other fields; at least one.
+        name: the name of the field with the list.
+        rows: the objects of the list.
+    """
+    assert value, "a comma follows the other fields"
+    write = sys.stdout.write
+    write(json.dumps(value, indent=2).removesuffix("\n}") + f",\n  {json.dumps(name)}: [")
+    before, after = "", ""
+    for row in rows:
+        write(before + indent("\n" + json.dumps(row, indent=2), "    "))
+        before, after = ",", "\n  "
+    write(f"{after}]\n}}\n")
 
 
 def print_text(text: str) -> None:

@@ -1,6 +1,7 @@
 """The output of command results on standard output."""
 
 import io
+import json
 import sys
 
 import pytest
@@ -29,6 +30,20 @@ def test_control_characters_are_escaped_only_on_a_terminal(
 
     assert terminal.getvalue() == "/a\\x1b[2J\n"
     assert pipe.getvalue() == "/a\x1b[2J\n"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_json_rows_are_printed_as_part_of_one_object(
+    capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    value = {"url": "s3://b\n", "totals": {"added": count}}
+    rows = [{"path": f"\n\u2028\udcff{at}", "size": None, "list": [at]} for at in range(count)]
+    output.print_json_rows(value, "rows", iter(rows))
+    printed = capsys.readouterr().out
+    output.print_json({**value, "rows": rows})
+
+    assert printed == capsys.readouterr().out
+    assert json.loads(printed) == {**value, "rows": rows}
 
 
 def test_tables_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,9 @@ class TreeDiff:
     def __init__(self, before: Database, after: Database) -> None:
         for db in (before, after):
             db.inodes.flush()
+        # Names of later inodes are read again if they are needed; this saves memory, because each
+        # of them is listed as added.
+        self._first_new = before.counters.next_ino
         self._before = _State(before)
         self._after = _State(after)
 
@@ -112,7 +115,7 @@ class TreeDiff:
         removed: dict[_Name, Ino] = {}
         added: dict[_Name, Ino] = {}
         yield from self._compare_names(changed, removed, added)
-        taken = set(removed) & set(added)
+        taken = removed.keys() & added.keys()
         replaced = [
             name
             for name in taken
@@ -122,18 +125,25 @@ class TreeDiff:
         yield from self._after.find_paths({directory for directory, _ in added})
         for name in replaced:
             yield from self._replaced(name, removed.pop(name), added.pop(name))
-        shown: set[Ino] = set()
-        lost, gained = _by_inode(removed), _by_inode(added)
-        for ino in lost.keys() | gained.keys():
-            pairs = min(len(lost.get(ino, ())), len(gained.get(ino, ())))
-            for old, new in zip(lost.get(ino, ()), gained.get(ino, ()), strict=False):
-                shown.add(ino)
+        moved = _in_both(removed.values(), added.values())
+        lost, gained = _take(removed, moved), _take(added, moved)
+        for ino in moved:
+            pairs = min(len(lost[ino]), len(gained[ino]))
+            for old, new in zip(lost[ino], gained[ino], strict=False):
                 yield from self._renamed(ino, old, new)
-            for old in lost.get(ino, [])[pairs:]:
+            for old in lost[ino][pairs:]:
                 yield from self._one(self._before, REMOVED, ino, old)
-            for new in gained.get(ino, [])[pairs:]:
+            for new in gained[ino][pairs:]:
                 yield from self._one(self._after, ADDED, ino, new)
-        yield from self._in_place([ino for ino in changed if ino not in shown])
+        # The names are removed here, so memory is needed for either a name or its difference.
+        for state, kind, names in (
+            (self._before, REMOVED, removed),
+            (self._after, ADDED, added),
+        ):
+            while names:
+                name, ino = names.popitem()
+                yield from self._one(state, kind, ino, name)
+        yield from self._in_place(ino for ino in changed if ino not in moved)
 
     def _compare_names(
         self, changed: Collection[Ino], removed: dict[_Name, Ino], added: dict[_Name, Ino]
@@ -147,7 +157,8 @@ class TreeDiff:
                 if count % _PIECE_ROWS == 0:
                     yield None
                 self._before.note_name(directory, old, changed)
-                self._after.note_name(directory, new, changed)
+                if new is not None and new.ino < self._first_new:
+                    self._after.note_name(directory, new, changed)
                 if old is not None and old != new:
                     removed[directory, old.name] = old.ino
                 if new is not None and old != new:
@@ -257,10 +268,22 @@ class TreeDiff:
         return self._before.xattrs(found.ino) != self._after.xattrs(found.ino)
 
 
-def _by_inode(names: dict[_Name, Ino]) -> dict[Ino, list[_Name]]:
+def _in_both(some: Collection[Ino], others: Collection[Ino]) -> set[Ino]:
+    """Return the inodes that occur in both collections."""
+    few, many = sorted((some, others), key=len)
+    known = set(few)
+    return {ino for ino in many if ino in known}
+
+
+def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
+    """Remove the names of some inodes; return them by inode."""
     found: dict[Ino, list[_Name]] = {}
     for name, ino in names.items():
-        found.setdefault(ino, []).append(name)
+        if ino in wanted:
+            found.setdefault(ino, []).append(name)
+    for taken in found.values():
+        for name in taken:
+            del names[name]
     return found
 
 

@@ -373,3 +373,29 @@ def test_tree_diff_keeps_no_names_of_unchanged_files_in_memory(
 
     assert found == {(b"above/file", CHANGED), (b"above/folder/new", ADDED)}
     assert peak_bytes < len(many) * 10
+
+
+def test_tree_diff_keeps_one_copy_of_each_new_name_in_memory(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """A name and its inode take 280 bytes; grouping the names by inode would take 400 more."""
+    db = make_database()
+    db.begin()
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    made = [inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino for _ in range(10_000)]
+    for ino in made:
+        dentries.add(db, ROOT_INO, b"new-%d" % ino, ino)
+    db.commit()
+    changed = {ROOT_INO, *made}
+    tracemalloc.start()
+    try:
+        count = sum(one.kind == ADDED for one in TreeDiff(earlier, db).differences(changed))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        earlier.close()
+
+    assert count == len(made)
+    assert peak_bytes < len(made) * 400

@@ -326,7 +326,7 @@ class BlockCache:
             block_map.replace(self._db, ino, index, replaced.block, block)
             self.release(replaced.block)
         self.index.made(block, plain_bytes, trio.current_time(), is_named=is_named)
-        self.block_sync.unlogged.add(block, offset, plain_bytes)
+        self.block_sync.note_write(block, offset, plain_bytes)
         return block
 
     def copy_on_write(
@@ -389,11 +389,11 @@ class BlockCache:
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
         self._files.write_within(located.block, offset, data, located.plain_bytes)
-        unlogged = self.block_sync.unlogged
         if offset > located.plain_bytes:
-            is_logged = unlogged.covers(located.block, located.plain_bytes)
+            is_logged = self.block_sync.unlogged.covers(located.block, located.plain_bytes)
             self._copies.note_gap(located.block, located.plain_bytes, offset, is_logged=is_logged)
-        unlogged.add(located.block, min(offset, located.plain_bytes), offset + len(data))
+        start = min(offset, located.plain_bytes)
+        self.block_sync.note_write(located.block, start, offset + len(data))
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta import sync_failures
+from s3fs_meta.cache.file_syncs import start_write_back, sync_files
 from s3fs_meta.cache.files_ahead import FilesAhead
 from s3fs_meta.cache.lost_pages import first_lost_byte
 from s3fs_meta.cache.open_blocks import OpenBlocks, WrittenBlocks
@@ -376,21 +377,33 @@ class BlockFiles:
             self._written.need_syncfs()
             self.sync_everything()
             return
-        with self.syncing():
-            for block in blocks:
-                try:
-                    fd = self._directory.open(_name(block), os.O_RDONLY)
-                except FileNotFoundError:
-                    continue
-                try:
-                    # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
-                    # The mtime of a block needs no sync.
-                    os.fdatasync(fd)
-                finally:
-                    os.close(fd)
+        with self.syncing(), contextlib.ExitStack() as opened:
+            # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
+            # The mtime of a block needs no sync.
+            sync_files(list(self._open_files(blocks, opened)))
             self._directory.sync_parents(_name(block) for block in blocks if block not in named)
             if self._written.need_syncfs():
                 self._syncfs()
+
+    def _open_files(self, blocks: Iterable[BlockId], opened: contextlib.ExitStack) -> Iterator[int]:
+        """Open the files of blocks for a thread until *opened* ends; skip missing files."""
+        for block in blocks:
+            try:
+                fd = self._directory.open(_name(block), os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            opened.callback(os.close, fd)
+            yield fd
+
+    def start_write_back(self, blocks: Iterable[BlockId]) -> None:
+        """Start writing the files of blocks to the disk, so that a later sync waits less.
+
+        In a thread. Errors are not reported: the next sync of the file reports them.
+        """
+        for block in blocks:
+            with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+                for fd in self._open_files([block], opened):
+                    start_write_back(fd)
 
     def sync_everything(self) -> None:
         """Sync all files of the disk. Runs in a thread; raises the same errors as ``sync``.

@@ -17,6 +17,7 @@ import trio
 
 from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.early_write_back import EarlyWriteBack
 from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.cache.quick_thread import QuickThread
@@ -46,6 +47,7 @@ class BlockSync:
         self._lock = trio.Lock()
         self._thread = QuickThread()
         self.unlogged = UnloggedRanges()
+        self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
         self._is_announced = False  # True: the rows record that the log is in use
         self._settled = 0  # the last log entry that the files contain, according to the rows
@@ -69,6 +71,7 @@ class BlockSync:
         async with self._lock:
             unsynced = self._index.take_unsynced()
             self.unlogged.begin_sync()
+            self.early.take()
             if not unsynced:
                 return
             lengths = self._index.lengths_to_note(unsynced)
@@ -99,6 +102,11 @@ class BlockSync:
             used = intent_replay.Used(log.epoch, log.key, log.sequence)
             intent_replay.note_settled(self._db, used)
             self._settled = log.sequence
+
+    def note_write(self, block: BlockId, start: int, stop: int) -> None:
+        """Record that bytes ``[start, stop)`` of a block were written to its file."""
+        self.unlogged.add(block, start, stop)
+        self.early.note(block, stop - start)
 
     # --- logging content -----------------------------------------------------------------------
 

@@ -264,6 +264,7 @@ class Session:
             "healing": self.healer.run,
             "block files": self.cache.make_files_ahead,
             "log room": self.durability.run_log_room,
+            "early write-back": self.cache.block_sync.early.run,
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervise, "upload", self.uploader.run)

@@ -1,0 +1,71 @@
+"""Syncs of many files at the same time, and write-back that starts before a sync.
+
+Does not know: which files, and why they must be durable.
+Why several threads: on ext4, the fdatasync(2) of a new file waits for a commit of the disk's journal
+and a flush of the disk. Concurrent calls share both. 31 new files of 1 MiB took 180 ms one after
+another and 60 ms in eight threads, on a busy machine; without ``start_write_back``, 620 ms.
+"""
+
+import ctypes
+import os
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Final
+
+from trio.lowlevel import start_thread_soon
+
+from s3fs_meta.limits import SYNC_THREADS_MAX
+
+_SYNC_FILE_RANGE_WRITE: Final = 2  # linux/fs.h
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+def start_write_back(fd: int) -> bool:
+    """Start writing the dirty pages of a file to the disk, without waiting for the end.
+
+    In a thread, because the call waits while the queue of the disk is full. The content is not
+    durable afterwards. The kernel keeps an error for the next sync of the file, because only calls
+    that wait for pages take errors (sync_file_range(2), mm/filemap.c).
+
+    Returns:
+        False if the system call failed, for example because the filesystem lacks it.
+    """
+    return bool(_libc.sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE) == 0)
+
+
+def sync_files(fds: Sequence[int]) -> None:
+    """Make the content of open files durable. In a thread; returns when all calls have ended.
+
+    Raises:
+        OSError: one of the syncs failed.
+    """
+    if len(fds) > 1:
+        for fd in fds:
+            start_write_back(fd)  # after an error, the sync of the file fails or writes the pages
+    waiting = deque(fds)
+    failures: list[OSError] = []
+    helpers = min(len(fds), SYNC_THREADS_MAX) - 1
+    ended: SimpleQueue[None] = SimpleQueue()
+    for _ in range(helpers):
+        start_thread_soon(partial(_sync_next, waiting, failures), lambda _result: ended.put(None))
+    _sync_next(waiting, failures)
+    for _ in range(helpers):
+        ended.get()
+    if failures:
+        raise failures[0]
+
+
+def _sync_next(waiting: deque[int], failures: list[OSError]) -> None:
+    """Sync one file after another until none is waiting; several threads run this function."""
+    while True:
+        try:
+            fd = waiting.popleft()
+        except IndexError:
+            return
+        try:
+            os.fdatasync(fd)
+        except OSError as exc:
+            failures.append(exc)

@@ -1,0 +1,51 @@
+"""Write-back of block files that starts before a sync."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.early_write_back import EarlyWriteBack
+from s3fs_meta.limits import BLOCK_BYTES_MIN, EARLY_WRITE_BYTES
+from s3fs_meta.model import BlockId
+
+LARGE, SMALL, REMOVED = BlockId(1), BlockId(2), BlockId(3)
+WAIT_S_MAX = 60.0
+
+
+async def test_write_back_of_large_writes_starts_without_a_sync(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Small writes and removed files are skipped."""
+    files = BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
+    real, started = files.start_write_back, trio.Event()
+    begun: list[BlockId] = []
+
+    def note(blocks: Iterable[BlockId]) -> None:
+        begun.extend(blocks)
+        real(begun)
+        trio.from_thread.run_sync(started.set)
+
+    monkeypatch.setattr(files, "start_write_back", note)
+    early = EarlyWriteBack(files)
+    for block in (LARGE, SMALL):
+        files.create(block, 0, b"x")
+    with trio.fail_after(WAIT_S_MAX):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(early.run)
+            early.note(SMALL, BLOCK_BYTES_MIN - 1)
+            early.note(REMOVED, BLOCK_BYTES_MIN)
+            early.note(LARGE, EARLY_WRITE_BYTES)
+            await started.wait()
+            nursery.cancel_scope.cancel()
+
+    assert begun == [REMOVED, LARGE]
+
+
+def test_blocks_of_a_sync_need_no_write_back(tmp_path: Path) -> None:
+    early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
+    early.note(LARGE, EARLY_WRITE_BYTES)
+
+    assert [early.take(), early.take()] == [[LARGE], []]

@@ -46,6 +46,8 @@ class BlockSync:
         self._copies = copies
         self._lock = trio.Lock()
         self._thread = QuickThread()
+        self._begun = 0  # the number of the last sync of files that began
+        self._done = 0  # the number of the last sync of files that succeeded
         self.unlogged = UnloggedRanges()
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
@@ -66,13 +68,19 @@ class BlockSync:
             OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
 
         Always yields to other tasks. Waits for a running sync, which may include blocks written
-        before this call. Must be called outside a group.
+        before this call. Calls that wait at the same time share the sync of the first of them.
+        Must be called outside a group.
         """
+        wanted = self._begun + 1
         async with self._lock:
+            if self._done >= wanted:
+                return
+            self._begun += 1
             unsynced = self._index.take_unsynced()
             self.unlogged.begin_sync()
             self.early.take()
             if not unsynced:
+                self._done = self._begun
                 return
             lengths = self._index.lengths_to_note(unsynced)
             named = {block for block in unsynced if self._index.was_synced(block)}
@@ -81,6 +89,7 @@ class BlockSync:
                 await self._thread.run(sync, meanwhile=meanwhile)
                 await self._note_synced(lengths)
                 self.unlogged.end_sync()
+                self._done = self._begun
             except BaseException:
                 self.unlogged.give_up()
                 for block in unsynced:
@@ -124,10 +133,12 @@ class BlockSync:
         Raises:
             OSError: the disk failed.
 
-        Always yields to other tasks. Waits for a running sync.
+        Yields to other tasks, and waits for a running sync, unless the log cannot be used.
         """
         if self._intents is None:
             self.wants_log = True
+            return False
+        if not self.unlogged.are_known:  # so the call of ``sync_files`` can share the next sync
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

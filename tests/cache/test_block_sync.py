@@ -1,10 +1,13 @@
 """Syncs of block files: which bytes are durable after success, failure or cancellation."""
 
+import contextlib
 import errno
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.cache.intent_log import NAME, IntentLog, LoggedPiece, read_entries
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, KIB, LOOP_SLICE_ROWS
@@ -52,6 +55,79 @@ async def test_failed_sync_leaves_its_blocks_unsynced(
     await bench.cache.block_sync.sync_files()
 
     assert _synced_lengths(bench) == [7]
+
+
+class SecondSyncError(OSError):
+    """The disk fails during the second sync of files."""
+
+
+async def _sync_three_times(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch, during_second: Callable[[], object]
+) -> list[list[BlockId]]:
+    """Call ``sync_files`` once, and twice more after another write during the first sync.
+
+    Args:
+        bench: a cache with one unsynced block.
+        monkeypatch: replaces the sync of files with a recording one.
+        during_second: called on the event loop during the second sync of files.
+
+    Returns:
+        The blocks of each sync of files.
+    """
+    begun: list[list[BlockId]] = []
+    first_began, go_on = trio.Event(), threading.Event()
+    sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
+
+    def record(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+        begun.append(list(blocks))
+        if len(begun) == 1:
+            trio.from_thread.run_sync(first_began.set, trio_token=token)
+            go_on.wait()
+        elif len(begun) == 2:
+            trio.from_thread.run_sync(during_second, trio_token=token)
+        sync(blocks, named)
+
+    async def call() -> None:
+        with contextlib.suppress(SecondSyncError):
+            await bench.cache.block_sync.sync_files()
+
+    monkeypatch.setattr(bench.files, "sync", record)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await first_began.wait()
+        bench.write(1, b"second")
+        nursery.start_soon(call)
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+    return begun
+
+
+async def test_syncs_that_wait_for_a_running_sync_share_the_next_sync(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second sync contains everything that was written before the calls that share it."""
+    first = bench.write(0, b"first")
+
+    begun = await _sync_three_times(bench, monkeypatch, lambda: bench.write(2, b"third"))
+
+    assert begun == [[first], [bench.located(1).block]]
+    assert _synced_lengths(bench) == [5, 6, 0]
+
+
+async def test_failed_sync_is_not_shared(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bench.write(0, b"first")
+
+    def fail() -> None:
+        raise SecondSyncError(errno.EIO, "Input/output error")
+
+    begun = await _sync_three_times(bench, monkeypatch, fail)
+
+    second = [bench.located(1).block]
+    assert begun == [[first], second, second]
+    assert _synced_lengths(bench) == [5, 6]
 
 
 async def test_sync_that_is_cancelled_while_it_records_lengths_is_repeated(

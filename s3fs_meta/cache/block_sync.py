@@ -119,16 +119,20 @@ class BlockSync:
 
     # --- logging content -----------------------------------------------------------------------
 
-    async def log_writes(self, *, meanwhile: Callable[[], None]) -> bool:
+    async def log_writes(
+        self, *, meanwhile: Callable[[], None], afterwards: Callable[[], None]
+    ) -> bool:
         """Make all unsynced content durable in the intent log.
 
         Args:
             meanwhile: commits the group. It is called on the event loop while a thread writes the
-                log, and it is not called if there is nothing to write.
+                log.
+            afterwards: makes the commit durable. The thread calls it once the log is durable and
+                the group is committed. If there is nothing to write, neither function is called.
 
         Returns:
-            False if only ``sync_files`` can make the content durable. If the result is True, the
-            caller must make the rows of the blocks durable.
+            False if only ``sync_files`` can make the content durable. If the result is True, and
+            *afterwards* was not called, the caller must make the rows of the blocks durable.
 
         Raises:
             OSError: the disk failed.
@@ -147,7 +151,7 @@ class BlockSync:
             self._announce(self._intents)
             try:
                 append = partial(self._append, self._intents, pieces)
-                await self._thread.run(append, meanwhile=meanwhile)
+                await self._thread.run(append, meanwhile=meanwhile, afterwards=afterwards)
             except BaseException:
                 self.unlogged.give_up()
                 raise

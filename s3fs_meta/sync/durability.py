@@ -12,6 +12,7 @@ Design: docs/design/durability.md, "From write to fsync".
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import trio
 
@@ -33,6 +34,14 @@ from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
+
+
+class _Commit(NamedTuple):
+    """A commit that a sync of the WAL makes durable."""
+
+    begun: tuple[int, int]  # the numbers of its last change and of its last timestamp change
+    mark: int  # the number of its last change record
+    settled: int  # the last entry of the intent log that the block files contain
 
 
 class Durability:
@@ -227,33 +236,65 @@ class Durability:
         """
         self._require_sound()
         try:
-            await self._sync_content(may_log=may_log)
+            if may_log and self._db.pragmas.is_wal:
+                commit = await self._log_content(data_only=data_only)
+            else:
+                await self._sync_files()
+                commit = None
             self._require_sound()
-            if self._is_synced(data_only=data_only):
+            if commit is None and self._is_synced(data_only=data_only):
                 return
-            self._db.commit_durable()
-            mark, begun = self._last_record(), (self._db.changes_begun, self._db.times_begun)
-            self._committed = begun
-            settled = self._cache.block_sync.settled
-            await self._sync_log(begun)
-            self._cache.block_sync.note_durable(settled)
+            if commit is None:
+                self._db.commit_durable()
+                commit = self._note_commit()
+                await self._sync_log(commit.begun)
+            self._cache.block_sync.note_durable(commit.settled)
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the local disk failed to sync: {exc}")
             raise
         self._require_sound()
-        self.synced_mark = max(self.synced_mark, mark)
+        self.synced_mark = max(self.synced_mark, commit.mark)
 
-    async def _sync_content(self, *, may_log: bool) -> None:
-        """Make the content of all blocks durable; in WAL mode, also commit the group.
+    async def _sync_files(self) -> None:
+        """Sync the files of all blocks; in WAL mode, also commit the group.
 
         In WAL mode, the commit runs during the sync of the content, because a commit takes as long
         as syncing a small file.
         """
-        block_sync = self._cache.block_sync
-        if not self._db.pragmas.is_wal:
-            await block_sync.sync_files()
-        elif not (may_log and await block_sync.log_writes(meanwhile=self._db.commit)):
-            await block_sync.sync_files(meanwhile=self._db.commit)
+        meanwhile = self._db.commit if self._db.pragmas.is_wal else None
+        await self._cache.block_sync.sync_files(meanwhile=meanwhile)
+
+    async def _log_content(self, *, data_only: bool) -> _Commit | None:
+        """Make the content of all blocks durable, in the intent log if possible.
+
+        Returns:
+            The commit whose rows were made durable together with the content. None if the caller
+            must still make the rows durable, unless they are.
+        """
+        block_sync, commits = self._cache.block_sync, list[_Commit]()
+
+        def commit() -> None:
+            self._db.commit()
+            if not self._is_synced(data_only=data_only):
+                commits.append(self._note_commit())
+
+        def sync_rows() -> None:
+            if commits:
+                self._db.sync_wal()
+
+        async with self._log_lock:  # the kernel reports a lost page of the WAL to one sync only
+            is_logged = await block_sync.log_writes(meanwhile=commit, afterwards=sync_rows)
+            if commits:
+                self._synced = max(self._synced, commits[0].begun)
+                return commits[0]
+        if not is_logged:
+            await self._sync_files()
+        return None
+
+    def _note_commit(self) -> _Commit:
+        """Return which changes the commit that has just ended contains."""
+        self._committed = begun = self._db.changes_begun, self._db.times_begun
+        return _Commit(begun, self._last_record(), self._cache.block_sync.settled)
 
     async def _sync_log(self, begun: tuple[int, int]) -> None:
         """Sync the WAL if no other call has synced it since these operations were committed."""

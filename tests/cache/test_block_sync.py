@@ -175,14 +175,18 @@ async def logged(bench: CacheBench) -> CacheBench:
     """Return a cache with a prepared intent log, which a sync of all files has made ready."""
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", "3")
-    assert not await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
+    assert not await bench.cache.block_sync.log_writes(
+        meanwhile=bench.db.commit, afterwards=bench.db.sync_wal
+    )
     await bench.cache.block_sync.prepare_log(16 * KIB)
     await bench.cache.block_sync.sync_files()
     return bench
 
 
 async def _log(bench: CacheBench) -> bool:
-    return await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
+    return await bench.cache.block_sync.log_writes(
+        meanwhile=bench.db.commit, afterwards=bench.db.sync_wal
+    )
 
 
 def _entries(bench: CacheBench) -> list[list[LoggedPiece]]:

@@ -26,7 +26,9 @@ async def logged(bench: CacheBench) -> CacheBench:
 
 async def fsync(bench: CacheBench) -> None:
     """Make all content durable by writing a log entry."""
-    assert await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
+    assert await bench.cache.block_sync.log_writes(
+        meanwhile=bench.db.commit, afterwards=bench.db.sync_wal
+    )
 
 
 async def lose_power(bench: CacheBench) -> None:
@@ -182,7 +184,9 @@ async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: C
         logged.cache.write_in_place(logged.located(0), 5, b"c")
         logged.db.commit()
 
-    assert await logged.cache.block_sync.log_writes(meanwhile=write_meanwhile)
+    assert await logged.cache.block_sync.log_writes(
+        meanwhile=write_meanwhile, afterwards=logged.db.sync_wal
+    )
     lose_file(logged, block)
     (logged.files.root / NAME).write_bytes(b"torn")
 

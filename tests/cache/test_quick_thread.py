@@ -51,6 +51,45 @@ async def test_second_function_runs_on_the_event_loop_during_the_thread_call() -
     assert seen == [threading.current_thread()]
 
 
+@pytest.mark.parametrize("late", ["call", "meanwhile"])
+async def test_third_function_runs_in_the_thread_after_the_other_two(late: str) -> None:
+    thread, earlier_ended, order = QuickThread(), threading.Event(), list[str]()
+
+    def run(name: str) -> None:
+        if name == late:
+            assert earlier_ended.wait(10)
+        order.append(name)
+        earlier_ended.set()
+
+    def afterwards() -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        order.append("afterwards")
+
+    await thread.run(lambda: run("call"), meanwhile=lambda: run("meanwhile"), afterwards=afterwards)
+
+    earlier = {"call": "meanwhile", "meanwhile": "call"}[late]
+    assert order == [earlier, late, "afterwards"]
+
+
+@pytest.mark.parametrize("failing", ["call", "meanwhile"])
+async def test_third_function_does_not_run_if_one_of_the_other_two_fails(failing: str) -> None:
+    thread, order = QuickThread(), list[str]()
+
+    def run(name: str) -> None:
+        if name == failing:
+            _fail(name)
+        order.append(name)
+
+    with pytest.raises(OSError, match=failing):
+        await thread.run(
+            lambda: run("call"),
+            meanwhile=lambda: run("meanwhile"),
+            afterwards=lambda: run("afterwards"),
+        )
+
+    assert "afterwards" not in order
+
+
 def _fail(text: str) -> None:
     raise OSError(text)
 

@@ -1,8 +1,10 @@
 """fsync with the intent log instead of syncs of block files, and recovery from the log."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import trio
 
 from s3fs_meta.cache.intent_log import NAME
 from s3fs_meta.check.report import Report
@@ -10,7 +12,7 @@ from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_fil
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state
-from s3fs_meta.model import BlockState
+from s3fs_meta.model import BlockIndex, BlockState
 from s3fs_meta.sync.opening.local_state_choice import volatility
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
@@ -42,6 +44,44 @@ async def test_fsync_of_small_files_syncs_no_block_files(
         monkeypatch.setattr(session.files, "sync", None)
         for number in range(FILES):
             await session.durability.sync_file(write_file(session, b"%d" % number))
+
+
+async def test_fsync_of_a_small_file_makes_one_call_in_a_thread(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread syncs the intent log and then the write-ahead log."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        start, started = trio.lowlevel.start_thread_soon, list[object]()
+
+        def count(*arguments: Any) -> None:
+            started.append(arguments)
+            start(*arguments)
+
+        monkeypatch.setattr(trio.lowlevel, "start_thread_soon", count)
+        ino = write_file(session, b"content")
+        await session.durability.sync_file(ino)
+
+        assert len(started) == 1
+        await session.durability.sync_file(ino)
+        assert len(started) == 1, "the rows are durable already"
+
+
+async def test_fdatasync_of_logged_bytes_does_not_sync_rows(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        ino = write_file(session, b"content")
+        await session.durability.sync_file(ino)
+        monkeypatch.setattr(session.db, "sync_wal", None)
+        monkeypatch.setattr(session.files, "sync", None)
+        [located] = [session.cache.located(ino, BlockIndex(0))]
+        assert located is not None
+        session.db.begin(times_only=True)
+        session.cache.write_in_place(located, 0, b"CONTENT")
+
+        await session.durability.sync_file(ino, data_only=True)
 
 
 async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "006f86cad2ac6e29164af8adfec86d898a77cabd6dddd87a5d54e454b34750db"
+SOURCE_SUM: Final = "570cc6d1588ee6987a500843c0c448de435e08e07f1b5f68485c1c60549179d6"
 
 
 @contextlib.contextmanager

@@ -38,6 +38,8 @@ SET_CTIME: Final = 1 << 10
 
 CREATE: Final = struct.Struct("=III4x")  # fields: flags, mode, umask; the name follows
 FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
+FORGETS: Final = struct.Struct("=I4x")  # field: the number of pairs that follow
+FORGOTTEN: Final = struct.Struct("=QQ")  # one of the pairs: inode, number of lookups to subtract
 LINK: Final = struct.Struct("=Q")  # field: the inode; the new name follows
 MKDIR: Final = struct.Struct("=II")  # fields: mode, umask; the name follows
 RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
@@ -52,6 +54,7 @@ WRITE_OUT: Final = struct.Struct("=I4x")
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
 # Maximum size of the reply; the name of the attribute follows.
 GETXATTR: Final = struct.Struct("=I4x")
+SETXATTR: Final = struct.Struct("=II")  # fields: length, flags; the name and the value follow
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
 
 _SECOND_NS: Final = 1_000_000_000
@@ -202,6 +205,19 @@ class FrequentRequests:
         return self._converter.entry_out(created)
 
     @at_once
+    def symlink(self, parent: Ino, uid: int, content: bytes) -> bytes:
+        """Create a symbolic link."""
+        name, target, _ = content.split(b"\0")
+        created = self._namespace.make_symlink(parent, name, target, self._caller(uid, umask=0))
+        self._fs.lookups.add(created.ino)
+        return self._converter.entry_out(created)
+
+    @at_once
+    def readlink(self, ino: Ino, _uid: int, _content: bytes) -> bytes | None:
+        """Reply with the target of a symbolic link."""
+        return None if ino >= PAST_INO_MIN else self._fs.readlink(ino)
+
+    @at_once
     def rmdir(self, parent: Ino, _uid: int, content: bytes) -> bytes:
         """Remove an empty directory."""
         self._namespace.remove_directory(parent, content[:-1])
@@ -280,6 +296,16 @@ class FrequentRequests:
         fuse_intercept.answer(unique, errno.ENODATA, b"")
         return True
 
+    @at_once
+    def setxattr(self, ino: Ino, uid: int, content: bytes) -> bytes | None:
+        """Set an extended attribute, without XATTR_CREATE and XATTR_REPLACE."""
+        length, flags = SETXATTR.unpack_from(content)
+        name, _, value = content[SETXATTR.size :].partition(b"\0")
+        if flags or len(value) != length or ino >= PAST_INO_MIN:
+            return None
+        self._fs.xattrs.set(ino, name, value, self._caller(uid, umask=0))
+        return b""
+
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply with an empty list if an inode has no xattrs; return whether it replied."""
         if not self._has_none(ino):
@@ -292,6 +318,12 @@ class FrequentRequests:
     def forget(self, _unique: int, ino: Ino, _uid: int, content: bytes) -> None:
         """Decrease the lookup count of an inode; this request has no reply."""
         self.operations.forget_one(ino, *FORGET.unpack_from(content))
+
+    def forget_many(self, _unique: int, _ino: Ino, _uid: int, content: bytes) -> None:
+        """Decrease the lookup counts of several inodes; this request has no reply."""
+        (count,) = FORGETS.unpack_from(content)
+        pairs = content[FORGETS.size :][: count * FORGOTTEN.size]
+        self.operations.forget_all(FORGOTTEN.iter_unpack(pairs))
 
     def _caller(self, uid: int, umask: int) -> Caller:
         """Return the process that sent the current request."""

@@ -76,6 +76,7 @@ typedef struct {
 /* --- how long requests take, and who sends them ------------------------------------------------ */
 
 #define OPCODES 64      /* larger opcodes are counted as 0, which the kernel does not use */
+#define CLEAR_PRIVILEGES 0 /* a method that some writes call; the kernel does not use this opcode */
 #define BOUNDS 23       /* upper bounds of the buckets; one more bucket has no bound */
 #define FLIGHTS 4096    /* requests in progress that can be measured; a power of two */
 #define FLIGHT_PROBES 8 /* entries of `flights` that are tried for one request */
@@ -223,26 +224,46 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(u
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+/* The handlers' methods; without one, or if it returns False, libfuse gets the request. */
+static const char *const methods_of_opcodes[OPCODES] = {
+    [CLEAR_PRIVILEGES] = "clear_privileges", [FUSE_LOOKUP] = "lookup", [FUSE_FORGET] = "forget",
+    [FUSE_GETATTR] = "getattr", [FUSE_SETATTR] = "setattr", [FUSE_SETXATTR] = "setxattr",
+    [FUSE_GETXATTR] = "getxattr", [FUSE_LISTXATTR] = "listxattr", [FUSE_SYMLINK] = "symlink",
+    [FUSE_READLINK] = "readlink", [FUSE_MKDIR] = "mkdir", [FUSE_RMDIR] = "rmdir",
+    [FUSE_CREATE] = "create", [FUSE_LINK] = "link", [FUSE_UNLINK] = "unlink",
+    [FUSE_RENAME] = "rename", [FUSE_RELEASE] = "release", [FUSE_READDIRPLUS] = "readdir",
+    [FUSE_READ] = "read", [FUSE_WRITE] = "write", [FUSE_OPEN] = "open", [OPCODE_STATX] = "statx",
+    [FUSE_IOCTL] = "ioctl", [FUSE_FALLOCATE] = "fallocate", [FUSE_LSEEK] = "lseek",
+    [FUSE_COPY_FILE_RANGE] = "copy_file_range", [FUSE_BATCH_FORGET] = "forget_many",
+};
+
 /* Call the handler's method with the number of the request, the inode, the user and the body.
  * Return whether the handler answers the request. If the method returns False, libfuse must get the
  * request. */
-static int call_handler(const char *method, const Request *request)
+static int call_handler(unsigned method, const Request *request)
 {
+    static PyObject *names[OPCODES]; /* created at the first call; a call by string takes longer */
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *result = PyObject_CallMethod(
-        handlers, method, "KKIy#", (unsigned long long)request->header.unique,
-        (unsigned long long)request->header.nodeid, (unsigned)request->header.uid, request->bytes,
-        (Py_ssize_t)(request->header.len - sizeof request->header));
-
-    int is_taken = result != Py_False;
-
+    PyObject *given[] = {
+        handlers, PyLong_FromUnsignedLongLong(request->header.unique),
+        PyLong_FromUnsignedLongLong(request->header.nodeid),
+        PyLong_FromUnsignedLong(request->header.uid),
+        PyBytes_FromStringAndSize(request->bytes,
+                                  (Py_ssize_t)(request->header.len - sizeof request->header))};
+    PyObject *result = NULL;
+    if (names[method] == NULL)
+        names[method] = PyUnicode_InternFromString(methods_of_opcodes[method]);
+    if (names[method] && given[1] && given[2] && given[3] && given[4])
+        result = PyObject_VectorcallMethod(names[method], given, 5, NULL);
     if (result == NULL) {
         PyErr_WriteUnraisable(handlers);
         answer(request->header.unique, EIO, NULL, 0);
     }
+    for (unsigned at = 1; at < 5; at++)
+        Py_XDECREF(given[at]);
     Py_XDECREF(result);
     PyGILState_Release(state);
-    return is_taken;
+    return result != Py_False; /* only the address is compared */
 }
 
 /* Replace libfuse's functions for reading and writing when the kernel sends INIT. */
@@ -268,24 +289,6 @@ static long long caller_of(const Request *request)
     return request->header.uid;
 }
 
-/* The handlers' methods; without one, or if it returns False, libfuse gets the request. */
-static const char *const methods_of_opcodes[OPCODES] = {
-    [FUSE_LOOKUP] = "lookup",      [FUSE_FORGET] = "forget",
-    [FUSE_GETATTR] = "getattr",    [FUSE_SETATTR] = "setattr",
-    [FUSE_GETXATTR] = "getxattr",  [FUSE_LISTXATTR] = "listxattr",
-    [FUSE_MKDIR] = "mkdir",        [FUSE_RMDIR] = "rmdir",
-    [FUSE_CREATE] = "create",      [FUSE_UNLINK] = "unlink",
-    [FUSE_LINK] = "link",          [FUSE_RENAME] = "rename", /* FUSE_RENAME2 has flags. */
-    [FUSE_OPEN] = "open",          [FUSE_RELEASE] = "release",
-    [FUSE_READ] = "read",          [FUSE_WRITE] = "write",
-    [FUSE_READDIRPLUS] = "readdir",
-    [FUSE_IOCTL] = "ioctl",
-    [FUSE_FALLOCATE] = "fallocate",
-    [FUSE_LSEEK] = "lseek",
-    [FUSE_COPY_FILE_RANGE] = "copy_file_range",
-    [OPCODE_STATX] = "statx",
-};
-
 /* Return true if this module answers the request; else libfuse must get the changed request. */
 static int intercept(struct fuse_session *session, Request *request)
 {
@@ -308,10 +311,11 @@ static int intercept(struct fuse_session *session, Request *request)
         break;
     case FUSE_WRITE: /* A write must clear set-user-ID bits if the kernel sets this flag. */
         if (request->write.write_flags & FUSE_WRITE_KILL_SUIDGID
-            && call_handler("clear_privileges", request))
+            && call_handler(CLEAR_PRIVILEGES, request))
             return 1;
         break;
     case FUSE_FORGET: /* has no answer */
+    case FUSE_BATCH_FORGET:
         answered++;
         break;
     case OPCODE_TMPFILE: /* is passed on as CREATE with O_TMPFILE */
@@ -321,9 +325,9 @@ static int intercept(struct fuse_session *session, Request *request)
     case FUSE_INTERRUPT: /* Ignored: pyfuse3 does not support interrupts. */
         return 1;
     }
-    if (opcode >= OPCODES || methods_of_opcodes[opcode] == NULL)
+    if (opcode == 0 || opcode >= OPCODES || methods_of_opcodes[opcode] == NULL)
         return 0;
-    return call_handler(methods_of_opcodes[opcode], request);
+    return call_handler(opcode, request);
 }
 
 /* Return whether a request has all fields that this module reads. A name may be shorter. */
@@ -332,6 +336,7 @@ static int is_complete(const struct fuse_buf *buffer)
     unsigned opcode = ((const Request *)buffer->mem)->header.opcode;
 
     return opcode == FUSE_LOOKUP || opcode == FUSE_UNLINK || opcode == FUSE_RMDIR
+           || opcode == FUSE_SYMLINK || opcode == FUSE_READLINK
            || buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
 }
 

@@ -15,7 +15,7 @@ Three handlers are missing on purpose:
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -523,6 +523,10 @@ class Operations(pyfuse3.Operations):
     @override
     async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Decrease lookup counts. Errors are only logged, because this request has no reply."""
+        self.forget_all(pairs)
+
+    def forget_all(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Decrease the lookup counts of pairs of an inode and a number, as ``forget`` does."""
         self.requests["forget"] += 1
         for ino, times in pairs:
             self._forget(Ino(ino), times)

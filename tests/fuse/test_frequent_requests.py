@@ -11,6 +11,8 @@ import pytest
 import trio
 
 from s3fs_meta.fuse.frequent_requests import (
+    FORGETS,
+    FORGOTTEN,
     GETXATTR,
     READ,
     SET_ATIME,
@@ -43,6 +45,9 @@ NOT_PASSED_ON = (
     "rmdir",
     "unlink",
     "release",
+    "symlink",
+    "readlink",
+    "setxattr",
 )
 FLOODED = 5000
 NONE = 1 << 60  # The kernel ignores an answer to a request with this number.
@@ -71,6 +76,11 @@ def use(root: Path) -> None:
     (root / "e" / "h").unlink()
     (root / "e").rmdir()
     assert "g" in os.listdir(root)
+    os.setxattr(root / "g", "user.a", b"value with \0")
+    assert os.getxattr(root / "g", "user.a") == b"value with \0"
+    (root / "s").symlink_to("t")
+    assert os.readlink(root / "s") == "t"
+    (root / "s").unlink()
     (root / "g").unlink()
 
 
@@ -205,6 +215,42 @@ async def test_xattr_requests_get_correct_replies_with_and_without_xattrs(mounte
     requests = mounted.handlers.operations.requests
     assert requests["getxattr"] >= 8
     assert requests["listxattr"] >= 4
+
+
+def set_new_and_existing(path: Path) -> None:
+    """Set an extended attribute with XATTR_CREATE and XATTR_REPLACE; remove it with the file."""
+    path.touch()
+    with pytest.raises(OSError, match="No data"):
+        os.setxattr(path, "user.a", b"1", os.XATTR_REPLACE)
+    os.setxattr(path, "user.a", b"2", os.XATTR_CREATE)
+    with pytest.raises(FileExistsError):
+        os.setxattr(path, "user.a", b"3", os.XATTR_CREATE)
+    os.setxattr(path, "user.a", b"", os.XATTR_REPLACE)
+    assert os.getxattr(path, "user.a") == b""
+    os.setxattr(path, "user.a", b"4")
+    assert os.getxattr(path, "user.a") == b"4"
+
+
+async def test_setxattr_with_flags_replaces_or_creates_only(mounted: Mounted) -> None:
+    """Requests with flags reach pyfuse3, which checks whether the attribute exists."""
+    await mounted.run(set_new_and_existing, mounted.path / "f")
+
+
+async def test_one_request_forgets_several_inodes(mounted: Mounted) -> None:
+    """The kernel forgets many inodes with one request; files without a name are then deleted."""
+    fs = mounted.handlers.fs
+    names = [mounted.path / str(number) for number in range(3)]
+    for path in names:
+        await mounted.run(path.touch)
+    inos = [Ino((await mounted.run(os.stat, path)).st_ino) for path in names]
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(mounted.handlers.operations, nursery, 0)
+        counts = [fs.lookups.count(ino) for ino in inos]
+        for ino in inos:
+            fs.lookups.add(ino, 2)
+        pairs = b"".join(FORGOTTEN.pack(ino, 2) for ino in inos)
+        raw.forget_many(NONE, Ino(0), 0, FORGETS.pack(len(inos)) + pairs + bytes(8))
+        assert [fs.lookups.count(ino) for ino in inos] == counts
 
 
 async def test_extension_answers_only_requests_for_missing_xattrs(

@@ -24,7 +24,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, inodes, packs, symlinks, xattrs
 from s3fs_meta.meta.tables import blocks as blocks_meta
 from s3fs_meta.meta.trees import removed_trees
-from s3fs_meta.model import Attributes, BlockId, BlockIndex, Ino, InodeFlag
+from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockRow, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
@@ -176,9 +176,10 @@ class Orphans:
         db, ino = self._db, row.ino
         db.begin()
         if row.mapped_blocks:
-            blocks = block_map.indexes_from(db, ino, BlockIndex(0), self._slices.purged_blocks)
-            unmap(db, self._cache, ino, blocks)
+            blocks = blocks_meta.mapped_from(db, ino, BlockIndex(0), self._slices.purged_blocks)
+            _release(db, self._cache, ino, blocks)
             if len(blocks) == self._slices.purged_blocks:
+                inodes.add_mapped_blocks(db, ino, -len(blocks))
                 return False
         if row.flags & InodeFlag.HAS_XATTRS:
             xattrs.delete_all(db, ino)
@@ -197,14 +198,20 @@ def unmap(
     Raises:
         BadRowError: the row of a block or of its pack cannot be read; nothing was changed.
     """
-    if not blocks:
-        return
-    rows = [blocks_meta.get(db, block) for _index, block in blocks]
-    for pack in {row.pack for row in rows if row.pack is not None}:
+    if blocks:
+        found = [(index, blocks_meta.get(db, block)) for index, block in blocks]
+        _release(db, cache, ino, found)
+        inodes.add_mapped_blocks(db, ino, -len(blocks))
+
+
+def _release(
+    db: Database, cache: BlockCache, ino: Ino, found: list[tuple[BlockIndex, BlockRow]]
+) -> None:
+    """Do the same as ``unmap``, but leave the number of mapped blocks in the inode unchanged."""
+    for pack in {row.pack for _index, row in found if row.pack is not None}:
         packs.get(db, pack)
     # If two entries share a block, the loop below changes its row, so the row is read again.
-    are_distinct = len({row.block for row in rows}) == len(rows)
-    for (index, block), row in zip(blocks, rows, strict=True):
+    are_distinct = len({row.block for _index, row in found}) == len(found)
+    for index, row in found:
         block_map.remove_read(db, ino, index)
-        cache.release(block, row if are_distinct else None)
-    inodes.add_mapped_blocks(db, ino, -len(blocks))
+        cache.release(row.block, row if are_distinct else None)

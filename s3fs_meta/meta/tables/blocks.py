@@ -25,6 +25,12 @@ _CREATE_DIRTY: Final = (
 )
 _FILL_HOLE: Final = f"{_CREATE_DIRTY};INSERT INTO block_map VALUES (?, ?, ?)"
 
+_MAPPED_FROM: Final = (
+    "SELECT m.block_index, m.block, b.refs, b.plain_bytes, b.hash, b.pack, b.pack_offset,"
+    " b.stored_bytes FROM block_map m LEFT JOIN blocks b ON b.block = m.block"
+    " WHERE m.ino = ? AND m.block_index >= ? ORDER BY m.block_index LIMIT ?"
+)
+
 _new = tuple.__new__
 
 
@@ -87,6 +93,23 @@ def get(db: Database, block: BlockId) -> BlockRow:
     if row is None:
         raise MetadataError(f"block {block} has no row in the table blocks", 0)
     return row
+
+
+def mapped_from(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockRow]]:
+    """Return at most *limit* mapped parts of a file from *index_from* onwards, with their blocks.
+
+    Raises:
+        BadRowError: a row cannot be read.
+        MetadataError: a block has no row.
+    """
+    rows = db.all(_MAPPED_FROM, (ino, index_from, limit))
+    row_types.require_numbers([row[:2] for row in rows], "the block map", ino)
+    for row in rows:
+        if row[2] is None:
+            get(db, row[1])
+    return [(row[0], _row(row[1:])) for row in rows]
 
 
 def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:

@@ -136,11 +136,13 @@ class AttributeStore:
         """
         before = inodes.get(self._db, ino)
         has_times_only = wanted.mode is wanted.uid is wanted.gid is None
-        if has_times_only:
+        if has_times_only and before.flags:
             require_writable(before, self._open_files)
-        now_ns = self._now_ns()
-        if _sets_another_time(wanted, now_ns):
-            require_unprotected(before)
+        now_ns = wanted.ctime_ns
+        if now_ns is None or wanted.atime_ns is not None:
+            now_ns = self._now_ns()
+            if _sets_another_time(wanted, now_ns):
+                require_unprotected(before)
         after = changed(before, wanted, now_ns)
         if has_times_only:
             # After rename and unlink the kernel sends its cached times.

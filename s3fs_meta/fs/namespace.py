@@ -166,9 +166,11 @@ class Namespace:
             gid = directory.gid
             if is_directory:
                 mode |= stat.S_ISGID
-        default = self._default_acl(directory, mode)
-        inherited = _inherited(default, mode)
-        if inherited is None and not stat.S_ISLNK(mode):
+        default = inherited = None
+        if directory.flags:
+            default = self._default_acl(directory, mode)
+            inherited = _inherited(default, mode)
+        if inherited is None and mode & _TYPE != stat.S_IFLNK:
             mode &= ~caller.umask  # the umask applies only without a default ACL
         db = self._db
         now_ns = self._now_ns()

@@ -85,6 +85,17 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
         assert functions.count(once) == 1, once
 
 
+async def test_first_write_of_a_file_neither_queries_nor_plans(handlers: Handlers) -> None:
+    """An inode without mapped blocks has no row in the block map."""
+    write = handlers.operations.write
+    await write(await make_file(handlers, b"f"), 0, DATA)  # makes the directory of block files
+    ino = await make_file(handlers, b"g")
+    counted = await cost_of(handlers, lambda: write(ino, 0, DATA))
+    require(counted, "write of the first 4 KiB of a file")
+    functions = {function for _file, function in counted.trip}
+    assert not functions & {"locate", "locate_range", "plan_write"}
+
+
 async def test_append_to_a_dirty_block_has_its_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write

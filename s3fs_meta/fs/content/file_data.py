@@ -270,6 +270,9 @@ class FileData:
                 return []
             # ``find_room`` may have evicted a block of this file.
             before, parts = self._look_up(ino, offset, offset + length)
+        if not before.mapped_blocks and len(parts) == 1:
+            self._write_first(before, parts[0][0], data, sets_times=sets_times)
+            return None
         plan = plan_write(before, parts, self._cache.is_local)
         if plan.missing:
             return plan.missing
@@ -315,7 +318,9 @@ class FileData:
             before = self.regular(ino)
             if before.flags:
                 require_writable(before, self._open_files)
-            return before, self._parts(ino, offset, stop)
+            if before.mapped_blocks:
+                return before, self._parts(ino, offset, stop)
+            return before, [(span, None) for span in spans(offset, stop, self._block_bytes)]
         except BadRowError as exc:
             exc.changed_nothing = True
             raise
@@ -331,6 +336,17 @@ class FileData:
             length = stop - start
             write(located, start, data if len(parts) == 1 else data[done : done + length])
             done += length
+
+    def _write_first(
+        self, before: Attributes, span: Span, data: bytes | memoryview, *, sets_times: bool
+    ) -> None:
+        """Write a range inside one block of a file that has no block, without a plan."""
+        ino, (index, start, end) = before.ino, span
+        if self._db.counters.capacity_bytes:
+            self._capacity.require(end)
+        self._changes.open(ino)
+        self._cache.write_new(ino, index, start, data)
+        self._note_write(before, index * self._block_bytes + end, 1, sets_times=sets_times)
 
     def _carry_out(
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool

@@ -447,8 +447,9 @@ class BlockCache:
 
         Requires an open transaction.
         """
-        for block in wanted:
-            cached_blocks.set_state(self._db, block, BlockState.SEALED)
+        chosen = list(wanted)
+        cached_blocks.set_states(self._db, chosen, BlockState.SEALED)
+        for block in chosen:
             self.index.move(block, BlockState.SEALED)
 
     def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
@@ -488,11 +489,10 @@ class BlockCache:
         """
         for piece in slices(confirmed):
             self._db.begin_local()
-            for block in piece:
-                held = self.index.get(block)
-                if held is not None and held.state is BlockState.UPLOADED:
-                    cached_blocks.set_state(self._db, block, BlockState.CLEAN)
-                    self.index.move(block, BlockState.CLEAN)
+            uploaded = [block for block in piece if self._is_uploaded(block)]
+            cached_blocks.set_states(self._db, uploaded, BlockState.CLEAN)
+            for block in uploaded:
+                self.index.move(block, BlockState.CLEAN)
             await trio.lowlevel.checkpoint()
         for piece in slices(doomed):
             await self.remove_files(piece)
@@ -501,6 +501,10 @@ class BlockCache:
                 self._let_go(block)
         await self.evictor.evict(0)
         self.note_room()
+
+    def _is_uploaded(self, block: BlockId) -> bool:
+        held = self.index.get(block)
+        return held is not None and held.state is BlockState.UPLOADED
 
     def blocks_in(self, state: BlockState) -> list[BlockId]:
         """Return the cached blocks in one state, according to their rows."""

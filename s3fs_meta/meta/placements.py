@@ -99,9 +99,9 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
         blocks.add_ref(db, placement.of)
         _end(db, row.block)
         return True
-    blocks.set_location(
+    blocks.set_location_read(
         db,
-        row.block,
+        row,
         placement.hash,
         placement.pack,
         placement.pack_offset,

@@ -233,11 +233,22 @@ def set_location(
 
     Requires an open transaction.
     """
-    before = get(db, block)
+    set_location_read(db, get(db, block), content_hash, pack, pack_offset, stored_bytes)
+
+
+def set_location_read(
+    db: Database,
+    before: BlockRow,
+    content_hash: bytes,
+    pack: PackId,
+    pack_offset: int,
+    stored_bytes: int,
+) -> None:
+    """Set the location of a block whose row was just read. See ``set_location``."""
     packs.add_live_bytes(db, pack, stored_bytes)
     db.run(
         "UPDATE blocks SET hash = ?, pack = ?, pack_offset = ?, stored_bytes = ? WHERE block = ?",
-        (content_hash, pack, pack_offset, stored_bytes, block),
+        (content_hash, pack, pack_offset, stored_bytes, before.block),
     )
     if before.pack is not None:
         packs.drop_live_bytes(db, before.pack, before.stored_bytes or 0)

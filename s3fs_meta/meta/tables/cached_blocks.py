@@ -64,6 +64,12 @@ def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
     return db.run(sql, (int(state), block)) == 1
 
 
+def set_states(db: Database, wanted: Sequence[BlockId], state: BlockState) -> None:
+    """Change the state of several cached blocks. Requires an open transaction."""
+    sql = "UPDATE cached_blocks SET state = ? WHERE block = ?"
+    db.run_many(sql, [(int(state), block) for block in wanted])
+
+
 def delete(db: Database, block: BlockId) -> None:
     """Delete the row of a cached block, if there is one. Requires an open transaction."""
     db.run("DELETE FROM cached_blocks WHERE block = ?", (block,))

@@ -276,14 +276,13 @@ class Uploader:
             if number % LOOP_SLICE_ROWS == 0:
                 await trio.lowlevel.checkpoint()
             self._db.begin_local()
-            sealed = one.sealed
-            moved = self._moving(sealed.block)
-            if moved is not None:
-                if moved.hash == one.hash:
+            row = blocks.find(self._db, one.sealed.block)
+            if row is not None and row.pack is not None:
+                if row.hash == one.hash:
                     moving.append(one)
                 else:
-                    self._stay(moved)
-            elif self._record_known(one):
+                    self._stay(row)
+            elif self._record_known(one, row):
                 continue
             elif one.hash in fresh:
                 doubles.append(one)
@@ -291,10 +290,10 @@ class Uploader:
                 fresh[one.hash] = one
         return [*fresh.values(), *moving], doubles
 
-    def _moving(self, block: BlockId) -> BlockRow | None:
-        """Return the row of a block that compaction or healing moves to another pack, or None."""
+    def _is_moving(self, block: BlockId) -> bool:
+        """Return whether compaction or healing moves a block to another pack."""
         row = blocks.find(self._db, block)
-        return row if row is not None and row.pack is not None else None
+        return row is not None and row.pack is not None
 
     def _stay(self, row: BlockRow) -> None:
         """Keep the old location of a block whose cached copy is missing or damaged."""
@@ -326,26 +325,28 @@ class Uploader:
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
-                if not self._record_known(one):
+                if not self._record_known(one, blocks.find(self._db, one.sealed.block)):
                     place, record = stored[one.hash]
                     sealed = one.sealed
                     place = place._replace(block=sealed.block)
                     self._record_one(place, record, sealed.ino, sealed.block_index)
             await trio.lowlevel.checkpoint()
 
-    def _record_known(self, one: Hashed) -> bool:
-        """Record a block that need not be uploaded; return False if it must be uploaded."""
-        if self._record_unnamed(one):
+    def _record_known(self, one: Hashed, row: BlockRow | None) -> bool:
+        """Record a block that need not be uploaded; return False if it must be uploaded.
+
+        Args:
+            row: the row of the block, or None if it has no row.
+        """
+        if row is not None and row.refs <= 0 and self._record_unnamed(row.block):
             return True
         if one.is_zero:
             return self._record_zero(one)
         return self._record_duplicate(one) or self._record_equal(one)
 
-    def _record_unnamed(self, one: Hashed) -> bool:
-        """Remove a block that no file and no open cut uses; return whether it was removed."""
-        block = one.sealed.block
-        row = blocks.find(self._db, block)
-        if row is None or row.refs > 0 or (self._cut is not None and block in self._cut.pending):
+    def _record_unnamed(self, block: BlockId) -> bool:
+        """Remove a block that no file uses, unless the open cut does; return whether it did so."""
+        if self._cut is not None and block in self._cut.pending:
             return False
         self._end(block)
         return True
@@ -456,11 +457,10 @@ class Uploader:
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
         """Record the location of a block, and of damaged blocks with equal content."""
-        is_new = self._moving(place.block) is None
         healed = healing.move_damaged(self._db, place)
         if healed is not None:
             self._cache.evictor.reconsider()
-        if healed is not None and is_new:
+        if healed is not None and not self._is_moving(place.block):
             self._share(place, ino, index, healed)
         elif placements.apply(self._db, [place]):
             self._cache.doom(place.block)

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "570cc6d1588ee6987a500843c0c448de435e08e07f1b5f68485c1c60549179d6"
+SOURCE_SUM: Final = "34e2ba078629255388e78d2e24ce0c5f343dc813bffb9dfe38af22f53f359057"
 
 
 @contextlib.contextmanager

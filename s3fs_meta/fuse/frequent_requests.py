@@ -331,7 +331,7 @@ class FrequentRequests:
 
     def _caller(self, uid: int, umask: int) -> Caller:
         """Return the process that sent the current request."""
-        group, thread = fuse_intercept.caller_group(), fuse_intercept.caller_thread()
+        group, thread = fuse_intercept.caller_ids()
         return _new(Caller, (uid, group, umask, thread))
 
     def _has_none(self, ino: Ino) -> bool:

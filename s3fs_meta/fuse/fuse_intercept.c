@@ -503,14 +503,9 @@ static PyObject *module_caller(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return PyLong_FromLongLong(caller);
 }
 
-static PyObject *module_caller_group(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *module_caller_ids(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    return PyLong_FromUnsignedLong(caller_group);
-}
-
-static PyObject *module_caller_thread(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
-{
-    return PyLong_FromUnsignedLong(caller_thread);
+    return Py_BuildValue("II", caller_group, caller_thread);
 }
 
 static PyObject *module_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -561,9 +556,9 @@ static PyMethodDef methods[] = {
      "Return whether this module received the INIT request of the session."},
     {"caller", module_caller, METH_NOARGS,
      "Return the user of the last request, -2 for the kernel's write-back, -1 if unknown."},
-    {"caller_group", module_caller_group, METH_NOARGS, "Return the group of the last request."},
-    {"caller_thread", module_caller_thread, METH_NOARGS,
-     "Return the thread of the last request, or 0 for a thread in another process namespace."},
+    {"caller_ids", module_caller_ids, METH_NOARGS,
+     "Return the group and the thread of the last request; the thread is 0 if it is in another\n"
+     "process namespace."},
     {"answer", module_answer, METH_VARARGS,
      "Answer the request with a number; give an errno or 0, and the content."},
     {"answer_from_file", module_answer_from_file, METH_VARARGS,

@@ -145,7 +145,8 @@ class RawOperations(FrequentRequests):
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Reply to an lseek request with the position of data or of a hole."""
         self.operations.requests["lseek"] += 1
-        arguments = (ino, fuse_intercept.caller_thread(), *LSEEK.unpack_from(content))
+        _group, thread = fuse_intercept.caller_ids()
+        arguments = (ino, thread, *LSEEK.unpack_from(content))
         self.start(RawOperations._lseek, unique, uid, arguments)
 
     async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:

@@ -52,6 +52,7 @@ from s3fs_meta.objects.contract import (
     check_size,
     listing_of,
 )
+from s3fs_meta.objects.response_body import ResponseBody
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
 from s3fs_meta.objects.s3_errors import (
     EXPIRED_CODES,
@@ -305,19 +306,21 @@ class S3Store:
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += len(buffer) / STORE_BODY_BYTES_PER_S_MIN
-        received_bytes = 0
+        source, received_bytes = ResponseBody(body), 0
+        beyond = memoryview(bytearray(1))  # a byte that arrives here shows that the body is longer
+        target = buffer or beyond
         try:
-            while piece := body.read(STORE_BODY_CHUNK_BYTES):
-                begin, received_bytes = received_bytes, received_bytes + len(piece)
+            while count := source.receive(target[:STORE_BODY_CHUNK_BYTES]):
+                received_bytes += count
                 if received_bytes > len(buffer):
                     break
-                buffer[begin:received_bytes] = piece
+                target = buffer[received_bytes:] or beyond
                 if time.monotonic() > deadline_s:
                     raise TransientStoreError(
                         key, "the transfer of the response body took too long"
                     )
         finally:
-            body.close()
+            source.close()
             self._meter.count(RequestClass.GET, key, 0, received_bytes=received_bytes)
         if received_bytes != len(buffer):
             raise TransientStoreError(

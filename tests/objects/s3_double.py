@@ -110,6 +110,7 @@ class S3Double:
         self.url = ""
         self.scheme = scheme
         self.seen: list[Seen] = []
+        self.connections = 0
         self.released = threading.Event()
         self.upstream = urlsplit(upstream_url).netloc if upstream_url else None
         self.default: Choice = Drop()
@@ -121,6 +122,7 @@ class S3Double:
         self.released.set()
         self.released = threading.Event()
         self.seen = []
+        self.connections = 0
         self._plan.clear()
         self.default = Forward() if self.upstream else error(500, "InternalError")
 
@@ -175,6 +177,12 @@ class _Handler(BaseHTTPRequestHandler):
     # Header and body are sent in one packet, because clients delay the acknowledgement of a header.
     wbufsize = -1
     orders: S3Double
+
+    @override
+    def setup(self) -> None:
+        """Count the connection."""
+        super().setup()
+        self.orders.connections += 1
 
     def _handle(self) -> None:
         length = int(self.headers.get("Content-Length", 0))

@@ -1,0 +1,75 @@
+"""Response bodies, which are received directly into the buffer of the caller."""
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from botocore.response import StreamingBody
+
+from s3fs_meta.limits import MIB
+from s3fs_meta.objects.response_body import ResponseBody
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
+from tests.memory import traced
+from tests.objects.s3_double import BUCKET, KEY, Reply, S3Double
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def holder(double: S3Double) -> "Iterator[S3ClientHolder]":
+    """Yield the client of a server that sends prepared answers."""
+    made = S3ClientHolder(S3Place(endpoint_url=double.url))
+    yield made
+    made.close()
+
+
+def test_body_is_received_without_another_copy_in_memory(
+    double: S3Double, holder: S3ClientHolder
+) -> None:
+    """With the pinned botocore and urllib3, a body needs no memory besides the buffer."""
+    double.answer(Reply(200, bytes(range(256)) * (MIB // 256)))
+    answer = holder.client().get_object(Bucket=BUCKET, Key=KEY)
+    body, buffer = ResponseBody(answer["Body"]), memoryview(bytearray(MIB))
+
+    with traced() as peak:
+        count = body.receive(buffer)
+    body.close()
+
+    assert body.is_direct
+    assert (count, bytes(buffer[:256])) == (MIB, bytes(range(256)))
+    assert peak() < MIB // 4
+
+
+def test_connection_is_used_again_after_a_complete_body(
+    double: S3Double, holder: S3ClientHolder
+) -> None:
+    """Two requests in a row use one connection."""
+    for _ in range(2):
+        double.answer(Reply(200, b"content"))
+        answer = holder.client().get_object(Bucket=BUCKET, Key=KEY)
+        body, buffer = ResponseBody(answer["Body"]), memoryview(bytearray(7))
+        assert body.receive(buffer) == len(buffer)
+        body.close()
+
+    assert double.connections == 1
+
+
+def test_body_of_another_http_library_is_received_through_botocore() -> None:
+    """A body without a response of http.client is read completely."""
+    body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
+
+    counts = [body.receive(memoryview(buffer)), body.receive(memoryview(bytearray(1)))]
+    body.close()
+
+    assert not body.is_direct
+    assert (counts, bytes(buffer)) == ([7, 0], b"content")
+
+
+async def test_empty_object_is_received(double: S3Double, store: S3Store) -> None:
+    """An object without content is no error, and its connection is used again."""
+    double.answer(Reply(200), Reply(200))
+
+    assert [(await store.get(KEY, MIB)).data for _ in range(2)] == [b"", b""]
+    assert double.connections == 1

@@ -242,7 +242,7 @@ class BlockFiles:
         finally:
             os.close(fd)
 
-    def adopt(self, block: BlockId, data: bytes) -> None:
+    def adopt(self, block: BlockId, data: bytes | memoryview) -> None:
         """Store a fetched block: write a file in ``tmp``, then rename it. Runs in a thread.
 
         Raises:

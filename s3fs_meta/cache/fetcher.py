@@ -350,7 +350,7 @@ class Fetcher:
         assert length is not None, "an uploaded block has a stored length"
         assert located.hash is not None, "an uploaded block has a hash"
         record = memoryview(stored)[offset - first : offset - first + length]
-        data = pack_codec.open_block(
+        data = pack_codec.view_block(
             self._keyring, object_key, record, offset, located.plain_bytes, located.hash
         )
         self._files.adopt(located.block, data)

@@ -72,8 +72,10 @@ class Compressor:
         return b"".join((_STORED_PREFIX, data))
 
 
-def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
+def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes | memoryview:
     """Return the decompressed data; its length must be exactly *plain_bytes*.
+
+    Data that was stored uncompressed is not copied: a view of *data* is returned.
 
     Raises:
         DecompressionError: the payload is corrupt, has a different length, or is followed by
@@ -90,7 +92,7 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
                 raise DecompressionError(
                     f"the uncompressed content has {len(payload)} bytes, expected {plain_bytes}"
                 )
-            return bytes(payload)
+            return payload
         case Method.ZSTD:
             return _decompress_zstd(payload, plain_bytes)
         case other:

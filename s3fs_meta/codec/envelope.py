@@ -100,7 +100,7 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
         else _checked(key, header, body, keyring)
     )
     try:
-        return decompress(packed, header.payload_bytes)
+        return bytes(decompress(packed, header.payload_bytes))
     except DecompressionError as exc:
         raise FormatError(key, f"the payload cannot be decompressed: {exc}") from exc
 

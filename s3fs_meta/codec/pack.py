@@ -212,6 +212,22 @@ def open_block(
     Raises:
         FormatError: the record is corrupt, or its content does not have the hash *hash*.
     """
+    return bytes(view_block(keyring, key, stored, offset, plain_bytes, hash))
+
+
+def view_block(
+    keyring: Keyring,
+    key: ObjectKey,
+    stored: bytes | memoryview,
+    offset: int,
+    plain_bytes: int,
+    hash: bytes,  # noqa: A002 - the name of the field in PackEntry
+) -> bytes | memoryview:
+    """Decode one block as ``open_block`` does, but return a view of *stored* if possible.
+
+    The content of an uncompressed block on a plain filesystem is a part of *stored*, which the caller
+    must not change while it uses the view.
+    """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
         raise FormatError(
             key, f"the block at offset {offset} has an invalid length: {plain_bytes} bytes"
@@ -337,7 +353,7 @@ def _refuse_version(
     raise NewerFormatError(key, f"pack version {trailer.version} with flags {trailer.flags}")
 
 
-def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:
+def _parse_entries(key: ObjectKey, index: bytes | memoryview, index_at: int) -> list[PackEntry]:
     """Parse the index entries. Records cannot overlap: each begins where the previous one ends."""
     entries = []
     offset = 0
@@ -383,7 +399,7 @@ def _open_record(
     offset: int,
     plain_bytes: int,
     kind: bytes,
-) -> bytes:
+) -> bytes | memoryview:
     packed: bytes | memoryview = stored
     if keyring.encrypted:
         if len(stored) < SALT_BYTES + TAG_BYTES:

@@ -23,6 +23,7 @@ from s3fs_meta.codec.pack import (
     parse_key,
     read_index,
     trailer_checksum,
+    view_block,
 )
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import (
@@ -79,6 +80,20 @@ def test_every_block_of_a_pack_can_be_read_from_its_record_alone(keyring: Keyrin
     pack = make_pack(keyring, blocks)
 
     assert [open_entry(keyring, KEY, stored(pack, e), e) for e in pack.entries] == blocks
+
+
+def test_uncompressed_block_of_a_plain_pack_is_a_view_of_its_record() -> None:
+    """The content of such a block is verified without a copy, and ``open_block`` returns a copy."""
+    noise = random.Random(1).randbytes(10_000)
+    pack = make_pack(PLAIN, [noise])
+    record, entry = stored(pack, pack.entries[0]), pack.entries[0]
+    arguments = (PLAIN, KEY, record, entry.offset, entry.plain_bytes, entry.hash)
+
+    view = view_block(*arguments)
+
+    assert isinstance(view, memoryview)
+    assert (view.obj is record, bytes(view)) == (True, noise)
+    assert isinstance(open_block(*arguments), bytes)
 
 
 @both

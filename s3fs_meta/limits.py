@@ -434,6 +434,11 @@ ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
 # Minimum size of a buffer that uses huge pages of 2 MiB.
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
+# Size of a buffer that is used again for later ranges: a read-ahead run with the headers of 2,048
+# records.
+RANGE_BUFFER_BYTES: Final = READAHEAD_RUN_BYTES + 64 * KIB
+# Time without read-ahead after which the buffers of ranges are freed.
+RANGE_BUFFERS_IDLE_S: Final = 2.0
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 600  # number of waiting handlers at which pyfuse3 stops reading requests

@@ -1,7 +1,7 @@
 """Settings of the C library's memory allocator, and large buffers outside of it.
 
-Owns: the settings, the check for the C library, and how the kernel maps a large buffer. Does not
-know: what a process allocates.
+Owns: the settings, the check for the C library, how the kernel maps a large buffer, and the memory
+of ranges that is used again. Does not know: what a process allocates, when it is idle.
 
 By default, glibc creates an arena for each thread, up to eight for each processor. Memory that is
 freed in one arena is not reused in another. After a buffer with a separate mapping was freed, glibc
@@ -17,6 +17,7 @@ Measurements: docs/design/performance.md, "Memory". Source: mallopt(3).
 import contextlib
 import ctypes
 import mmap
+import weakref
 from typing import Final
 
 from s3fs_meta.limits import (
@@ -24,6 +25,7 @@ from s3fs_meta.limits import (
     ALLOCATOR_MAPPED_BYTES_MIN,
     ALLOCATOR_UNUSED_BYTES_MAX,
     LARGE_BUFFER_BYTES_MIN,
+    RANGE_BUFFER_BYTES,
 )
 
 # Parameters of mallopt(3), from malloc.h of glibc.
@@ -40,10 +42,61 @@ def new_buffer(size_bytes: int) -> memoryview:
     """
     if size_bytes < LARGE_BUFFER_BYTES_MIN:
         return memoryview(bytearray(size_bytes))
+    return memoryview(_mapped(size_bytes))
+
+
+def _mapped(size_bytes: int) -> mmap.mmap:
     mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # EINVAL: a kernel without transparent huge pages
         mapping.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(mapping)
+    return mapping
+
+
+class RangeBuffers:
+    """Buffers for ranges of objects; a sequence of large ranges uses the same memory again.
+
+    The kernel clears new memory, which takes as long as receiving into it. Memory is used again when
+    no view of it is left. It is kept only from ``keep`` to ``free``, so idle processes keep none.
+    Any thread may call the methods.
+    """
+
+    def __init__(self) -> None:
+        self._kept_max = 0
+        self._free: list[mmap.mmap] = []
+
+    def new(self, size_bytes: int) -> memoryview:
+        """Return a writable buffer, which may contain bytes of an earlier range."""
+        if not LARGE_BUFFER_BYTES_MIN <= size_bytes <= RANGE_BUFFER_BYTES or not self._kept_max:
+            return new_buffer(size_bytes)
+        try:
+            mapping = self._free.pop()
+        except IndexError:
+            mapping = _mapped(RANGE_BUFFER_BYTES)
+        # All views refer to this array, which is deleted with the last view.
+        array = (ctypes.c_ubyte * size_bytes).from_buffer(mapping)
+        weakref.finalize(array, self._give_back, mapping).atexit = False
+        return memoryview(array).cast("B")
+
+    def keep(self, count_max: int) -> None:
+        """Keep the memory of at most *count_max* released buffers."""
+        self._kept_max = count_max
+
+    def free(self) -> None:
+        """Free the memory of released buffers, and keep none from now on."""
+        self._kept_max = 0
+        self._free.clear()
+
+    @property
+    def kept_count(self) -> int:
+        """Return the number of buffers that are kept."""
+        return len(self._free)
+
+    def _give_back(self, mapping: mmap.mmap) -> None:
+        if len(self._free) < self._kept_max:
+            self._free.append(mapping)
+
+
+range_buffers: Final = RangeBuffers()  # of this process
 
 
 def bound_free_memory() -> bool:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from s3fs_meta import memory_allocator
-from s3fs_meta.limits import LARGE_BUFFER_BYTES_MIN
+from s3fs_meta.limits import LARGE_BUFFER_BYTES_MIN, MIB, RANGE_BUFFER_BYTES
 
 # Each thread allocates buffers and then one small value, and frees only the buffers.
 # The small value keeps the end of its arena in use.
@@ -67,3 +67,55 @@ def test_memory_allocator_is_configured_only_for_glibc(monkeypatch: pytest.Monke
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
 
     assert not memory_allocator.bound_free_memory()
+
+
+def test_memory_of_a_range_is_used_again_once_no_view_of_it_is_left() -> None:
+    """A part of a buffer that is still in use protects all of the buffer."""
+    buffers = memory_allocator.RangeBuffers()
+    buffers.keep(1)
+    first = buffers.new(RANGE_BUFFER_BYTES)
+    first[:] = b"1" * len(first)
+    part = first[MIB : MIB + 10].toreadonly()
+    del first
+
+    second = buffers.new(RANGE_BUFFER_BYTES)
+    second[:] = b"2" * len(second)
+    assert (bytes(part), buffers.kept_count) == (b"1" * 10, 0)
+    del part
+    assert buffers.kept_count == 1
+
+    assert bytes(buffers.new(RANGE_BUFFER_BYTES)[:10]) == b"1" * 10
+
+
+def test_released_ranges_are_kept_up_to_a_maximum_and_until_they_are_freed() -> None:
+    """Without ``keep``, and after ``free``, no memory is kept."""
+    buffers = memory_allocator.RangeBuffers()
+    counts = []
+    for kept_max in (0, 2):
+        buffers.keep(kept_max)
+        used = [buffers.new(LARGE_BUFFER_BYTES_MIN) for _ in range(3)]
+        used.clear()
+        counts.append(buffers.kept_count)
+    late = buffers.new(LARGE_BUFFER_BYTES_MIN)
+    buffers.free()
+    counts.append(buffers.kept_count)
+    del late
+    counts.append(buffers.kept_count)
+
+    assert counts == [0, 2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "size_bytes", [1, LARGE_BUFFER_BYTES_MIN - 1, LARGE_BUFFER_BYTES_MIN, RANGE_BUFFER_BYTES + 1]
+)
+def test_buffer_of_a_range_has_exactly_the_requested_size(size_bytes: int) -> None:
+    """A range that is too small or too large has memory of its own."""
+    buffers = memory_allocator.RangeBuffers()
+    buffers.keep(1)
+
+    buffer = buffers.new(size_bytes)
+    buffer[-1] = 1
+
+    assert (len(buffer), buffer.format, buffer.readonly) == (size_bytes, "B", False)
+    del buffer
+    assert buffers.kept_count == (size_bytes == LARGE_BUFFER_BYTES_MIN)

@@ -51,7 +51,7 @@ from s3fs_meta.limits import (
     STORE_BODY_CHUNK_BYTES,
     STORE_THREADS_MAX,
 )
-from s3fs_meta.memory_allocator import new_buffer
+from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import (
     ETag,
@@ -283,7 +283,7 @@ class LocalStore:
         with self._opened(key) as (fd, status):
             if stop > status.st_size:
                 raise FormatError(key, f"the object ends at byte {status.st_size}, before {stop}")
-            buffer = new_buffer(stop - start)
+            buffer = range_buffers.new(stop - start)
             _read_into(key, fd, start, buffer)
             return buffer.toreadonly()
 

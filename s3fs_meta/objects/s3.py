@@ -40,7 +40,7 @@ from s3fs_meta.limits import (
     STORE_CLEANUP_S_MAX,
     STORE_THREADS_MAX,
 )
-from s3fs_meta.memory_allocator import new_buffer
+from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter, RequestClass
 from s3fs_meta.objects.contract import (
@@ -294,7 +294,7 @@ class S3Store:
         except BaseException:
             body.close()
             raise
-        buffer = new_buffer(stop - start)
+        buffer = range_buffers.new(stop - start)
         self.read_body(key, body, buffer)
         return buffer.toreadonly()
 

@@ -10,11 +10,13 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.read_coalescing import runs
 from s3fs_meta.fs.open_files import OpenFiles, OpenInode
 from s3fs_meta.limits import (
+    RANGE_BUFFERS_IDLE_S,
     READAHEAD_GROWTH,
     READAHEAD_REQUESTS_MAX,
     READAHEAD_RUN_BYTES,
     READAHEAD_WORKERS,
 )
+from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.meta.tables.block_map import Located
@@ -31,6 +33,7 @@ class ReadAhead:
         self._cache = cache
         self._open_files = open_files
         self._block_bytes = block_bytes
+        self._fetched = trio.Event()  # set after a run was fetched
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
 
     @property
@@ -86,10 +89,25 @@ class ReadAhead:
 
     async def run(self) -> None:
         """Fetch the queued blocks in order, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for _ in range(READAHEAD_WORKERS):
-                nursery.start_soon(self._work)
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(READAHEAD_WORKERS):
+                    nursery.start_soon(self._work)
+                await self._free_idle()
+        finally:
+            range_buffers.free()
 
     async def _work(self) -> None:
         async for run in self._receive:
+            range_buffers.keep(READAHEAD_WORKERS)
             await self._cache.fetch_run(run)
+            self._fetched.set()
+
+    async def _free_idle(self) -> None:
+        """Free the memory of runs when no run was fetched for RANGE_BUFFERS_IDLE_S."""
+        while True:
+            await self._fetched.wait()
+            while self._fetched.is_set():
+                self._fetched = trio.Event()
+                await trio.sleep(RANGE_BUFFERS_IDLE_S)
+            range_buffers.free()

@@ -7,14 +7,17 @@ import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.fs.content import read_ahead
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import (
+    LARGE_BUFFER_BYTES_MIN,
     MIB,
     READAHEAD_BYTES_MAX,
     READAHEAD_CACHE_PART,
     READAHEAD_REQUESTS_MAX,
     READAHEAD_RUN_BYTES,
 )
+from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
 
@@ -130,3 +133,33 @@ async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume
         read_ahead.note(ino, STEP, 2 * STEP)
         assert (record.asked_until == 0) is (number == READAHEAD_REQUESTS_MAX)
         read_ahead.note(ino, 6 * STEP, 7 * STEP)
+
+
+async def test_memory_of_ranges_is_kept_between_the_runs_of_read_ahead(
+    fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a run was fetched, the memory of a released range is kept for the next run."""
+    monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
+    await fs.read(evicted, 0, STEP)
+    await fs.read(evicted, STEP, STEP)
+    await until_fetched(volume, RUN_BLOCKS)
+
+    range_buffers.new(LARGE_BUFFER_BYTES_MIN).release()
+
+    assert range_buffers.kept_count == 1
+
+
+async def test_memory_of_ranges_is_freed_when_read_ahead_is_idle(
+    fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that no longer reads ahead keeps no memory for later ranges."""
+    monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 0.0)
+    range_buffers.keep(1)
+    range_buffers.new(LARGE_BUFFER_BYTES_MIN).release()
+    await fs.read(evicted, 0, STEP)
+    await fs.read(evicted, STEP, STEP)
+    await until_fetched(volume, RUN_BLOCKS)
+
+    with trio.fail_after(40):
+        while range_buffers.kept_count:  # noqa: ASYNC110 - another task frees the memory
+            await trio.sleep(0.01)

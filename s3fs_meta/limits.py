@@ -384,6 +384,9 @@ READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
 # Number of bytes per read-ahead request: large enough to make the latency negligible.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
+# Maximum read-ahead that stays in memory for its reader, besides its cache files: two runs.
+ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
+ARRIVED_S_MAX: Final = 1.0  # time after which a later run replaces a run that was not read
 RUN_SLICE_BLOCKS: Final = 4  # number of blocks unpacked before waiting readers continue: 2 ms
 # Number of small blocks unpacked before waiting readers continue: 32 are a third faster than 4.
 RUN_SLICE_SMALL_BLOCKS: Final = 32

@@ -7,6 +7,7 @@ intent_log        content that fsync made durable before its block files are syn
 intent_replay     writes the content of the intent log into block files after a crash
 open_blocks       descriptors of block files that stay open
 fetcher           downloads blocks
+arrived_content   content of fetched blocks that readers will soon request
 read_coalescing   chooses blocks that one request downloads together
 files_ahead       makes empty files for the next blocks
 eviction          makes room by removing clean blocks

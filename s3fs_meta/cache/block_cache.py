@@ -17,6 +17,7 @@ from typing import NoReturn
 import trio
 
 from s3fs_meta.cache import read_coalescing
+from s3fs_meta.cache.arrived_content import Content
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.block_sync import BlockSync
 from s3fs_meta.cache.disk_space import DiskSpace
@@ -138,17 +139,19 @@ class BlockCache:
         self.index.used(located.block)
         return data if end == stop else data + bytes(stop - end)
 
-    def open_local(self, located: Located) -> int | None:
-        """Return the descriptor of a cached block's file, which only the event loop may use.
+    def open_local(self, located: Located, stop: int) -> int | Content | None:
+        """Return a block's content for a read that ends at *stop*, or its file's descriptor.
 
-        Returns:
-            None if the file must be read by ``read_local``, which checks for lost content.
+        Only the event loop may use the descriptor. If None is returned, ``read_local`` must read the
+        file, which checks for lost content.
         """
-        fd = self._files.open_on_loop(located.block)
-        if fd is not None:
+        source: int | Content | None = self.fetcher.arrived_content.take(located, stop)
+        if source is None:
+            source = self._files.open_on_loop(located.block)
+        if source is not None:
             self.hits += 1
             self.index.used(located.block)
-        return fd
+        return source
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if located.state in NOT_UPLOADED:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.cache.arrived_content import ArrivedContent, ArrivedRange, Content
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.read_coalescing import extent, stored_bytes
 from s3fs_meta.cache.slices import slices
@@ -125,6 +126,7 @@ class Fetcher:
         self._damage = damage
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
+        self.arrived_content = ArrivedContent()  # of runs
         self.fetched_blocks = 0
 
     async def fetch(
@@ -215,13 +217,18 @@ class Fetcher:
             return
         start, stop = extent(wanted)
         stored = await get_range(object_key, start, stop)
+        size_bytes = max(stop - start, sum(each.plain_bytes for each in wanted))
+        source = ArrivedRange(size_bytes, trio.current_time())
         are_small = all(each.plain_bytes < SMALL_BLOCK_BYTES for each in wanted)
         for piece in slices(wanted, RUN_SLICE_SMALL_BLOCKS if are_small else RUN_SLICE_BLOCKS):
             unpacked = await trio.to_thread.run_sync(
                 self._unpack_quietly, piece, object_key, start, stored
             )
-            for located in unpacked:
+            for located, content in unpacked:
                 self._arrived(located)
+                # A reader that waits reads the file, so it does not drop content in memory.
+                if not self._under_way[located.block].done.statistics().tasks_waiting:
+                    self.arrived_content.add(located, content, source)
             for located in piece:
                 self._end(self._under_way[located.block], [located])
             self.fetched_blocks += len(unpacked)
@@ -270,7 +277,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each in unpacked:  # no schedule point since the files were written
+                for each, _content in unpacked:  # no schedule point since the files were written
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
@@ -339,8 +346,8 @@ class Fetcher:
 
     def _unpack(
         self, located: Located, object_key: ObjectKey, first: int, stored: bytes | memoryview
-    ) -> None:
-        """Verify a block and write its file. Runs in a thread.
+    ) -> Content:
+        """Verify a block, write its file and return its content. Runs in a thread.
 
         Args:
             stored: bytes of the pack from offset *first* on, which include the block.
@@ -354,6 +361,7 @@ class Fetcher:
             self._keyring, object_key, record, offset, located.plain_bytes, located.hash
         )
         self._files.adopt(located.block, data)
+        return data
 
     def _unpack_quietly(
         self,
@@ -361,19 +369,19 @@ class Fetcher:
         object_key: ObjectKey,
         first: int,
         stored: bytes | memoryview,
-    ) -> list[Located]:
+    ) -> list[tuple[Located, Content]]:
         """Verify blocks that no reader requested, write their files; return the valid blocks."""
-        intact: list[Located] = []
+        intact: list[tuple[Located, Content]] = []
         for located in wanted:
             try:
-                self._unpack(located, object_key, first, stored)
+                content = self._unpack(located, object_key, first, stored)
             except NoSpaceLeftError:
                 break
             except S3fsError as exc:
                 # The next reader of this block receives the error.
                 _log.info("block %d, which was read ahead, is damaged: %s", located.block, exc)
             else:
-                intact.append(located)
+                intact.append((located, content))
         return intact
 
     def _timeout(self, object_key: ObjectKey) -> StoreUnavailableError:

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
 # An extension of another version is refused, because functions may be missing or different.
-SOURCE_SUM: Final = "34e2ba078629255388e78d2e24ce0c5f343dc813bffb9dfe38af22f53f359057"
+SOURCE_SUM: Final = "0fe8f1272e6d3e6853eca8d68c69e3e47c81812c20445ad79bc38c04edbdd079"
 
 
 @contextlib.contextmanager

@@ -260,7 +260,7 @@ class FrequentRequests:
         return WRITE_OUT.pack(len(data))
 
     def read(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with bytes of one cached block; the extension copies them from the block's file.
+        """Reply with bytes of one cached block, from memory or from the block's file.
 
         Returns:
             True if the reply was sent. Otherwise ``Operations.read`` handles the request.
@@ -272,7 +272,12 @@ class FrequentRequests:
             found = self._data.find_cached(ino, offset, length)
         except S3fsError:
             return False  # the handler in ``Operations`` raises the same error again
-        if found is None or not fuse_intercept.answer_from_file(unique, *found):
+        if found is None:
+            return False
+        source, start, count = found
+        if not isinstance(source, int):
+            fuse_intercept.answer(unique, 0, memoryview(source)[start : start + count])
+        elif not fuse_intercept.answer_from_file(unique, source, start, count):
             return False
         self.operations.requests["read"] += 1
         return True

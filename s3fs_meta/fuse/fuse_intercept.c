@@ -40,6 +40,7 @@
 #define NEXT_REQUEST_NS 50000 /* a busy program sends its next request within this time */
 #define STREAK_NS 500000      /* time after which other tasks of the event loop run */
 #define READ_BYTES_MAX (1 << 20) /* most content of one read request: 256 pages */
+#define LONG_BYTES_MIN (1 << 16) /* content that is sent without the interpreter lock */
 
 #define UNKNOWN (-1)    /* as in fs/waiting_room.py */
 #define WRITE_BACK (-2) /* as in fs/waiting_room.py */
@@ -512,13 +513,17 @@ static PyObject *module_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long unique;
     int error;
-    const char *bytes;
-    Py_ssize_t length;
+    Py_buffer content;
 
-    if (!PyArg_ParseTuple(arguments, "Kiy#:answer", &unique, &error, &bytes, &length))
+    if (!PyArg_ParseTuple(arguments, "Kiy*:answer", &unique, &error, &content))
         return NULL;
-    if (channel >= 0) /* there is a session */
-        answer(unique, error, bytes, (size_t)length);
+    if (channel >= 0) { /* there is a session */
+        PyThreadState *state = content.len < LONG_BYTES_MIN ? NULL : PyEval_SaveThread();
+        answer(unique, error, content.buf, (size_t)content.len);
+        if (state != NULL)
+            PyEval_RestoreThread(state);
+    }
+    PyBuffer_Release(&content);
     Py_RETURN_NONE;
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from s3fs_meta.cache.arrived_content import ArrivedRange
 from s3fs_meta.fuse.frequent_requests import (
     FORGETS,
     FORGOTTEN,
@@ -26,7 +27,8 @@ from s3fs_meta.fuse.frequent_requests import (
 )
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.raw_operations import RawOperations
-from s3fs_meta.model import ROOT_INO, Caller, Ino
+from s3fs_meta.meta.tables import block_map
+from s3fs_meta.model import ROOT_INO, BlockIndex, Caller, Ino
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened
 
 pytestmark = pytest.mark.mount
@@ -306,6 +308,29 @@ async def test_extension_answers_only_reads_inside_one_cached_block(mounted: Mou
         assert not raw.read(NONE, Ino(ino + 1000), 0, READ.pack(0, 4096))
 
 
+async def test_read_is_answered_from_content_in_memory(mounted: Mounted) -> None:
+    """Short and long replies contain the bytes in memory, which here differ from the file."""
+    path, size_bytes = mounted.path / "f", BLOCK_BYTES
+    await mounted.run(path.write_bytes, b"a" * size_bytes)
+    await mounted.run(drop_pages, path)
+    fs = mounted.handlers.fs
+    ino = Ino((await mounted.run(os.stat, path)).st_ino)
+    for count in (100, size_bytes):
+        await mounted.run(drop_pages, path)
+        found = block_map.locate(fs.db, ino, BlockIndex(0))
+        assert found is not None
+        content, source = memoryview(b"b" * size_bytes), ArrivedRange(size_bytes, 0.0)
+        mounted.handlers.session.cache.fetcher.arrived_content.add(found, content, source)
+        assert await mounted.run(read_first, path, count) == b"b" * count
+
+
+def read_first(path: Path, count: int) -> bytes:
+    """Return the first bytes of a file, without the kernel's read-ahead."""
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        return file.read(count)
+
+
 async def test_read_of_a_truncated_cache_file_is_not_answered_with_fewer_bytes(
     mounted: Mounted,
 ) -> None:
@@ -316,6 +341,7 @@ async def test_read_of_a_truncated_cache_file_is_not_answered_with_fewer_bytes(
     ino = Ino((await mounted.run(os.stat, path)).st_ino)
     found = mounted.handlers.fs.data.find_cached(ino, 0, 10_000)
     assert found is not None
+    assert isinstance(found[0], int)
     os.ftruncate(found[0], 9_999)
     with pytest.raises(OSError, match="Input/output error"):
         await mounted.run(path.read_bytes)

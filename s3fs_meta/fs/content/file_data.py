@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.cache.arrived_content import Content
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     BadRowError,
@@ -64,8 +65,9 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
 _new = tuple.__new__  # three times as fast as calling the class
-# Bytes of a file within the file of one cached block: descriptor, offset and length.
-CachedBytes = tuple[int, int, int]
+# Bytes of a file within one cached block: the block's content, or the descriptor of its file; offset
+# and length.
+CachedBytes = tuple[int | Content, int, int]
 
 
 class FileData:
@@ -150,7 +152,7 @@ class FileData:
         return found
 
     def find_cached(self, ino: Ino, offset: int, length: int) -> CachedBytes | None:
-        """Return the position, in one block's file, of the bytes that ``try_read`` would return.
+        """Return the block, and the position in it, of the bytes that ``try_read`` would return.
 
         Returns:
             None if the bytes are not the content of one cached block; then call ``try_read``.
@@ -167,11 +169,11 @@ class FileData:
         if located is None or end > located.plain_bytes or not self._cache.is_local(located):
             return None
         self.read_ahead.note(ino, offset, stop)
-        fd = self._cache.open_local(located)
-        if fd is None:
+        source = self._cache.open_local(located, end)
+        if source is None:
             return None
         self._attributes.accessed(attributes)
-        return fd, start, end - start
+        return source, start, end - start
 
     def _read_here(self, ino: Ino, offset: int, stop: int) -> bytes | list[Located]:
         cache = self._cache

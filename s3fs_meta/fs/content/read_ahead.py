@@ -95,7 +95,7 @@ class ReadAhead:
                     nursery.start_soon(self._work)
                 await self._free_idle()
         finally:
-            range_buffers.free()
+            self._free()
 
     async def _work(self) -> None:
         async for run in self._receive:
@@ -110,4 +110,8 @@ class ReadAhead:
             while self._fetched.is_set():
                 self._fetched = trio.Event()
                 await trio.sleep(RANGE_BUFFERS_IDLE_S)
-            range_buffers.free()
+            self._free()
+
+    def _free(self) -> None:
+        self._cache.fetcher.arrived_content.clear()
+        range_buffers.free()

@@ -1,5 +1,6 @@
 """Read-ahead for sequential readers."""
 
+import os
 import random
 from collections.abc import AsyncIterator
 
@@ -135,6 +136,27 @@ async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume
         read_ahead.note(ino, 6 * STEP, 7 * STEP)
 
 
+async def test_block_that_was_read_ahead_is_read_from_memory_once(
+    fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later read uses the file of the block, because the kernel keeps what it has read."""
+    monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
+    await fs.read(evicted, 0, STEP)
+    await fs.read(evicted, STEP, STEP)
+    await until_fetched(volume, RUN_BLOCKS)
+    at = 2 * BLOCK_BYTES
+
+    first = fs.data.find_cached(evicted, at, BLOCK_BYTES)
+    second = fs.data.find_cached(evicted, at, BLOCK_BYTES)
+
+    assert first is not None
+    assert second is not None
+    assert not isinstance(first[0], int)
+    assert isinstance(second[0], int)
+    assert first[0] == os.pread(second[0], BLOCK_BYTES, 0)
+    assert first[1:] == second[1:] == (0, BLOCK_BYTES)
+
+
 async def test_memory_of_ranges_is_kept_between_the_runs_of_read_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +182,7 @@ async def test_memory_of_ranges_is_freed_when_read_ahead_is_idle(
     await fs.read(evicted, STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)
 
+    content = volume.session.cache.fetcher.arrived_content
     with trio.fail_after(40):
-        while range_buffers.kept_count:  # noqa: ASYNC110 - another task frees the memory
+        while range_buffers.kept_count or content.size_bytes:  # noqa: ASYNC110 - another task frees
             await trio.sleep(0.01)

@@ -1,0 +1,82 @@
+"""Content of fetched blocks in memory."""
+
+from s3fs_meta.cache.arrived_content import ArrivedContent, ArrivedRange
+from s3fs_meta.limits import ARRIVED_BYTES_MAX, ARRIVED_S_MAX
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.model import BlockId, BlockState, PackId
+
+CONTENT = b"content"
+HALF_BYTES = ARRIVED_BYTES_MAX // 2
+
+
+def located(block: int, digest: bytes = b"1" * 32) -> Located:
+    """Return a cached block in a pack."""
+    return Located(BlockId(block), len(CONTENT), digest, PackId(1), 0, 8, BlockState.CLEAN)
+
+
+def test_content_is_returned_until_its_last_byte_was_read() -> None:
+    arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
+    arrived.add(located(1), CONTENT, source)
+
+    reads = [arrived.take(located(1), stop) for stop in (3, len(CONTENT), len(CONTENT))]
+
+    assert reads == [CONTENT, CONTENT, None]
+    assert arrived.size_bytes == 0
+
+
+def test_content_of_another_hash_is_not_returned() -> None:
+    """A number may have been given to another block, for example after a lost group."""
+    arrived = ArrivedContent()
+    arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
+
+    assert arrived.take(located(1, b"2" * 32), 3) is None
+
+
+def test_range_counts_until_the_content_of_its_last_block_is_dropped() -> None:
+    """A view of one block keeps the memory of the complete range in use."""
+    arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
+    for block in (1, 2):
+        arrived.add(located(block), CONTENT, source)
+    sizes = []
+    for block in (1, 2):
+        arrived.drop(BlockId(block))
+        sizes.append(arrived.size_bytes)
+
+    assert sizes == [100, 0]
+
+
+def test_later_range_is_not_kept_while_the_bound_is_reached() -> None:
+    """A sequential reader first needs the blocks that arrived first."""
+    arrived = ArrivedContent()
+    for block in (1, 2, 3):
+        arrived.add(located(block), CONTENT, ArrivedRange(HALF_BYTES, 0.0))
+
+    assert [arrived.take(located(block), 3) for block in (1, 2, 3)] == [CONTENT, CONTENT, None]
+    assert arrived.size_bytes <= ARRIVED_BYTES_MAX
+
+
+def test_range_that_was_not_read_for_long_is_replaced() -> None:
+    """Blocks of a reader that has stopped do not take the memory of another reader."""
+    arrived = ArrivedContent()
+    for block in (1, 2):
+        arrived.add(located(block), CONTENT, ArrivedRange(HALF_BYTES, 0.0))
+    arrived.add(located(3), CONTENT, ArrivedRange(HALF_BYTES, 2 * ARRIVED_S_MAX))
+
+    assert [arrived.take(located(block), 3) for block in (1, 2, 3)] == [None, None, CONTENT]
+
+
+def test_block_that_arrives_again_is_kept_once() -> None:
+    arrived = ArrivedContent()
+    for content in (b"former.", CONTENT):
+        arrived.add(located(1), content, ArrivedRange(100, 0.0))
+
+    assert (arrived.size_bytes, arrived.take(located(1), 3)) == (100, CONTENT)
+
+
+def test_cleared_content_is_not_returned() -> None:
+    arrived = ArrivedContent()
+    arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
+
+    arrived.clear()
+
+    assert (arrived.size_bytes, arrived.take(located(1), 3)) == (0, None)

@@ -102,7 +102,8 @@ def _files(to: Path) -> None:
         *(to / "srv" / name for name in ("home", "fstab", "away")),
     ):
         folder.mkdir(parents=True)
-    shutil.copy(UNITS / "system/s3fs-meta@.service", system)
+    for unit in (UNITS / "system").iterdir():
+        shutil.copy(unit, system)
     shutil.copy(UNITS / "user/s3fs-meta@.service", user)
     texts = {"prepare": _PREPARE, "consumer": _CONSUMER, "trial": _TRIAL}
     for name, text in texts.items():

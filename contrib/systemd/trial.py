@@ -225,6 +225,63 @@ def step_user() -> None:
     assert not is_mounted(mountpoint)
 
 
+def kept() -> dict[str, str]:
+    """Return the content of the file report at each kept point."""
+    listed = json.loads(command("s3fs-meta", "keep", "--list", "--json", MOUNTPOINT))
+    snapshots = MOUNTPOINT / ".snapshots"
+    return {
+        one["name"]: (snapshots / one["name"] / "latest/report").read_text()
+        for one in listed["points"]
+    }
+
+
+def run_backup(service: str, timer: str) -> str:
+    """Start the timer as after a night without power, so that it fires; return the new state."""
+    before = shown("InvocationID", service)
+    systemctl("stop", timer)
+    stamp = Path("/var/lib/systemd/timers", f"stamp-{timer}")
+    stamp.touch()
+    os.utime(stamp, (time.time() - 2 * 86400,) * 2)
+    systemctl("start", timer)
+    wait_for("backup", lambda: shown("InvocationID", service) not in {"", before})
+    wait_for("end", lambda: shown("ActiveState", service) in {"inactive", "failed"})
+    return shown("ActiveState", service)
+
+
+def rsync_status_24() -> None:
+    """Let rsync end with status 24 after a complete copy, as if files had vanished."""
+    rsync, real = Path("/usr/bin/rsync"), Path("/usr/bin/rsync.real")
+    rsync.rename(real)
+    rsync.write_text(f'#!/bin/sh\n{real} "$@" && exit 24\n')
+    rsync.chmod(0o755)
+
+
+def step_backup() -> None:
+    """The timer starts the backup, which keeps a point each night and drops the earliest one."""
+    service, timer = "s3fs-meta-backup@home.service", "s3fs-meta-backup@home.timer"
+    source, conf = Path("/srv/source"), CONFIG / "home.backup"
+    source.mkdir()
+    conf.write_text(f'SOURCE={source}/\nKEEP="--keep-last 2"\n')
+    at_once = Path("/etc/systemd/system", f"{timer}.d/at-once.conf")
+    at_once.parent.mkdir()
+    at_once.write_text("[Timer]\nRandomizedDelaySec=0\n")
+    systemctl("daemon-reload")
+    systemctl("enable", timer)
+    for night in ("first", "second", "third"):
+        (source / "report").write_text(night)
+        if night == "third":
+            rsync_status_24()
+        assert run_backup(service, timer) == "inactive"
+        assert shown("Result", service) == "success"
+    points = kept()
+    assert sorted(points.values()) == ["second", "third"], points
+    source.rename("/srv/away-source")
+    assert run_backup(service, timer) == "failed"
+    assert service in systemctl("--failed", "--plain")
+    assert kept() == points, "a failed backup keeps no point"
+    systemctl("disable", "--now", timer)
+
+
 def step_last() -> None:
     """The last changes are not uploaded yet, so that the shutdown must upload them."""
     content = os.urandom(8 << 20)
@@ -243,6 +300,7 @@ STEPS: Final = (
     step_wrong,
     step_fstab,
     step_user,
+    step_backup,
     step_last,
 )
 

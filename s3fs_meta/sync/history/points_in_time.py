@@ -13,7 +13,7 @@ begins early enough.
 from contextlib import aclosing
 from typing import Final
 
-from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
+from s3fs_meta.bucket_errors import BrokenChainError, NoImageError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import kept_point as kept_codec
@@ -162,6 +162,9 @@ class PointsInTime:
 
         Args:
             newest: the last readable link, if it is known; this saves the requests of ``newest``.
+
+        Raises:
+            NoImageError: there is no such image, for example because its manifest is damaged.
         """
         if newest is None:
             newest = await self.newest()
@@ -177,7 +180,10 @@ class PointsInTime:
                 link = await self._before_changelogs(images[txg])
             if link is not None:
                 return link
-        raise UnfinishedFilesystemError(self._store.url)
+        head = self._lease.head
+        assert head is not None, "newest() needs the head"
+        why = "no image has a readable manifest and all of the changelogs after it"
+        raise NoImageError(head.manifest_key, why, newest.txg)
 
     async def _first_readable(self, first: Txg, newest: Link) -> Link:
         """Return the first readable link from txg *first* on, but no later than *newest*."""

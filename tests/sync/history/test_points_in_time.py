@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.bucket_errors import OlderBucketError
+from s3fs_meta.bucket_errors import NoImageError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
 from s3fs_meta.errors import ObjectMissingError, SettingsError
@@ -24,6 +24,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
 
@@ -167,6 +168,18 @@ async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power:
     with pytest.raises(SettingsError, match=f"txg 2 is before .* txg {head.txg} of"):
         await bucket.find(PointInTime("txg=2", txg=Txg(2)))
     assert await txg_at(power, FAR + 9 * SECOND_NS) == links[-1].txg
+
+
+async def test_damaged_only_manifest_is_reported_as_a_missing_image(power: Power) -> None:
+    """The bucket still has its lease, so the error is not about a missing lease."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        await ship_at(session, clock, FAR + SECOND_NS)
+    [manifest] = [key for key in power.store.objects if parse_manifest_key(key) is not None]
+    power.store.objects[manifest] = flipped(power.store.objects[manifest], -1)
+
+    with pytest.raises(NoImageError, match="no image of the metadata up to txg"):
+        await (await bucket_at(power)).points.oldest()
 
 
 async def test_retained_history_begins_with_the_retention_floor(power: Power) -> None:

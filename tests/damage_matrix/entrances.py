@@ -41,7 +41,7 @@ from tests.programs import QuickProgram
 
 NEW: Final = b"/written after the damage"
 NEW_BLOCKS: Final = (b"new" * 1000,)
-BOUND_S: Final = 60
+BOUND_S: Final = 250
 
 
 @dataclass

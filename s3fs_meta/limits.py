@@ -348,6 +348,7 @@ CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their ind
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
 SYNC_THREADS_MAX: Final = 8  # number of threads that sync files at the same time
 EARLY_WRITE_BYTES: Final = 4 * MIB  # bytes of large writes after which their write-back starts
+EARLY_WRITE_BYTES_MIN: Final = 64 * KIB  # size of a large write
 SYNCFS_FILES_MIN: Final = 32  # number of files for which one syncfs(2) is faster than fsync(2)
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
 # Extra bytes that each eviction frees, because one eviction for each small file would be slow.

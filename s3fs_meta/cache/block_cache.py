@@ -35,6 +35,7 @@ from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
     DIRTY_BLOCKS_MAX,
+    EARLY_WRITE_BYTES_MIN,
     NEIGHBOURS_MAX,
     READAHEAD_BYTES_MAX,
     READAHEAD_CACHE_PART,
@@ -329,7 +330,9 @@ class BlockCache:
             block_map.replace(self._db, ino, index, replaced.block, block)
             self.release(replaced.block)
         self.index.made(block, plain_bytes, trio.current_time(), is_named=is_named)
-        self.block_sync.note_write(block, offset, plain_bytes)
+        self.block_sync.unlogged.add(block, offset, plain_bytes)
+        if len(data) >= EARLY_WRITE_BYTES_MIN:
+            self.block_sync.early.note(block, len(data))
         return block
 
     def copy_on_write(
@@ -396,7 +399,9 @@ class BlockCache:
             is_logged = self.block_sync.unlogged.covers(located.block, located.plain_bytes)
             self._copies.note_gap(located.block, located.plain_bytes, offset, is_logged=is_logged)
         start = min(offset, located.plain_bytes)
-        self.block_sync.note_write(located.block, start, offset + len(data))
+        self.block_sync.unlogged.add(located.block, start, offset + len(data))
+        if len(data) >= EARLY_WRITE_BYTES_MIN:
+            self.block_sync.early.note(located.block, len(data))
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)
@@ -492,7 +497,7 @@ class BlockCache:
         """
         for piece in slices(confirmed):
             self._db.begin_local()
-            uploaded = [block for block in piece if self._is_uploaded(block)]
+            uploaded = [one for one in piece if self.index.is_in(one, BlockState.UPLOADED)]
             cached_blocks.set_states(self._db, uploaded, BlockState.CLEAN)
             for block in uploaded:
                 self.index.move(block, BlockState.CLEAN)
@@ -504,14 +509,6 @@ class BlockCache:
                 self._let_go(block)
         await self.evictor.evict(0)
         self.note_room()
-
-    def _is_uploaded(self, block: BlockId) -> bool:
-        held = self.index.get(block)
-        return held is not None and held.state is BlockState.UPLOADED
-
-    def blocks_in(self, state: BlockState) -> list[BlockId]:
-        """Return the cached blocks in one state, according to their rows."""
-        return cached_blocks.in_state(self._db, state)
 
     # --- make room in the cache ----------------------------------------------------------------
 

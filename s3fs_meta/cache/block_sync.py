@@ -112,11 +112,6 @@ class BlockSync:
             intent_replay.note_settled(self._db, used)
             self._settled = log.sequence
 
-    def note_write(self, block: BlockId, start: int, stop: int) -> None:
-        """Record that bytes ``[start, stop)`` of a block were written to its file."""
-        self.unlogged.add(block, start, stop)
-        self.early.note(block, stop - start)
-
     # --- logging content -----------------------------------------------------------------------
 
     async def log_writes(

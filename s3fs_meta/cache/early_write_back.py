@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.limits import BLOCK_BYTES_MIN, EARLY_WRITE_BYTES
+from s3fs_meta.limits import EARLY_WRITE_BYTES
 from s3fs_meta.model import BlockId
 
 
@@ -27,9 +27,7 @@ class EarlyWriteBack:
         self._wanted = trio.Event()
 
     def note(self, block: BlockId, size_bytes: int) -> None:
-        """Record a write into a block; ignore a small write."""
-        if size_bytes < BLOCK_BYTES_MIN:
-            return
+        """Record a write of at least EARLY_WRITE_BYTES_MIN into a block."""
         self._blocks[block] = None
         self._bytes += size_bytes
         if self._bytes >= EARLY_WRITE_BYTES:

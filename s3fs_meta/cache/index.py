@@ -83,6 +83,11 @@ class CacheIndex:
         """Return a block's state and size, or None if it is not cached."""
         return self._held.get(block)
 
+    def is_in(self, block: BlockId, state: BlockState) -> bool:
+        """Return whether a block is cached and has this state."""
+        held = self._held.get(block)
+        return held is not None and held.state is state
+
     def blocks(self) -> list[BlockId]:
         """Return all cached blocks."""
         return list(self._held)

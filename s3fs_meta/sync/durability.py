@@ -30,6 +30,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.wal import Wal
+from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 
@@ -209,8 +210,8 @@ class Durability:
         Afterwards uploaded blocks become clean, and doomed blocks are removed.
         """
         async with self._sync_lock:
-            confirmed = self._cache.blocks_in(BlockState.UPLOADED)
-            doomed = self._cache.blocks_in(BlockState.DOOMED)
+            confirmed = cached_blocks.in_state(self._db, BlockState.UPLOADED)
+            doomed = cached_blocks.in_state(self._db, BlockState.DOOMED)
             await self.sync()
             await self._cache.settle(confirmed, doomed)
             if self._db.wal_bytes > WAL_BYTES_MAX:

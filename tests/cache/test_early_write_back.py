@@ -8,17 +8,18 @@ import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.early_write_back import EarlyWriteBack
-from s3fs_meta.limits import BLOCK_BYTES_MIN, EARLY_WRITE_BYTES
+from s3fs_meta.limits import EARLY_WRITE_BYTES, EARLY_WRITE_BYTES_MIN
 from s3fs_meta.model import BlockId
+from tests.cache.conftest import CacheBench
 
-LARGE, SMALL, REMOVED = BlockId(1), BlockId(2), BlockId(3)
+LARGE, REMOVED = BlockId(1), BlockId(2)
 WAIT_S_MAX = 60.0
 
 
 async def test_write_back_of_large_writes_starts_without_a_sync(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Small writes and removed files are skipped."""
+    """The file of a removed block is skipped."""
     files = BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
     real, started = files.start_write_back, trio.Event()
     begun: list[BlockId] = []
@@ -30,18 +31,27 @@ async def test_write_back_of_large_writes_starts_without_a_sync(
 
     monkeypatch.setattr(files, "start_write_back", note)
     early = EarlyWriteBack(files)
-    for block in (LARGE, SMALL):
-        files.create(block, 0, b"x")
+    files.create(LARGE, 0, b"x")
     with trio.fail_after(WAIT_S_MAX):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(early.run)
-            early.note(SMALL, BLOCK_BYTES_MIN - 1)
-            early.note(REMOVED, BLOCK_BYTES_MIN)
+            early.note(REMOVED, EARLY_WRITE_BYTES_MIN)
             early.note(LARGE, EARLY_WRITE_BYTES)
             await started.wait()
             nursery.cancel_scope.cancel()
 
     assert begun == [REMOVED, LARGE]
+
+
+async def test_only_large_writes_start_write_back(bench: CacheBench) -> None:
+    """Programs often overwrite or remove small files soon, so these are left to the next sync."""
+    bench.write(0, bytes(EARLY_WRITE_BYTES_MIN - 1))
+    large = bench.write(1, bytes(EARLY_WRITE_BYTES_MIN))
+    new = bench.cache.block_sync.early.take()
+    bench.cache.write_in_place(bench.located(1), 0, bytes(EARLY_WRITE_BYTES_MIN))
+    bench.cache.write_in_place(bench.located(0), 0, b"x")
+
+    assert [new, bench.cache.block_sync.early.take()] == [[large], [large]]
 
 
 def test_blocks_of_a_sync_need_no_write_back(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import trio
 
 from s3fs_meta.cache import eviction
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, MIB
-from s3fs_meta.meta.tables import block_map, blocks, damage_marks
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from tests.cache.conftest import INO, CacheBench
@@ -130,7 +130,7 @@ async def test_block_file_at_a_damaged_location_stays_until_a_sync(
 
     assert bench.files.read(block, 0, 7) == b"damaged"
     if how != "copied":  # The caller must release a block that was copied.
-        assert bench.cache.blocks_in(BlockState.DOOMED) == [block]
+        assert cached_blocks.in_state(bench.db, BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None
 

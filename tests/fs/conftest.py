@@ -15,7 +15,7 @@ from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.write_gate import NO_KERNEL, KernelNotices
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import inodes
+from s3fs_meta.meta.tables import cached_blocks, inodes
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, BlockState, Caller, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import FilesystemOptions, SessionOptions
@@ -116,7 +116,7 @@ class Volume:
         """Upload all dirty blocks, so that every block is clean."""
         await self.session.flush()
         await self.session.durability.sync_all()
-        assert not self.session.cache.blocks_in(BlockState.DIRTY)
+        assert not cached_blocks.in_state(self.session.db, BlockState.DIRTY)
 
     async def evict(self) -> None:
         """Upload all dirty blocks and evict every cached block."""

@@ -144,7 +144,7 @@ class Sealer:
     def seal_all(self) -> set[BlockId]:
         """Seal every dirty block; return all sealed blocks. Requires an open transaction."""
         self._end_lost()
-        self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
+        self._cache.seal(cached_blocks.in_state(self._db, BlockState.DIRTY))
         return set(self._cache.index.sealed())
 
     def _end_lost(self) -> None:

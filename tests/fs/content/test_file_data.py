@@ -19,6 +19,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
+from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file, sliced
@@ -515,6 +516,6 @@ async def test_file_content_after_random_operations_equals_a_bytearray(
             case _:
                 await volume.evict()
         assert await whole(fs, ino) == bytes(model)
-    dirty = volume.session.cache.blocks_in(BlockState.DIRTY)
+    dirty = cached_blocks.in_state(volume.session.db, BlockState.DIRTY)
     assert len(dirty) <= blocks(fs, ino) <= 5
     assert fs.db.one("SELECT 1 FROM blocks WHERE refs = 0") is None

@@ -17,7 +17,7 @@ from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta.tables import block_map, blocks, inodes
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, inodes
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
@@ -83,7 +83,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     copy = look(fs, b"copy").ino
 
     assert fs.db.counters.block_bytes == block_bytes
-    assert not volume.session.cache.blocks_in(BlockState.DIRTY)
+    assert not cached_blocks.in_state(volume.session.db, BlockState.DIRTY)
     full = look(fs, b"full 0", copy).ino
     located = block_map.locate(fs.db, full, BlockIndex(0))
     assert located is not None
@@ -100,7 +100,7 @@ async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) 
     top = await _make_linked_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
-    volume.session.cache.seal([volume.session.cache.blocks_in(BlockState.DIRTY)[0]])
+    volume.session.cache.seal([cached_blocks.in_state(volume.session.db, BlockState.DIRTY)[0]])
     await clone(fs)
     copy = look(fs, b"full 0", look(fs, b"copy").ino).ino
     await fs.write(full, 0, b"another")
@@ -329,7 +329,7 @@ async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
 async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volume) -> None:
     """A copy fails if a block of its source is lost."""
     top = await make_tree(fs)
-    volume.session.files.remove(volume.session.cache.blocks_in(BlockState.DIRTY)[0])
+    volume.session.files.remove(cached_blocks.in_state(volume.session.db, BlockState.DIRTY)[0])
     with pytest.raises(LostBlockError):
         await clone(fs)
     await settled(fs)

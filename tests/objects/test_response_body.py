@@ -68,7 +68,7 @@ def test_body_of_another_http_library_is_received_through_botocore() -> None:
 
 
 async def test_empty_object_is_received(double: S3Double, store: S3Store) -> None:
-    """An object without content is no error, and its connection is used again."""
+    """An object without content does not fail, and its connection is used again."""
     double.answer(Reply(200), Reply(200))
 
     assert [(await store.get(KEY, MIB)).data for _ in range(2)] == [b"", b""]

@@ -125,7 +125,7 @@ class Inodes:
 
 
 @dataclass(frozen=True)
-class Names:
+class RemovedNames:
     """The removed names sorted by parent, name, cookie and inode, stored as columns.
 
     A row needs 32 bytes and its name; as a tuple it would need about 300 bytes.
@@ -139,7 +139,7 @@ class Names:
     text: bytes  # all names without separators
 
     @classmethod
-    def of(cls, rows: Iterable[RemovedName]) -> "Names":
+    def of(cls, rows: Iterable[RemovedName]) -> "RemovedNames":
         """Convert sorted rows to columns."""
         text = bytearray()
         parents, inos, cookies = array("Q"), array("Q"), array("Q")
@@ -168,7 +168,7 @@ class Names:
     def __iter__(self) -> Iterator[RemovedName]:
         return map(self.__getitem__, range(len(self)))
 
-    def marked(self, mask: int) -> "Names":
+    def marked(self, mask: int) -> "RemovedNames":
         """Return the same names with another mask."""
         return replace(self, masks=array("I", [mask]) * len(self))
 
@@ -201,7 +201,7 @@ class HistoryIndex:
     # Parts without indexed changes are images, unreadable changelogs, and runs without an index.
     unknown: int
     inodes: Inodes
-    names: Names
+    names: RemovedNames
 
     @property
     def first(self) -> Txg:
@@ -354,7 +354,7 @@ def _inodes(key: str, columns: _Columns, count: int) -> Inodes:
     return found
 
 
-def _names(key: str, columns: _Columns, count: int) -> Names:
+def _names(key: str, columns: _Columns, count: int) -> RemovedNames:
     parents = array("Q", _summed(columns.numbers("Q", count)))
     inos = array("Q", _summed(columns.numbers("Q", count)))
     cookies = columns.numbers("Q", count)
@@ -368,7 +368,7 @@ def _names(key: str, columns: _Columns, count: int) -> Names:
     if b"/" in text or b"\0" in text or len(text) > HISTORY_NAME_BYTES_MAX:
         raise FormatError(key, "the index object has an invalid name")
     assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name must fit into one byte"
-    found = Names(parents, inos, cookies, masks, array("I", accumulate(lengths)), text)
+    found = RemovedNames(parents, inos, cookies, masks, array("I", accumulate(lengths)), text)
     before: tuple[int, bytes, int, int] | None = None
     for parent, name, cookie, ino, mask in found:
         if not (mask and 0 < parent <= NUMBER_MAX and 0 < ino <= NUMBER_MAX):

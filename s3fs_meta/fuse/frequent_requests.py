@@ -332,7 +332,7 @@ class FrequentRequests:
         """Decrease the lookup counts of several inodes; this request has no reply."""
         (count,) = FORGETS.unpack_from(content)
         pairs = content[FORGETS.size :][: count * FORGOTTEN.size]
-        self.operations.forget_all(FORGOTTEN.iter_unpack(pairs))
+        self.operations.forget_all(FORGOTTEN.iter_unpack(bytes(pairs)))
 
     def _caller(self, uid: int, umask: int) -> Caller:
         """Return the process that sent the current request."""

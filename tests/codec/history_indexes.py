@@ -1,6 +1,12 @@
 """An example object of the history index, for tests."""
 
-from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, Names, RemovedName
+from s3fs_meta.codec.history_index import (
+    ChangedInode,
+    HistoryIndex,
+    Inodes,
+    RemovedName,
+    RemovedNames,
+)
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.model import Cookie, Ino, Txg
 
@@ -27,7 +33,7 @@ INDEX = HistoryIndex(
     hash=content_hash(b"changelog 2048"),
     unknown=1 << 5,
     inodes=Inodes.of(INODES),
-    names=Names.of(NAMES),
+    names=RemovedNames.of(NAMES),
 )
 
 KEY = INDEX.key

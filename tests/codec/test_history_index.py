@@ -15,8 +15,8 @@ from s3fs_meta.codec.history_index import (
     RUNS,
     ChangedInode,
     Inodes,
-    Names,
     RemovedName,
+    RemovedNames,
     decode,
     dump_header,
     encode,
@@ -57,7 +57,7 @@ def _refused(payload: bytes, key: ObjectKey = KEY) -> None:
 def test_history_index_object_round_trips(keyring: Any) -> None:
     assert KEY == "history/2/000000001025-000000002048"
     assert INDEX.first == 1025
-    for made in (INDEX, replace(INDEX, inodes=Inodes.of(()), names=Names.of(()), unknown=0)):
+    for made in (INDEX, replace(INDEX, inodes=Inodes.of(()), names=RemovedNames.of(()), unknown=0)):
         assert decode(KEY, encode(made, keyring), keyring) == made
     with pytest.raises(FormatError):
         decode(RUNS.key_of(2, Txg(1024)), encode(INDEX, keyring), keyring)
@@ -79,7 +79,7 @@ def test_every_history_index_object_with_valid_rows_round_trips(
     made = replace(
         INDEX,
         inodes=Inodes.of(ChangedInode(Ino(ino), *masks) for ino, *masks in sorted(inodes)),
-        names=Names.of(
+        names=RemovedNames.of(
             RemovedName(Ino(parent), name, Cookie(cookie), Ino(ino), mask)
             for (parent, name, cookie, ino), mask in sorted(rows.items())
         ),
@@ -156,7 +156,7 @@ def test_history_index_object_with_invalid_removed_names_is_not_written(
     names: tuple[RemovedName, ...],
 ) -> None:
     with pytest.raises(FormatError):
-        encode(replace(INDEX, names=Names.of(names)), PLAIN)
+        encode(replace(INDEX, names=RemovedNames.of(names)), PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,13 @@ import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
-from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, Names, RemovedName
+from s3fs_meta.codec.history_index import (
+    ChangedInode,
+    HistoryIndex,
+    Inodes,
+    RemovedName,
+    RemovedNames,
+)
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import (
@@ -39,20 +45,20 @@ class TooManyChangesError(Exception):
     """A run has more changes than one index object may contain. Nothing is damaged."""
 
 
-class Changes(NamedTuple):
+class RunChanges(NamedTuple):
     """The changed inodes and removed names of a txg or a run."""
 
     inodes: Inodes
-    names: Names
+    names: RemovedNames
 
     @property
     def size(self) -> int:
         """Return the number of inodes and names, which determines the memory needed."""
         return len(self.inodes) + len(self.names)
 
-    def marked(self, bit: int) -> "Changes":
+    def marked(self, bit: int) -> "RunChanges":
         """Return the changes of a part as changes of its run: each mask has only *bit*."""
-        return Changes(self.inodes.marked(bit), self.names.marked(bit))
+        return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 
 class TxgChanges(NamedTuple):
@@ -61,7 +67,7 @@ class TxgChanges(NamedTuple):
     link: Link
     previous: str  # content_hash of the previous changelog
     # None: unknown, because the txg is an image or contains too many changes
-    changes: Changes | None
+    changes: RunChanges | None
 
     @property
     def size(self) -> int:
@@ -91,18 +97,18 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChang
     return TxgChanges(fetched.link, changelog.previous, changes)
 
 
-def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> Changes:
+def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunChanges:
     joined.add(1, changes_in(row_history.changed_rows(changeset, is_whole=is_whole)))
     return joined.join()
 
 
-def changes_in(rows: ChangedRows) -> Changes:
+def changes_in(rows: ChangedRows) -> RunChanges:
     """Return changed rows as columns; every mask is 1. Blocking."""
     inodes = Inodes.of(
         ChangedInode(ino, int(ino in rows.content), int(ino in rows.other))
         for ino in sorted(rows.content | rows.other)
     )
-    return Changes(inodes, Names.of(RemovedName(*lost, 1) for lost in sorted(rows.names)))
+    return RunChanges(inodes, RemovedNames.of(RemovedName(*lost, 1) for lost in sorted(rows.names)))
 
 
 class RunMerger:
@@ -149,11 +155,11 @@ class RunMerger:
             run: the index object of the part.
         """
         ends = None if run is None else (_first_of(run), _last_of(run), run.previous)
-        changes = None if run is None else Changes(run.inodes, run.names)
+        changes = None if run is None else RunChanges(run.inodes, run.names)
         self._add(at, ends, changes, is_unknown=run is None or run.unknown != 0)
 
     def _add(
-        self, at: int, ends: "_Ends | None", changes: Changes | None, *, is_unknown: bool
+        self, at: int, ends: "_Ends | None", changes: RunChanges | None, *, is_unknown: bool
     ) -> None:
         self._ends[at] = ends
         self._unknown |= is_unknown << at
@@ -211,10 +217,10 @@ class _Joined:
     """
 
     def __init__(self) -> None:
-        self._done = Changes(Inodes.of(()), Names.of(()))
-        self._waiting: list[tuple[int, Changes]] = []  # mask of a part, and its changes
+        self._done = RunChanges(Inodes.of(()), RemovedNames.of(()))
+        self._waiting: list[tuple[int, RunChanges]] = []  # mask of a part, and its changes
 
-    def add(self, mask: int, changes: Changes) -> None:
+    def add(self, mask: int, changes: RunChanges) -> None:
         """Add the changes of a part; *mask* replaces each of their masks that is not 0."""
         self._waiting.append((mask, changes))
 
@@ -225,7 +231,7 @@ class _Joined:
         names = sum(len(one.names) for _, one in self._waiting)
         return inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX
 
-    def join(self) -> Changes:
+    def join(self) -> RunChanges:
         """Return all changes. Blocking.
 
         Raises:
@@ -234,8 +240,8 @@ class _Joined:
         parts = [self._done, *(one.marked(mask) for mask, one in self._waiting)]
         inodes = _joined_inodes(heapq.merge(*(one.inodes for one in parts)))
         names = _joined_names(heapq.merge(*(one.names for one in parts)))
-        self._done = Changes(
-            Inodes.of(_bounded(inodes, HISTORY_INODES_MAX)), Names.of(_bounded_names(names))
+        self._done = RunChanges(
+            Inodes.of(_bounded(inodes, HISTORY_INODES_MAX)), RemovedNames.of(_bounded_names(names))
         )
         self._waiting = []
         return self._done

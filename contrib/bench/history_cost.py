@@ -26,7 +26,7 @@ from contrib.bench import samples, targets
 from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.cli.start import program
 from s3fs_meta.control import plain_call
-from s3fs_meta.limits import HISTORY_CHECK_S
+from s3fs_meta.limits import HISTORY_CHECK_S, HISTORY_FAN_OUT
 from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history import index_writer
 
@@ -108,6 +108,12 @@ class _Use:
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
+    def ship_txgs(self, count: int) -> None:
+        """Ship transaction groups in advance, so that the turns include an index object."""
+        for number in range(count):
+            (self.mount.mountpoint / f"before-{number}").touch()
+            self.mount.flush()
+
     def work(self, turn_s: float) -> None:
         """Create and write files, and unlink the earliest ones, for *turn_s* seconds."""
         self.cpu_s.append(self.mount.cpu_s())
@@ -151,6 +157,8 @@ def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[st
     for use in uses:
         use.mount.make()
     with uses[0].mount, uses[1].mount, uses[2].mount:
+        for use in uses:
+            use.ship_txgs(HISTORY_FAN_OUT // 2)
         for turn in range(-1, rounds):  # the first turn is not counted
             for use in samples.rotated(uses, turn):
                 use.work(turn_s)

@@ -54,7 +54,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
     },
     "history_cost": {
         "files": Sizes(3000, 2000, 200), "txg_files": Sizes(100, 100, 20),
-        "rounds": Sizes(9, 5, 2), "turn_s": Sizes(30, 30, 2), "window": Sizes(20_000, 20_000, 1000),
+        "rounds": Sizes(9, 5, 2), "turn_s": Sizes(30, 15, 2), "window": Sizes(20_000, 20_000, 1000),
     },
     "trees": {"entries": Sizes(1_000_000, 1_000_000, 100_000)},
     "blocks": {"block_mib": Sizes(256, 256, 32)},

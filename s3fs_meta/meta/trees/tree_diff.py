@@ -11,8 +11,12 @@ directories are compared by name. A file that lost one name and has a new name w
 entries below a renamed directory did not change.
 """
 
+import json
 import stat
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.limits import DIFF_NAMES_CACHED_MAX, DIRECTORY_DEPTH_MAX
@@ -27,10 +31,14 @@ RENAMED: Final = "renamed"
 ATTRIBUTES: Final = "attributes"
 
 _Name = tuple[Ino, bytes]  # directory and name of an entry
+_Row = tuple[Any, Any, Any]  # a name of a directory: cookie, name, inode; sorted by cookie
 
 _CONTENT: Final = (
     "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
     " LEFT JOIN blocks b ON b.block = m.block WHERE m.ino = ? ORDER BY m.block_index"
+)
+_DIRECTORIES: Final = (
+    "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM dentries WHERE parent = value)"
 )
 _PIECE_ROWS: Final = 500  # number of rows compared before other tasks may run: 1 ms
 # The columns of the primary keys, of which the first is an inode number.
@@ -149,20 +157,17 @@ class TreeDiff:
         self, changed: Collection[Ino], removed: dict[_Name, Ino], added: dict[_Name, Ino]
     ) -> Iterator[None]:
         """Add the names that exist only in the earlier or only in the later state."""
-        count = 0
-        for directory in changed:
-            yield None
-            for old, new in _paired(self._before.rows(directory), self._after.rows(directory)):
-                count += 1
-                if count % _PIECE_ROWS == 0:
-                    yield None
-                self._before.note_name(directory, old, changed)
-                if new is not None and new.ino < self._first_new:
-                    self._after.note_name(directory, new, changed)
-                if old is not None and old != new:
-                    removed[directory, old.name] = old.ino
-                if new is not None and old != new:
-                    added[directory, new.name] = new.ino
+        directories: set[Ino] = set()
+        for state in (self._before, self._after):
+            yield from state.add_directories(changed, directories)
+        for directory in directories:
+            for old, new in _pieces(self._before.rows(directory), self._after.rows(directory)):
+                yield None
+                self._before.note_names(directory, old, changed)
+                self._after.note_names(directory, new, changed, self._first_new, directories)
+                same = set(old).intersection(new)
+                removed.update(((directory, row[1]), row[2]) for row in old if row not in same)
+                added.update(((directory, row[1]), row[2]) for row in new if row not in same)
         # If several names have the same hash, one name may now have the former cookie of another.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
@@ -208,7 +213,7 @@ class TreeDiff:
         for number, ino in enumerate(inos):
             if number % _PIECE_ROWS == 0:
                 yield None
-            former = self._before.find(ino)
+            former = self._before.find(ino) if ino < self._first_new else None
             found = None if former is None else self._after.find(ino)
             if former is not None and found is not None:
                 kept.append((former, found))
@@ -287,27 +292,25 @@ def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
     return found
 
 
-class _Row(NamedTuple):
-    """One name of a directory."""
+def _pieces(old: Iterator[_Row], new: Iterator[_Row]) -> Iterator[tuple[list[_Row], list[_Row]]]:
+    """Yield the rows of two states of a directory in pieces.
 
-    cookie: int  # the key by which the entries are sorted
-    name: bytes
-    ino: Ino
-
-
-def _paired(old: Iterator[_Row], new: Iterator[_Row]) -> Iterator[tuple[_Row | None, _Row | None]]:
-    """Yield the rows of two states of a directory, those with the same cookie together."""
-    row, other = next(old, None), next(new, None)
-    while row is not None or other is not None:
-        if row is None or (other is not None and other.cookie < row.cookie):
-            yield None, other
-            other = next(new, None)
-        elif other is None or row.cookie < other.cookie:
-            yield row, None
-            row = next(old, None)
-        else:
-            yield row, other
-            row, other = next(old, None), next(new, None)
+    The rows of a cookie are in the same piece, which has at most _PIECE_ROWS rows of each state.
+    """
+    sources = old, new
+    rows: list[list[_Row]] = [[], []]
+    while True:
+        for source, found in zip(sources, rows, strict=True):
+            found.extend(islice(source, _PIECE_ROWS - len(found)))
+        # A shorter list has all later rows of its state.
+        last = min((found[-1] for found in rows if len(found) == _PIECE_ROWS), default=None)
+        if last is None:
+            break
+        ends = [bisect_right(found, last[0], key=itemgetter(0)) for found in rows]
+        yield rows[0][: ends[0]], rows[1][: ends[1]]
+        rows = [found[end:] for found, end in zip(rows, ends, strict=True)]
+    if rows[0] or rows[1]:
+        yield rows[0], rows[1]
 
 
 class _State:
@@ -324,16 +327,39 @@ class _State:
         """Return the attributes of an inode, or None if it does not exist."""
         return inodes.find(self._db, ino)
 
+    def add_directories(self, inos: Iterable[Ino], found: set[Ino]) -> Iterator[None]:
+        """Add the directories among some inodes that are not empty."""
+        source = iter(inos)
+        while piece := list(islice(source, _PIECE_ROWS)):
+            yield None
+            found.update(ino for (ino,) in self._db.all(_DIRECTORIES, (json.dumps(piece),)))
+
     def rows(self, directory: Ino) -> Iterator[_Row]:
         """Yield the names in a directory in the order of their cookies."""
         query = "SELECT cookie, name, ino FROM dentries WHERE parent = ? ORDER BY cookie"
-        return map(_Row._make, self._db.connection.execute(query, (directory,)))
+        return self._db.connection.execute(query, (directory,))
 
-    def note_name(self, directory: Ino, row: _Row | None, wanted: Collection[Ino]) -> None:
-        """Keep a name of a wanted inode, so that its directory is not read again."""
-        if row is not None and row.ino in wanted:
-            key = (directory, row.ino)
-            self._noted[key] = (*self._noted.get(key, ()), row.name)
+    def note_names(
+        self,
+        directory: Ino,
+        rows: Iterable[_Row],
+        wanted: Collection[Ino],
+        first_new: int | None = None,
+        directories: Collection[Ino] = (),
+    ) -> None:
+        """Keep the names of wanted inodes, so that their directory is not read again.
+
+        Args:
+            directory: the directory of the names.
+            rows: names in the directory.
+            wanted: the wanted inodes.
+            first_new: names of this inode and of later ones are not kept.
+            directories: exceptions from *first_new*.
+        """
+        for _cookie, name, ino in [row for row in rows if row[2] in wanted]:
+            if first_new is None or ino < first_new or ino in directories:
+                key = (directory, ino)
+                self._noted[key] = (*self._noted.get(key, ()), name)
 
     def content(self, ino: Ino) -> list[Any]:
         """Return a value that identifies the content of a file."""
@@ -403,13 +429,12 @@ class _State:
     def _read_names(self, wanted: dict[Ino, set[Ino]]) -> Iterator[None]:
         """Read the names of inodes in directories, and keep only these names."""
         for directory, inos in wanted.items():
-            yield None
-            for number, row in enumerate(self.rows(directory), 1):
-                if number % _PIECE_ROWS == 0:
-                    yield None
-                if row.ino in inos:
-                    key = (directory, row.ino)
-                    self._read[key] = (*self._read.get(key, ()), row.name)
+            rows = self.rows(directory)
+            while piece := list(islice(rows, _PIECE_ROWS)):
+                yield None
+                for _cookie, name, ino in [row for row in piece if row[2] in inos]:
+                    key = (directory, ino)
+                    self._read[key] = (*self._read.get(key, ()), name)
 
     def _names_in(self, directory: Ino, ino: Ino) -> tuple[bytes, ...]:
         return self._noted.get((directory, ino)) or self._read.get((directory, ino), ())

@@ -272,7 +272,7 @@ class FileData:
                 return []
             # ``find_room`` may have evicted a block of this file.
             before, parts = self._look_up(ino, offset, offset + length)
-        if not before.mapped_blocks and len(parts) == 1:
+        if not before.mapped_blocks and not before.size_bytes and len(parts) == 1:
             self._write_first(before, parts[0][0], data, sets_times=sets_times)
             return None
         plan = plan_write(before, parts, self._cache.is_local)
@@ -320,7 +320,8 @@ class FileData:
             before = self.regular(ino)
             if before.flags:
                 require_writable(before, self._open_files)
-            if before.mapped_blocks:
+            # A damaged row may deny the blocks of a file; a query finds them.
+            if before.mapped_blocks or before.size_bytes:
                 return before, self._parts(ino, offset, stop)
             return before, [(span, None) for span in spans(offset, stop, self._block_bytes)]
         except BadRowError as exc:
@@ -342,7 +343,7 @@ class FileData:
     def _write_first(
         self, before: Attributes, span: Span, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
-        """Write a range inside one block of a file that has no block, without a plan."""
+        """Write a range inside one block of an empty file, without a plan."""
         ino, (index, start, end) = before.ino, span
         if self._db.counters.capacity_bytes:
             self._capacity.require(end)

@@ -398,12 +398,19 @@ class BlockFiles:
     def start_write_back(self, blocks: Iterable[BlockId]) -> None:
         """Start writing the files of blocks to the disk, so that a later sync waits less.
 
-        In a thread. Errors are not reported: the next sync of the file reports them.
+        In a thread. A file that cannot be opened is skipped: the next sync opens it again.
+
+        Raises:
+            OSError: the disk failed; all later syncs fail, too.
         """
         for block in blocks:
-            with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
-                for fd in self._open_files([block], opened):
-                    start_write_back(fd)
+            with contextlib.ExitStack() as opened:
+                fds: list[int] = []
+                with contextlib.suppress(OSError):
+                    fds += self._open_files([block], opened)
+                with self.syncing():
+                    for fd in fds:
+                        start_write_back(fd)
 
     def sync_everything(self) -> None:
         """Sync all files of the disk. Runs in a thread; raises the same errors as ``sync``.

@@ -41,7 +41,11 @@ class EarlyWriteBack:
         return blocks
 
     async def run(self) -> None:
-        """Start the write-back of blocks after large writes, until cancelled."""
+        """Start the write-back of blocks after large writes, until cancelled.
+
+        Raises:
+            OSError: the disk failed.
+        """
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

@@ -7,6 +7,7 @@ another and 60 ms in eight threads, on a busy machine; without ``start_write_bac
 """
 
 import ctypes
+import errno
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -19,38 +20,51 @@ from trio.lowlevel import start_thread_soon
 from s3fs_meta.limits import SYNC_THREADS_MAX
 
 _SYNC_FILE_RANGE_WRITE: Final = 2  # linux/fs.h
+_UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ESPIPE})
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
-def start_write_back(fd: int) -> bool:
+def start_write_back(fd: int) -> None:
     """Start writing the dirty pages of a file to the disk, without waiting for the end.
 
     In a thread, because the call waits while the queue of the disk is full. The content is not
-    durable afterwards. The kernel keeps an error for the next sync of the file, because only calls
-    that wait for pages take errors (sync_file_range(2), mm/filemap.c).
+    durable afterwards. The kernel keeps an error of a started page for the next sync of the file.
+    An error of the call itself counts as a failed sync: if ext4 cannot allocate disk blocks, it drops
+    the dirty pages, and no later sync reports this (ext4_da_writepages).
 
-    Returns:
-        False if the system call failed, for example because the filesystem lacks it.
+    Raises:
+        OSError: the disk failed. Nothing is raised if the filesystem lacks the system call.
     """
-    return bool(_libc.sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE) == 0)
+    if _libc.sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE) != 0:
+        code = ctypes.get_errno()
+        if code not in _UNSUPPORTED:
+            raise OSError(code, os.strerror(code))
 
 
 def sync_files(fds: Sequence[int]) -> None:
     """Make the content of open files durable. In a thread; returns when all calls have ended.
 
     Raises:
-        OSError: one of the syncs failed.
+        OSError: one of the syncs, or the start of a write-back, failed.
     """
+    failures: list[OSError] = []
     if len(fds) > 1:
         for fd in fds:
-            start_write_back(fd)  # after an error, the sync of the file fails or writes the pages
+            try:
+                start_write_back(fd)
+            except OSError as exc:
+                failures.append(exc)
     waiting = deque(fds)
-    failures: list[OSError] = []
-    helpers = min(len(fds), SYNC_THREADS_MAX) - 1
     ended: SimpleQueue[None] = SimpleQueue()
-    for _ in range(helpers):
-        start_thread_soon(partial(_sync_next, waiting, failures), lambda _result: ended.put(None))
+    helpers = 0
+    while helpers < min(len(fds), SYNC_THREADS_MAX) - 1:
+        work = partial(_sync_next, waiting, failures)
+        try:
+            start_thread_soon(work, lambda _result: ended.put(None))
+        except RuntimeError:  # the system starts no more threads, so fewer threads sync the files
+            break
+        helpers += 1
     _sync_next(waiting, failures)
     for _ in range(helpers):
         ended.get()

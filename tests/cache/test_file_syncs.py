@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.cache import file_syncs
 from s3fs_meta.cache.file_syncs import start_write_back, sync_files
 
 BARRIER_S_MAX = 60.0
@@ -41,12 +42,42 @@ def test_sync_of_files_fails_if_the_sync_of_one_file_fails(tmp_path: Path, place
         os.close(writer)
 
 
-def test_write_back_of_a_pipe_cannot_be_started(tmp_path: Path) -> None:
+def test_write_back_of_a_pipe_is_skipped() -> None:
+    """A pipe has no pages to write, so the kernel refuses the call."""
     reader, writer = os.pipe()
     try:
-        with (tmp_path / "file").open("wb", buffering=0) as file:
-            file.write(b"x")
-            assert [start_write_back(file.fileno()), start_write_back(writer)] == [True, False]
+        start_write_back(writer)
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_sync_of_files_fails_if_the_write_back_of_one_file_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ext4 may have dropped the pages, so a successful fdatasync proves nothing."""
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    with (tmp_path / "file").open("wb") as file, (tmp_path / "other").open("wb") as other:
+        closed = other.fileno()
+        other.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            sync_files([file.fileno(), closed])
+
+
+def test_files_are_synced_by_fewer_threads_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The caller's thread syncs all files, and waits for no thread that does not exist."""
+    synced: list[int] = []
+
+    def refuse(*_arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(file_syncs, "start_thread_soon", refuse)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((tmp_path / name).open("wb")) for name in ("one", "two")]
+        fds = [file.fileno() for file in files]
+        sync_files(fds)
+
+    assert synced == fds

@@ -77,6 +77,12 @@ class RangeBuffers:
         weakref.finalize(array, self._give_back, mapping).atexit = False
         return memoryview(array).cast("B")
 
+    @staticmethod
+    def memory_bytes(size_bytes: int) -> int:
+        """Return the memory that a buffer of *size_bytes* may keep in use."""
+        is_kept = LARGE_BUFFER_BYTES_MIN <= size_bytes <= RANGE_BUFFER_BYTES
+        return RANGE_BUFFER_BYTES if is_kept else size_bytes
+
     def keep(self, count_max: int) -> None:
         """Keep the memory of at most *count_max* released buffers."""
         self._kept_max = count_max

@@ -2,8 +2,8 @@
 
 Owns: the content, within a bound. Does not know: the store, rows, block files.
 Each block is also in its file, so any content may be dropped at any time.
-The content is a view of the range that was received, so memory is freed only when the content of all
-blocks of that range was dropped. Therefore the bound counts complete ranges.
+Uncompressed content is a view of the range that was received, so that memory is freed only when the
+content of all blocks of the range was dropped. Therefore the bound counts complete ranges.
 A sequential reader needs the oldest range first. So while the bound is reached, later ranges are not
 kept, unless the oldest range was not read for ARRIVED_S_MAX.
 Tasks: only the event loop calls this module.
@@ -19,10 +19,18 @@ Content = bytes | memoryview
 class ArrivedRange:
     """One received range, and the blocks of which the content is kept."""
 
-    def __init__(self, size_bytes: int, now_s: float) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self, memory_bytes: int, now_s: float) -> None:
+        self.memory_bytes = memory_bytes  # memory of the range, which views keep in use
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
+        self.has_views = False
+        self.counted_bytes = 0  # of the range, if there are views, and of decompressed content
+
+    def needed_bytes(self, content: Content) -> int:
+        """Return the additional memory that is needed to keep a content."""
+        if isinstance(content, bytes):
+            return len(content)
+        return 0 if self.has_views else self.memory_bytes
 
 
 class ArrivedContent:
@@ -38,25 +46,27 @@ class ArrivedContent:
 
         Args:
             located: the block.
-            content: the complete content; a view of the range.
+            content: the complete content: a view of the range, or decompressed bytes.
             source: the range; the same object for all blocks of the range.
         """
         self.drop(located.block)
-        if source not in self._ranges:
-            if not self._has_room(source):
-                return
-            self._ranges[source] = None
-            self.size_bytes += source.size_bytes
+        needed_bytes = source.needed_bytes(content)
+        if not self._has_room(source, needed_bytes):
+            return
+        self._ranges[source] = None
+        source.has_views |= not isinstance(content, bytes)
+        source.counted_bytes += needed_bytes
+        self.size_bytes += needed_bytes
         self._contents[located.block] = located.hash, content, source
         source.blocks.add(located.block)
 
-    def _has_room(self, source: ArrivedRange) -> bool:
-        """Return whether a range may be kept; first drop old ranges that no reader needs."""
+    def _has_room(self, source: ArrivedRange, needed_bytes: int) -> bool:
+        """Return whether content may be kept; first drop old ranges that no reader needs."""
         for oldest in list(self._ranges):
             if source.since_s - oldest.since_s <= ARRIVED_S_MAX:
                 break
             self._drop_range(oldest)
-        return self.size_bytes + source.size_bytes <= ARRIVED_BYTES_MAX
+        return self.size_bytes + needed_bytes <= ARRIVED_BYTES_MAX
 
     def take(self, located: Located, stop: int) -> Content | None:
         """Return the content of a block for a read that ends at *stop*, or None.
@@ -87,7 +97,8 @@ class ArrivedContent:
 
     def _drop_range(self, source: ArrivedRange) -> None:
         del self._ranges[source]
-        self.size_bytes -= source.size_bytes
+        self.size_bytes -= source.counted_bytes
+        source.counted_bytes, source.has_views = 0, False
         for block in source.blocks:
             del self._contents[block]
         source.blocks.clear()

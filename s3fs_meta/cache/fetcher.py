@@ -43,6 +43,7 @@ from s3fs_meta.limits import (
     SMALL_BLOCK_BYTES,
     STORE_DELAY_S_MAX,
 )
+from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
@@ -180,8 +181,9 @@ class Fetcher:
         Args:
             run: the blocks, ascending.
             object_key: key of their pack.
-            waits: True to retry until the read timeout if the store is unavailable. If False, only
-                the store itself retries, and a slow transfer has no time limit.
+            waits: True for a run that a reader will soon request: its content is kept in memory, and
+                an unavailable store is retried until the read timeout. If False, only the store
+                itself retries, and a slow transfer has no time limit.
 
         Raises:
             StoreUnavailableError: the read timeout expired, or the store is unavailable.
@@ -195,7 +197,7 @@ class Fetcher:
         try:
             get_range = self._get_range if waits else self._store.get_range
             with trio.move_on_after(self._read_timeout_s if waits else math.inf) as scope:
-                await self._transfer_run(wanted, object_key, get_range)
+                await self._transfer_run(wanted, object_key, get_range, keeps_content=waits)
             if scope.cancelled_caught:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
@@ -212,13 +214,15 @@ class Fetcher:
         wanted: Sequence[Located],
         object_key: ObjectKey,
         get_range: Callable[[ObjectKey, int, int], Awaitable[bytes | memoryview]],
+        *,
+        keeps_content: bool,
     ) -> None:
         if not wanted:
             return
         start, stop = extent(wanted)
         stored = await get_range(object_key, start, stop)
-        size_bytes = max(stop - start, sum(each.plain_bytes for each in wanted))
-        source = ArrivedRange(size_bytes, trio.current_time())
+        memory_bytes = range_buffers.memory_bytes(stop - start)
+        source = ArrivedRange(memory_bytes, trio.current_time())
         are_small = all(each.plain_bytes < SMALL_BLOCK_BYTES for each in wanted)
         for piece in slices(wanted, RUN_SLICE_SMALL_BLOCKS if are_small else RUN_SLICE_BLOCKS):
             unpacked = await trio.to_thread.run_sync(
@@ -227,7 +231,8 @@ class Fetcher:
             for located, content in unpacked:
                 self._arrived(located)
                 # A reader that waits reads the file, so it does not drop content in memory.
-                if not self._under_way[located.block].done.statistics().tasks_waiting:
+                waiting = self._under_way[located.block].done.statistics().tasks_waiting
+                if keeps_content and not waiting:
                     self.arrived_content.add(located, content, source)
             for located in piece:
                 self._end(self._under_way[located.block], [located])

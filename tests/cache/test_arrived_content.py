@@ -5,7 +5,7 @@ from s3fs_meta.limits import ARRIVED_BYTES_MAX, ARRIVED_S_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-CONTENT = b"content"
+CONTENT = memoryview(b"content")
 HALF_BYTES = ARRIVED_BYTES_MAX // 2
 
 
@@ -45,6 +45,20 @@ def test_range_counts_until_the_content_of_its_last_block_is_dropped() -> None:
     assert sizes == [100, 0]
 
 
+def test_decompressed_content_counts_until_its_range_is_dropped() -> None:
+    """A range with both kinds of content needs the memory of the range and of the bytes."""
+    arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
+    sizes = []
+    for block, content in ((1, b"decompressed"), (2, CONTENT), (3, CONTENT)):
+        arrived.add(located(block), content, source)
+        sizes.append(arrived.size_bytes)
+    for block in (1, 2, 3):
+        arrived.drop(BlockId(block))
+
+    assert sizes == [12, 112, 112]
+    assert arrived.size_bytes == 0
+
+
 def test_later_range_is_not_kept_while_the_bound_is_reached() -> None:
     """A sequential reader first needs the blocks that arrived first."""
     arrived = ArrivedContent()
@@ -67,7 +81,7 @@ def test_range_that_was_not_read_for_long_is_replaced() -> None:
 
 def test_block_that_arrives_again_is_kept_once() -> None:
     arrived = ArrivedContent()
-    for content in (b"former.", CONTENT):
+    for content in (memoryview(b"former."), CONTENT):
         arrived.add(located(1), content, ArrivedRange(100, 0.0))
 
     assert (arrived.size_bytes, arrived.take(located(1), 3)) == (100, CONTENT)

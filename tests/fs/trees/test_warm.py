@@ -33,7 +33,7 @@ async def _warm(volume: Volume, fs: Filesystem, *roots: Ino) -> tuple[TreeConten
 
 
 async def test_warmed_tree_can_be_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
-    """Warming downloads large and small files, and skips cached blocks."""
+    """Warming downloads large and small files, skips cached blocks, and keeps no content in memory."""
     top = make_directory(fs, b"top")
     contents = {}
     for number, size_bytes in enumerate([MIB, 3 * BLOCK_BYTES + 5, 100, 1, 7000]):
@@ -46,6 +46,7 @@ async def test_warmed_tree_can_be_read_without_the_store(volume: Volume, fs: Fil
 
     assert (content.total_bytes, content.missing_bytes, content.cached_bytes) == (total, total, 0)
     assert done == Warmed(total, total, total, None)
+    assert volume.session.cache.fetcher.arrived_content.size_bytes == 0
     volume.store.down = AWAY
     for ino, expected in contents.items():
         assert (

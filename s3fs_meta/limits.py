@@ -348,7 +348,7 @@ CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their ind
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
 SYNC_THREADS_MAX: Final = 8  # number of threads that sync files at the same time
 EARLY_WRITE_BYTES: Final = 4 * MIB  # bytes of large writes after which their write-back starts
-EARLY_WRITE_BYTES_MIN: Final = 64 * KIB  # size of a large write
+EARLY_WRITE_BYTES_MIN: Final = 64 * KIB  # minimum size of a large write
 SYNCFS_FILES_MIN: Final = 32  # number of files for which one syncfs(2) is faster than fsync(2)
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
 # Extra bytes that each eviction frees, because one eviction for each small file would be slow.
@@ -385,7 +385,7 @@ READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
 # Number of bytes per read-ahead request: large enough to make the latency negligible.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
-# Maximum read-ahead that stays in memory for its reader, besides its cache files: two runs.
+# Maximum size of fetched content that also stays in memory for its reader: two read-ahead runs.
 ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
 ARRIVED_S_MAX: Final = 1.0  # time after which a later run replaces a run that was not read
 RUN_SLICE_BLOCKS: Final = 4  # number of blocks unpacked before waiting readers continue: 2 ms
@@ -438,8 +438,7 @@ ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
 # Minimum size of a buffer that uses huge pages of 2 MiB.
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
-# Size of a buffer that is used again for later ranges: a read-ahead run with the headers of 2,048
-# records.
+# Size of a reusable buffer for ranges: a read-ahead run with the headers of 2,048 records.
 RANGE_BUFFER_BYTES: Final = READAHEAD_RUN_BYTES + 64 * KIB
 # Time without read-ahead after which the buffers of ranges are freed.
 RANGE_BUFFERS_IDLE_S: Final = 2.0

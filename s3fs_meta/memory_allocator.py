@@ -1,7 +1,7 @@
 """Settings of the C library's memory allocator, and large buffers outside of it.
 
-Owns: the settings, the check for the C library, how the kernel maps a large buffer, and the memory
-of ranges that is used again. Does not know: what a process allocates, when it is idle.
+Owns: the settings, the check for the C library, how the kernel maps a large buffer, and reusable
+buffers for ranges. Does not know: what a process allocates, and when it is idle.
 
 By default, glibc creates an arena for each thread, up to eight for each processor. Memory that is
 freed in one arena is not reused in another. After a buffer with a separate mapping was freed, glibc
@@ -53,11 +53,11 @@ def _mapped(size_bytes: int) -> mmap.mmap:
 
 
 class RangeBuffers:
-    """Buffers for ranges of objects; a sequence of large ranges uses the same memory again.
+    """Reusable buffers for large ranges of objects.
 
-    The kernel clears new memory, which takes as long as receiving into it. Memory is used again when
-    no view of it is left. It is kept only from ``keep`` to ``free``, so idle processes keep none.
-    Any thread may call the methods.
+    The kernel clears new memory, which takes as long as receiving data into it. A buffer is reused
+    after its last view was deleted. Unused buffers are kept only between ``keep`` and ``free``, so
+    idle processes keep none. Any thread may call the methods.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class RangeBuffers:
 
     @staticmethod
     def memory_bytes(size_bytes: int) -> int:
-        """Return the memory that a buffer of *size_bytes* may keep in use."""
+        """Return how many bytes of memory a buffer of *size_bytes* may keep allocated."""
         is_kept = LARGE_BUFFER_BYTES_MIN <= size_bytes <= RANGE_BUFFER_BYTES
         return RANGE_BUFFER_BYTES if is_kept else size_bytes
 

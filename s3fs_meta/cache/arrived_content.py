@@ -2,10 +2,10 @@
 
 Owns: the content, within a bound. Does not know: the store, rows, block files.
 Each block is also in its file, so any content may be dropped at any time.
-Uncompressed content is a view of the range that was received, so that memory is freed only when the
-content of all blocks of the range was dropped. Therefore the bound counts complete ranges.
-A sequential reader needs the oldest range first. So while the bound is reached, later ranges are not
-kept, unless the oldest range was not read for ARRIVED_S_MAX.
+Uncompressed content is a view of the received range, so the memory of the range is freed only after
+the content of all its blocks was dropped. Therefore the bound counts complete ranges.
+A sequential reader needs the oldest range first. So at the bound, later ranges are not kept. A
+range that is not read is dropped once another range arrives more than ARRIVED_S_MAX later.
 Tasks: only the event loop calls this module.
 """
 
@@ -17,24 +17,24 @@ Content = bytes | memoryview
 
 
 class ArrivedRange:
-    """One received range, and the blocks of which the content is kept."""
+    """One received range, and its blocks whose content is in memory."""
 
     def __init__(self, memory_bytes: int, now_s: float) -> None:
         self.memory_bytes = memory_bytes  # memory of the range, which views keep in use
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False
-        self.counted_bytes = 0  # of the range, if there are views, and of decompressed content
+        self.counted_bytes = 0  # the range if it has views, plus decompressed content
 
     def needed_bytes(self, content: Content) -> int:
-        """Return the additional memory that is needed to keep a content."""
+        """Return how many more bytes of memory are needed to keep *content*."""
         if isinstance(content, bytes):
             return len(content)
         return 0 if self.has_views else self.memory_bytes
 
 
 class ArrivedContent:
-    """Content of at most ARRIVED_BYTES_MAX in ranges, in the order of their arrival."""
+    """Content of ranges in the order of their arrival, at most ARRIVED_BYTES_MAX in total."""
 
     def __init__(self) -> None:
         self._contents: dict[BlockId, tuple[bytes | None, Content, ArrivedRange]] = {}
@@ -61,7 +61,7 @@ class ArrivedContent:
         source.blocks.add(located.block)
 
     def _has_room(self, source: ArrivedRange, needed_bytes: int) -> bool:
-        """Return whether content may be kept; first drop old ranges that no reader needs."""
+        """Drop ranges that were not read for too long; return whether content may be kept."""
         for oldest in list(self._ranges):
             if source.since_s - oldest.since_s <= ARRIVED_S_MAX:
                 break
@@ -71,7 +71,7 @@ class ArrivedContent:
     def take(self, located: Located, stop: int) -> Content | None:
         """Return the content of a block for a read that ends at *stop*, or None.
 
-        A read of the last byte drops the content, because the kernel keeps what it has read.
+        A read of the last byte drops the content, because the kernel caches the bytes it has read.
         """
         found = self._contents.get(located.block)
         if found is None:
@@ -81,7 +81,7 @@ class ArrivedContent:
         return found[1] if found[0] == located.hash else None
 
     def drop(self, block: BlockId) -> None:
-        """Drop the content of a block; ignore other blocks."""
+        """Drop the content of a block, if it is in memory."""
         found = self._contents.pop(block, None)
         if found is None:
             return

@@ -143,8 +143,8 @@ class BlockCache:
     def open_local(self, located: Located, stop: int) -> int | Content | None:
         """Return a block's content for a read that ends at *stop*, or its file's descriptor.
 
-        Only the event loop may use the descriptor. If None is returned, ``read_local`` must read the
-        file, which checks for lost content.
+        Only the event loop may use the descriptor. If the result is None, the caller must call
+        ``read_local``, which checks for lost content.
         """
         source: int | Content | None = self.fetcher.arrived_content.take(located, stop)
         if source is None:

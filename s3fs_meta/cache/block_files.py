@@ -386,7 +386,7 @@ class BlockFiles:
                 self._syncfs()
 
     def _open_files(self, blocks: Iterable[BlockId], opened: contextlib.ExitStack) -> Iterator[int]:
-        """Open the files of blocks for a thread until *opened* ends; skip missing files."""
+        """Yield descriptors of block files, which *opened* closes later; skip missing files."""
         for block in blocks:
             try:
                 fd = self._directory.open(_name(block), os.O_RDONLY)
@@ -396,9 +396,9 @@ class BlockFiles:
             yield fd
 
     def start_write_back(self, blocks: Iterable[BlockId]) -> None:
-        """Start writing the files of blocks to the disk, so that a later sync waits less.
+        """Start writing block files to the disk, so that a later sync waits less.
 
-        In a thread. A file that cannot be opened is skipped: the next sync opens it again.
+        Runs in a thread. Skips a file that cannot be opened, because the next sync opens it again.
 
         Raises:
             OSError: the disk failed; all later syncs fail, too.

@@ -68,7 +68,7 @@ class BlockSync:
             OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
 
         Always yields to other tasks. Waits for a running sync, which may include blocks written
-        before this call. Calls that wait at the same time share the sync of the first of them.
+        before this call. Calls that wait for the same running sync share the next sync.
         Must be called outside a group.
         """
         wanted = self._begun + 1
@@ -137,7 +137,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # so the call of ``sync_files`` can share the next sync
+        if not self.unlogged.are_known:  # do not wait: ``sync_files`` can share the next sync
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

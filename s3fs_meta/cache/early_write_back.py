@@ -5,7 +5,7 @@ Why: an fsync(2) waits for the content of all files. The kernel starts writing a
 the page is old or a program syncs it, so during a large copy an fsync would wait for everything that
 was copied since the last sync.
 Small writes are left to the next sync, because programs often overwrite or remove small files.
-Tasks: the event loop calls ``note``; ``run`` is one task per mount for writing.
+Tasks: the event loop calls ``note``; ``run`` is one task of the writer.
 """
 
 from functools import partial

@@ -127,7 +127,7 @@ class Fetcher:
         self._damage = damage
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
-        self.arrived_content = ArrivedContent()  # of runs
+        self.arrived_content = ArrivedContent()  # content of fetched runs
         self.fetched_blocks = 0
 
     async def fetch(
@@ -182,8 +182,8 @@ class Fetcher:
             run: the blocks, ascending.
             object_key: key of their pack.
             waits: True for a run that a reader will soon request: its content is kept in memory, and
-                an unavailable store is retried until the read timeout. If False, only the store
-                itself retries, and a slow transfer has no time limit.
+                requests to an unavailable store are retried until the read timeout. If False, only
+                the store itself retries, and a slow transfer has no time limit.
 
         Raises:
             StoreUnavailableError: the read timeout expired, or the store is unavailable.
@@ -230,7 +230,7 @@ class Fetcher:
             )
             for located, content in unpacked:
                 self._arrived(located)
-                # A reader that waits reads the file, so it does not drop content in memory.
+                # A waiting reader will read the file, so it would not drop content from memory.
                 waiting = self._under_way[located.block].done.statistics().tasks_waiting
                 if keeps_content and not waiting:
                     self.arrived_content.add(located, content, source)

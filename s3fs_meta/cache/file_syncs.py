@@ -1,6 +1,6 @@
 """Syncs of many files at the same time, and write-back that starts before a sync.
 
-Does not know: which files, and why they must be durable.
+Does not know: what the files contain, and why they must be durable.
 Why several threads: on ext4, the fdatasync(2) of a new file waits for a commit of the disk's journal
 and a flush of the disk. Concurrent calls share both. 31 new files of 1 MiB took 180 ms one after
 another and 60 ms in eight threads, on a busy machine; without ``start_write_back``, 620 ms.
@@ -26,12 +26,12 @@ _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 
 
 def start_write_back(fd: int) -> None:
-    """Start writing the dirty pages of a file to the disk, without waiting for the end.
+    """Start writing the dirty pages of a file to the disk; do not wait until they are written.
 
-    In a thread, because the call waits while the queue of the disk is full. The content is not
-    durable afterwards. The kernel keeps an error of a started page for the next sync of the file.
-    An error of the call itself counts as a failed sync: if ext4 cannot allocate disk blocks, it drops
-    the dirty pages, and no later sync reports this (ext4_da_writepages).
+    Runs in a thread, because the call waits while the queue of the disk is full. The content is not
+    durable when the call returns. If writing a page fails later, the next sync of the file reports
+    the error. An error of the call itself counts as a failed sync: if ext4 cannot allocate disk
+    blocks, it drops the dirty pages, and no later sync reports this (ext4_da_writepages).
 
     Raises:
         OSError: the disk failed. Nothing is raised if the filesystem lacks the system call.
@@ -43,7 +43,7 @@ def start_write_back(fd: int) -> None:
 
 
 def sync_files(fds: Sequence[int]) -> None:
-    """Make the content of open files durable. In a thread; returns when all calls have ended.
+    """Make the content of open files durable; return when all syncs have ended. Blocking.
 
     Raises:
         OSError: one of the syncs, or the start of a write-back, failed.

@@ -38,7 +38,7 @@ class QuickThread:
             call: runs in the thread.
             meanwhile: runs on the event loop while *call* runs.
             afterwards: runs in the thread once both have ended, unless one of them has failed. This
-                takes one wake-up of the event loop less than a second call of ``run``.
+                saves one wake-up of the event loop compared with a second call of ``run``.
 
         A cancellation has no effect after the start, because a thread cannot be interrupted. trio
         delivers a KeyboardInterrupt to the main task even in a shielded scope. It is raised after

@@ -111,7 +111,7 @@ class Inodes:
         return map(ChangedInode._make, zip(self.inos, self.content, self.other, strict=True))
 
     def marked(self, mask: int) -> "Inodes":
-        """Return the same inodes with *mask* in place of each mask that is not 0."""
+        """Return the same inodes with each nonzero mask replaced by *mask*."""
         content = array("I", (mask if one else 0 for one in self.content))
         other = array("I", (mask if one else 0 for one in self.other))
         return Inodes(self.inos, content, other)
@@ -128,14 +128,14 @@ class Inodes:
 class RemovedNames:
     """The removed names sorted by parent, name, cookie and inode, stored as columns.
 
-    A row needs 32 bytes and its name; as a tuple it would need about 300 bytes.
+    A row takes 32 bytes and its name; as a tuple, it would take about 300 bytes.
     """
 
     parents: "array[int]"
     inos: "array[int]"
     cookies: "array[int]"
     masks: "array[int]"
-    ends: "array[int]"  # position in *text* after the name of each row
+    ends: "array[int]"  # end of the name of each row in *text*
     text: bytes  # all names without separators
 
     @classmethod
@@ -169,7 +169,7 @@ class RemovedNames:
         return map(self.__getitem__, range(len(self)))
 
     def marked(self, mask: int) -> "RemovedNames":
-        """Return the same names with another mask."""
+        """Return the same names with every mask replaced by *mask*."""
         return replace(self, masks=array("I", [mask]) * len(self))
 
     def lengths(self) -> Iterator[int]:
@@ -177,12 +177,12 @@ class RemovedNames:
         return (end - start for start, end in pairwise((0, *self.ends)))
 
     def beginning_at(self, parent: Ino, name: bytes = b"") -> Iterator[RemovedName]:
-        """Yield the rows from a name in a directory on, and all later rows."""
+        """Yield all rows from *name* in the directory *parent* onwards."""
         wanted: tuple[int, bytes] = (parent, name)
         return map(self.__getitem__, range(bisect_left(self, wanted), len(self)))
 
     def of_name(self, parent: Ino, name: bytes) -> Iterator[RemovedName]:
-        """Yield the rows of a name in a directory, or with b"" its rows without a name."""
+        """Yield the rows of *name* in a directory; b"" selects its rows without a name."""
         return takewhile(lambda row: row[:2] == (parent, name), self.beginning_at(parent, name))
 
 

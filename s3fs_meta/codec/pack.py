@@ -225,8 +225,8 @@ def view_block(
 ) -> bytes | memoryview:
     """Decode one block as ``open_block`` does, but return a view of *stored* if possible.
 
-    The content of an uncompressed block on a plain filesystem is a part of *stored*, which the caller
-    must not change while it uses the view.
+    If the block is neither compressed nor encrypted, the result is a view of *stored*, which the
+    caller must not change while it uses the view.
     """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
         raise FormatError(

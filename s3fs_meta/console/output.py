@@ -36,7 +36,7 @@ def print_json_rows(value: Mapping[str, Any], name: str, rows: Iterable[Mapping[
         name: the name of the field with the list.
         rows: the objects of the list.
     """
-    assert value, "a comma follows the other fields"
+    assert value, "at least one other field is required"
     write = sys.stdout.write
     write(json.dumps(value, indent=2).removesuffix("\n}") + f",\n  {json.dumps(name)}: [")
     before, after = "", ""

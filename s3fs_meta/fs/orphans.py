@@ -207,7 +207,7 @@ def unmap(
 def _release(
     db: Database, cache: BlockCache, ino: Ino, found: list[tuple[BlockIndex, BlockRow]]
 ) -> None:
-    """Do the same as ``unmap``, but leave the number of mapped blocks in the inode unchanged."""
+    """Unmap blocks as ``unmap`` does, but do not change the inode's number of mapped blocks."""
     for pack in {row.pack for _index, row in found if row.pack is not None}:
         packs.get(db, pack)
     # If two entries share a block, the loop below changes its row, so the row is read again.

@@ -307,7 +307,7 @@ class FrequentRequests:
 
     @at_once
     def setxattr(self, ino: Ino, uid: int, content: bytes) -> bytes | None:
-        """Set an extended attribute, without XATTR_CREATE and XATTR_REPLACE."""
+        """Set an extended attribute, unless XATTR_CREATE or XATTR_REPLACE is requested."""
         length, flags = SETXATTR.unpack_from(content)
         name, _, value = content[SETXATTR.size :].partition(b"\0")
         if flags or len(value) != length or ino >= PAST_INO_MIN:

@@ -526,7 +526,7 @@ class Operations(pyfuse3.Operations):
         self.forget_all(pairs)
 
     def forget_all(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Decrease the lookup counts of pairs of an inode and a number, as ``forget`` does."""
+        """Decrease lookup counts; each pair is an inode and the number to subtract."""
         self.requests["forget"] += 1
         for ino, times in pairs:
             self._forget(Ino(ino), times)

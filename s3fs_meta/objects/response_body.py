@@ -3,10 +3,10 @@
 Owns: the calls that receive bytes, and the return of the connection to urllib3's pool.
 Does not know: keys, the expected length, time limits.
 
-botocore and urllib3 return each piece of a body as new bytes, and their ``readinto`` copies them with
-the interpreter lock held. The response of ``http.client`` below them receives into any buffer.
-Their attributes for this response are private; if a version does not have them, the body is read
-through botocore.
+botocore and urllib3 return each piece of a body as new bytes, and their ``readinto`` copies these
+bytes while it holds the interpreter lock. The ``http.client`` response that they wrap can receive
+into any buffer. Their attributes for this response are private; if a version does not have them,
+the body is read through botocore.
 """
 
 import http.client
@@ -22,7 +22,7 @@ class ResponseBody:
         self._body = body
         self._raw: Any = getattr(body, "_raw_stream", None)
         inner = getattr(self._raw, "_fp", None)
-        # urllib3 translates the errors of a chunked body, which are no OSError.
+        # The errors of a chunked body are not OSErrors; urllib3 translates them.
         is_direct = isinstance(inner, http.client.HTTPResponse) and not inner.chunked
         self._inner: http.client.HTTPResponse | None = inner if is_direct else None
 
@@ -42,7 +42,7 @@ class ResponseBody:
         return self._inner.readinto(buffer)
 
     def close(self) -> None:
-        """Return the connection to its pool after the complete body, otherwise close it."""
+        """Return the connection to its pool if the body was read completely; else close it."""
         if self._inner is not None and self._inner.isclosed():
             self._raw.release_conn()
         self._body.close()

@@ -269,8 +269,8 @@ class Durability:
         """Make the content of all blocks durable, in the intent log if possible.
 
         Returns:
-            The commit whose rows were made durable together with the content. None if the caller
-            must still make the rows durable, unless they are.
+            The commit whose rows were made durable together with the content. Otherwise None: the
+            caller must make the rows durable, unless they already are.
         """
         block_sync, commits = self._cache.block_sync, list[_Commit]()
 
@@ -293,7 +293,7 @@ class Durability:
         return None
 
     def _note_commit(self) -> _Commit:
-        """Return which changes the commit that has just ended contains."""
+        """Record the commit that has just ended, and return which changes it contains."""
         self._committed = begun = self._db.changes_begun, self._db.times_begun
         return _Commit(begun, self._last_record(), self._cache.block_sync.settled)
 

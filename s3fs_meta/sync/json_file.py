@@ -1,7 +1,7 @@
-"""A small JSON file in the state directory with a version: reading it and checking its numbers.
+"""Small JSON files with a version in the state directory: reading them, checking their numbers.
 
-Owns: what the files of ``known_points`` and ``request_log`` have in common.
-Does not know: their fields, and what they are for.
+Owns: the code that ``known_points`` and ``request_log`` share.
+Does not know: the fields of their files, and the purpose of the files.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NUMBER_MAX: Final = 1 << 63
 
-# exceptions of a caller that decodes the fields of a damaged file
+# exceptions that decoding a damaged file may raise
 DAMAGED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -42,7 +42,7 @@ def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | No
 
 
 def number(value: Any) -> int:
-    """Return a value of a file that is a number from 0; raise ValueError for any other value."""
+    """Return *value* if it is a valid number, at least 0; otherwise raise ValueError."""
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
         raise ValueError(f"a value is not a number: {value!r}")
     return value

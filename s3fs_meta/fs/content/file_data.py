@@ -65,8 +65,8 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
 _new = tuple.__new__  # three times as fast as calling the class
-# Bytes of a file within one cached block: the block's content, or the descriptor of its file; offset
-# and length.
+# Bytes of a file within one cached block: the content of the block or the descriptor of its file,
+# the offset in the block, and the length.
 CachedBytes = tuple[int | Content, int, int]
 
 
@@ -152,7 +152,7 @@ class FileData:
         return found
 
     def find_cached(self, ino: Ino, offset: int, length: int) -> CachedBytes | None:
-        """Return the block, and the position in it, of the bytes that ``try_read`` would return.
+        """Return the position, in one cached block, of the bytes that ``try_read`` would return.
 
         Returns:
             None if the bytes are not the content of one cached block; then call ``try_read``.
@@ -320,7 +320,7 @@ class FileData:
             before = self.regular(ino)
             if before.flags:
                 require_writable(before, self._open_files)
-            # A damaged row may deny the blocks of a file; a query finds them.
+            # In a damaged row, one of the two numbers may be 0 although the file has blocks.
             if before.mapped_blocks or before.size_bytes:
                 return before, self._parts(ino, offset, stop)
             return before, [(span, None) for span in spans(offset, stop, self._block_bytes)]

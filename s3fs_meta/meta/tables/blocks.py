@@ -98,7 +98,7 @@ def get(db: Database, block: BlockId) -> BlockRow:
 def mapped_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockRow]]:
-    """Return at most *limit* mapped parts of a file from *index_from* onwards, with their blocks.
+    """Return at most *limit* mapped blocks of a file from *index_from* onwards, with indexes.
 
     Raises:
         BadRowError: a row cannot be read.

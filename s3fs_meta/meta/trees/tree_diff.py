@@ -31,7 +31,7 @@ RENAMED: Final = "renamed"
 ATTRIBUTES: Final = "attributes"
 
 _Name = tuple[Ino, bytes]  # directory and name of an entry
-_Row = tuple[Any, Any, Any]  # a name of a directory: cookie, name, inode; sorted by cookie
+_Row = tuple[Any, Any, Any]  # an entry of a directory: cookie, name, inode
 
 _CONTENT: Final = (
     "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
@@ -104,8 +104,8 @@ class TreeDiff:
     def __init__(self, before: Database, after: Database) -> None:
         for db in (before, after):
             db.inodes.flush()
-        # Names of later inodes are read again if they are needed; this saves memory, because each
-        # of them is listed as added.
+        # To save memory, names of inodes from this number on are not kept, because each of them is
+        # listed as added. If such a name is needed, it is read again.
         self._first_new = before.counters.next_ino
         self._before = _State(before)
         self._after = _State(after)
@@ -143,7 +143,7 @@ class TreeDiff:
                 yield from self._one(self._before, REMOVED, ino, old)
             for new in gained[ino][pairs:]:
                 yield from self._one(self._after, ADDED, ino, new)
-        # The names are removed here, so memory is needed for either a name or its difference.
+        # To save memory, each name is removed before its difference is yielded.
         for state, kind, names in (
             (self._before, REMOVED, removed),
             (self._after, ADDED, added),
@@ -281,7 +281,7 @@ def _in_both(some: Collection[Ino], others: Collection[Ino]) -> set[Ino]:
 
 
 def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
-    """Remove the names of some inodes; return them by inode."""
+    """Remove the names of the wanted inodes from *names*; return them by inode."""
     found: dict[Ino, list[_Name]] = {}
     for name, ino in names.items():
         if ino in wanted:
@@ -295,14 +295,14 @@ def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
 def _pieces(old: Iterator[_Row], new: Iterator[_Row]) -> Iterator[tuple[list[_Row], list[_Row]]]:
     """Yield the rows of two states of a directory in pieces.
 
-    The rows of a cookie are in the same piece, which has at most _PIECE_ROWS rows of each state.
+    Rows with the same cookie are in one piece. A piece has at most _PIECE_ROWS rows of each state.
     """
     sources = old, new
     rows: list[list[_Row]] = [[], []]
     while True:
         for source, found in zip(sources, rows, strict=True):
             found.extend(islice(source, _PIECE_ROWS - len(found)))
-        # A shorter list has all later rows of its state.
+        # A shorter list contains all remaining rows of its state.
         last = min((found[-1] for found in rows if len(found) == _PIECE_ROWS), default=None)
         if last is None:
             break
@@ -328,7 +328,7 @@ class _State:
         return inodes.find(self._db, ino)
 
     def add_directories(self, inos: Iterable[Ino], found: set[Ino]) -> Iterator[None]:
-        """Add the directories among some inodes that are not empty."""
+        """Add those of *inos* that are directories with entries to *found*."""
         source = iter(inos)
         while piece := list(islice(source, _PIECE_ROWS)):
             yield None
@@ -352,9 +352,9 @@ class _State:
         Args:
             directory: the directory of the names.
             rows: names in the directory.
-            wanted: the wanted inodes.
+            wanted: the inodes whose names are kept.
             first_new: names of this inode and of later ones are not kept.
-            directories: exceptions from *first_new*.
+            directories: inodes whose names are kept despite *first_new*.
         """
         for _cookie, name, ino in [row for row in rows if row[2] in wanted]:
             if first_new is None or ino < first_new or ino in directories:

@@ -57,12 +57,12 @@ class RunChanges(NamedTuple):
         return len(self.inodes) + len(self.names)
 
     def marked(self, bit: int) -> "RunChanges":
-        """Return the changes of a part as changes of its run: each mask has only *bit*."""
+        """Return the changes of a part for its run: *bit* replaces each nonzero mask."""
         return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 
 class TxgChanges(NamedTuple):
-    """The changed inodes and names of one txg; every mask is 1."""
+    """The changed inodes and names of one txg; every nonzero mask is 1."""
 
     link: Link
     previous: str  # content_hash of the previous changelog
@@ -103,7 +103,7 @@ def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunCha
 
 
 def changes_in(rows: ChangedRows) -> RunChanges:
-    """Return changed rows as columns; every mask is 1. Blocking."""
+    """Return changed rows as columns; every nonzero mask is 1. Blocking."""
     inodes = Inodes.of(
         ChangedInode(ino, int(ino in rows.content), int(ino in rows.other))
         for ino in sorted(rows.content | rows.other)
@@ -114,8 +114,8 @@ def changes_in(rows: ChangedRows) -> RunChanges:
 class RunMerger:
     """Merges all parts of one run, in any order, into an index object.
 
-    If ``is_full`` is true after a part was added, ``join`` must be called. It fails for a run with
-    too many changes, so memory is needed for the changes of two objects and of one part.
+    After adding a part, the caller must call ``join`` if ``is_full`` is true. ``join`` fails for a
+    run with too many changes, so memory holds at most the changes of two objects and of one part.
     """
 
     def __init__(self, level: int, uuid: str) -> None:
@@ -210,10 +210,10 @@ class RunMerger:
 
 
 class _Joined:
-    """Changes that are joined: each inode and each name has one row.
+    """Joined changes, with one row for each inode and one for each name.
 
-    Added changes wait until they exceed the bounds of one object, so each row is joined only a few
-    times, whatever the number of parts is.
+    Added changes wait until they exceed the bounds of one object. So each row is joined only a few
+    times, even if the run has many parts.
     """
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class _Joined:
         self._waiting: list[tuple[int, RunChanges]] = []  # mask of a part, and its changes
 
     def add(self, mask: int, changes: RunChanges) -> None:
-        """Add the changes of a part; *mask* replaces each of their masks that is not 0."""
+        """Add the changes of a part; *mask* replaces each of their nonzero masks."""
         self._waiting.append((mask, changes))
 
     @property

@@ -289,7 +289,7 @@ class PathVersions:
             return row.parent == parent and found
 
         def match(index: HistoryIndex) -> int:
-            # Rows without a name have only the cookie of the name.
+            # A row without a name has the cookie of the name instead.
             rows = [*index.names.of_name(parent, b""), *index.names.of_name(parent, name)]
             return reduce(or_, [row.mask for row in rows if is_wanted(row)], 0)
 

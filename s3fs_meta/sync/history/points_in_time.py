@@ -65,7 +65,7 @@ class PointsInTime:
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end
-        # A txg up to the known end needs no later txgs, so their changelogs are not listed again.
+        # For a txg up to the known end, the changelogs after the end need not be listed again.
         if newest is None or wanted.txg is None or wanted.txg > newest.txg:
             newest = await self.newest()
         if wanted.kept is not None:
@@ -109,7 +109,7 @@ class PointsInTime:
         return found
 
     async def newest(self) -> Link:
-        """Return the last readable link, the new ``end``; store later txgs in ``unreadable_end``."""
+        """Return the last readable link, now ``end``; store later txgs in ``unreadable_end``."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -161,7 +161,7 @@ class PointsInTime:
         missing.
 
         Args:
-            newest: the last readable link, if it is known; this saves the requests of ``newest``.
+            newest: the last readable link, if the caller knows it; this saves requests.
 
         Raises:
             NoImageError: there is no such image, for example because its manifest is damaged.
@@ -182,7 +182,7 @@ class PointsInTime:
                 return link
         head = self._lease.head
         assert head is not None, "newest() needs the head"
-        why = "no image has a readable manifest and all of the changelogs after it"
+        why = "no image has both a readable manifest and all changelogs after it"
         raise NoImageError(head.manifest_key, why, newest.txg)
 
     async def _first_readable(self, first: Txg, newest: Link) -> Link:

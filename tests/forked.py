@@ -68,7 +68,7 @@ def _become(
     """Run a module as the main program of this process; never return.
 
     Args:
-        streams: the descriptors for stdin, stdout and stderr, which are closed.
+        streams: the descriptors for stdin, stdout and stderr; this function closes them.
     """
     os.setsid()
     os.chdir(folder)
@@ -100,7 +100,7 @@ def serving(module: str, address: Path) -> Iterator[None]:
 
 
 def _serve(module: str, listener: socket.socket) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that finished processes need no wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps finished processes
     while True:
         client, _address = listener.accept()
         if os.fork() == 0:

@@ -1,4 +1,4 @@
-"""The client of ``forked.serving``: runs the command in its arguments, after the socket address."""
+"""The client of ``forked.serving``. Arguments: the socket address, the words of the command."""
 
 import json
 import os

@@ -60,7 +60,7 @@ class Program:
         stdout: int | None = None,
         stderr: int = subprocess.PIPE,
     ) -> "subprocess.Popen[str]":
-        """Start one command with execve(2), without --cachedir, and do not wait for its end."""
+        """Start a command in a new process without adding --cachedir; do not wait for its end."""
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,

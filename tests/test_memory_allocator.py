@@ -70,7 +70,7 @@ def test_memory_allocator_is_configured_only_for_glibc(monkeypatch: pytest.Monke
 
 
 def test_memory_of_a_range_is_used_again_once_no_view_of_it_is_left() -> None:
-    """A part of a buffer that is still in use protects all of the buffer."""
+    """A view of any part of a buffer prevents the reuse of the complete buffer."""
     buffers = memory_allocator.RangeBuffers()
     buffers.keep(1)
     first = buffers.new(RANGE_BUFFER_BYTES)
@@ -109,7 +109,7 @@ def test_released_ranges_are_kept_up_to_a_maximum_and_until_they_are_freed() -> 
     "size_bytes", [1, LARGE_BUFFER_BYTES_MIN - 1, LARGE_BUFFER_BYTES_MIN, RANGE_BUFFER_BYTES + 1]
 )
 def test_buffer_of_a_range_has_exactly_the_requested_size(size_bytes: int) -> None:
-    """A range that is too small or too large has memory of its own."""
+    """The memory of a range that is too small or too large is not kept."""
     buffers = memory_allocator.RangeBuffers()
     buffers.keep(1)
 

@@ -1,14 +1,14 @@
 """The cost of the history index on create, write and unlink.
 
-Mounts with and without the index alternate on the same work. The CPU time is that of the daemon,
-until all changes are in the bucket and the due index objects were created.
+Mounts with and without the index alternate and do the same work. The CPU time of the daemon is
+measured until all changes are in the bucket and the due index objects were created.
 
 The measurement at the default interval creates, writes and unlinks files without a pause for
 *turn_s* seconds, and a transaction group is shipped every five seconds. A second mount without the
 index shows how much two equal mounts differ.
 
-The measurement of frequent transaction groups ships one for every *txg_files* files. No mount does
-this by default; it shows the cost of each transaction group, and has no target.
+The measurement of frequent transaction groups ships one for every *txg_files* files, which no mount
+does by default. The measurement shows the cost of one transaction group, and has no target.
 
 The index has no mount option, so this module starts the daemons.
 """
@@ -60,7 +60,7 @@ class IndexSubject(S3fsSubject):
         self.rest()
 
     def flush(self) -> None:
-        """Upload all changes, by a request to the daemon and without starting a command."""
+        """Upload all changes by a request to the daemon, without starting a command."""
         [state] = {path.parent for path in self.state.glob("*/control.sock")}
         plain_call.call(state, "flush", {})
 
@@ -80,8 +80,8 @@ def run(
         txg_files: number of files after which such a turn ships a txg.
         rounds: number of turns of each mount.
         turn_s: duration of a turn at the default interval.
-        window: number of files that exist at the default interval, so that each file is unlinked
-            in a later txg than it was created in.
+        window: number of files that exist at a time at the default interval; it is so large that
+            each file is unlinked in a later txg than the txg that created it.
     """
     by_default = _by_default(scratch / "default", rounds, turn_s, window)
     return {
@@ -104,7 +104,7 @@ class _Use:
     mount: IndexSubject
     window: int
     created: int = 0
-    # After each turn: the number of files so far. Before each turn, and at the end: the CPU time.
+    # files: their number after each turn. cpu_s: the CPU time before each turn and at the end.
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
@@ -133,21 +133,21 @@ class _Use:
         return folder / f"file-{number}"
 
     def ms_per_file(self) -> list[float]:
-        """Return the CPU time of a file in each turn, without the first turn."""
+        """Return the CPU time per file in each turn, without the first turn."""
         spent = zip(self.cpu_s[1:], self.cpu_s[2:], self.files, self.files[1:], strict=False)
         return [1e3 * (cpu - before) / (done - first) for before, cpu, first, done in spent]
 
     def mean_ms(self) -> float:
-        """Return the mean CPU time of a file in all turns but the first."""
+        """Return the mean CPU time per file in all turns but the first."""
         return 1e3 * (self.cpu_s[-1] - self.cpu_s[1]) / (self.files[-1] - self.files[0])
 
 
 def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[str, Any]:
     """Alternate between one mount with the index and two mounts without it.
 
-    The CPU time of a turn includes that until the next turn of the mount, because the index writer
-    checks every 30 s. The index objects are made in few of the turns, so the target is about all
-    turns together.
+    The CPU time of a turn includes the time until the next turn of the mount, because the index
+    writer checks every 30 s. Only a few turns create index objects, so the target applies to the
+    mean of all turns.
     """
     checks = {"with": HISTORY_CHECK_S, "without": NEVER_S, "without, again": NEVER_S}
     uses = [
@@ -182,7 +182,7 @@ def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[st
 
 
 def _frequent(scratch: Path, files: int, txg_files: int, rounds: int) -> dict[str, object]:
-    """Alternate between a mount with the index and one without, with a txg for *txg_files* files."""
+    """Alternate between mounts with and without the index; ship a txg for *txg_files* files."""
     checks = {"with": CHECK_S, "without": NEVER_S}
     mounts = [
         IndexSubject(name, scratch / name, check_s, sync_interval="3600")

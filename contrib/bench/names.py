@@ -1,7 +1,7 @@
 """The names of the compared filesystems in the results.
 
-This module imports no other, because the page of the benchmarks needs these names in an
-environment without the packages of the project.
+This module imports no package of the project or of PyPI, because the benchmark page uses these
+names in an environment that has only matplotlib.
 """
 
 from typing import Final

@@ -153,11 +153,11 @@ def _report(
     print(f"soak: FINDING, seed {seed}, step {journal.step}:\n{text}")
     print(f"soak: the files of the run are in {home}; the journal of events is {home}/journal")
     command = command_of_repetition(seed, arguments.minutes, arguments.only)
-    print(f"soak: to repeat the run: {command}", flush=True)
+    print(f"soak: repeat this run with: {command}", flush=True)
 
 
 def command_of_repetition(seed: int, minutes: float, only: str) -> str:
-    """Return the command that repeats a run; the chosen events depend on *only* also."""
+    """Return the command that repeats a run; the chosen events also depend on *only*."""
     command = f"make soak SOAK_SEED={seed} SOAK_MINUTES={minutes:g}"
     return f"{command} ARGS=--only={only}" if only else command
 

@@ -226,7 +226,7 @@ def step_user() -> None:
 
 
 def kept() -> dict[str, str]:
-    """Return the content of the file report at each kept point."""
+    """Return the content of the file ``report`` at each kept point."""
     listed = json.loads(command("s3fs-meta", "keep", "--list", "--json", MOUNTPOINT))
     snapshots = MOUNTPOINT / ".snapshots"
     return {
@@ -236,7 +236,7 @@ def kept() -> dict[str, str]:
 
 
 def run_backup(service: str, timer: str) -> str:
-    """Start the timer as after a night without power, so that it fires; return the new state."""
+    """Make the timer fire as if the last backup was due long ago; return the service's state."""
     before = shown("InvocationID", service)
     systemctl("stop", timer)
     stamp = Path("/var/lib/systemd/timers", f"stamp-{timer}")
@@ -249,7 +249,7 @@ def run_backup(service: str, timer: str) -> str:
 
 
 def rsync_status_24() -> None:
-    """Let rsync end with status 24 after a complete copy, as if files had vanished."""
+    """Make rsync exit with status 24 after a complete copy, as if files had vanished."""
     rsync, real = Path("/usr/bin/rsync"), Path("/usr/bin/rsync.real")
     rsync.rename(real)
     rsync.write_text(f'#!/bin/sh\n{real} "$@" && exit 24\n')
@@ -278,7 +278,7 @@ def step_backup() -> None:
     source.rename("/srv/away-source")
     assert run_backup(service, timer) == "failed"
     assert service in systemctl("--failed", "--plain")
-    assert kept() == points, "a failed backup keeps no point"
+    assert kept() == points, "a failed backup must not keep or drop a point"
     systemctl("disable", "--now", timer)
 
 

@@ -54,7 +54,7 @@ def test_benchmark_page_shows_results_commands_and_host() -> None:
 
 
 def test_benchmark_page_needs_no_package_of_the_project() -> None:
-    """``make bench-page`` and ``make release`` run the page with matplotlib only."""
+    """``make bench-page`` and ``make release`` create the page with only matplotlib installed."""
     command = [sys.executable, "-S", "-m", "contrib.bench.page", "--table"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

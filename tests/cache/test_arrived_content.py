@@ -25,7 +25,7 @@ def test_content_is_returned_until_its_last_byte_was_read() -> None:
 
 
 def test_content_of_another_hash_is_not_returned() -> None:
-    """A number may have been given to another block, for example after a lost group."""
+    """Another block may have the same number, for example after a lost group."""
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 
@@ -46,7 +46,7 @@ def test_range_counts_until_the_content_of_its_last_block_is_dropped() -> None:
 
 
 def test_decompressed_content_counts_until_its_range_is_dropped() -> None:
-    """A range with both kinds of content needs the memory of the range and of the bytes."""
+    """A range with views and decompressed bytes uses the memory of both."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     sizes = []
     for block, content in ((1, b"decompressed"), (2, CONTENT), (3, CONTENT)):
@@ -70,7 +70,7 @@ def test_later_range_is_not_kept_while_the_bound_is_reached() -> None:
 
 
 def test_range_that_was_not_read_for_long_is_replaced() -> None:
-    """Blocks of a reader that has stopped do not take the memory of another reader."""
+    """Content for a reader that has stopped makes room for content for another reader."""
     arrived = ArrivedContent()
     for block in (1, 2):
         arrived.add(located(block), CONTENT, ArrivedRange(HALF_BYTES, 0.0))

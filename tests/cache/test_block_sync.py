@@ -64,11 +64,11 @@ class SecondSyncError(OSError):
 async def _sync_three_times(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch, during_second: Callable[[], object]
 ) -> list[list[BlockId]]:
-    """Call ``sync_files`` once, and twice more after another write during the first sync.
+    """Call ``sync_files``; during this sync, write another block and call it twice more.
 
     Args:
         bench: a cache with one unsynced block.
-        monkeypatch: replaces the sync of files with a recording one.
+        monkeypatch: replaces the function that syncs files with one that records its calls.
         during_second: called on the event loop during the second sync of files.
 
     Returns:

@@ -54,7 +54,7 @@ async def test_only_large_writes_start_write_back(bench: CacheBench) -> None:
     assert [new, bench.cache.block_sync.early.take()] == [[large], [large]]
 
 
-def test_blocks_of_a_sync_need_no_write_back(tmp_path: Path) -> None:
+def test_blocks_taken_by_a_sync_are_not_written_back_again(tmp_path: Path) -> None:
     early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
     early.note(LARGE, EARLY_WRITE_BYTES)
 

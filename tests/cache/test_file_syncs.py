@@ -64,10 +64,10 @@ def test_sync_of_files_fails_if_the_write_back_of_one_file_cannot_be_started(
             sync_files([file.fileno(), closed])
 
 
-def test_files_are_synced_by_fewer_threads_if_no_thread_can_be_started(
+def test_files_are_synced_by_one_thread_if_no_other_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The caller's thread syncs all files, and waits for no thread that does not exist."""
+    """The caller's thread syncs all files, and does not wait for helper threads."""
     synced: list[int] = []
 
     def refuse(*_arguments: object) -> None:

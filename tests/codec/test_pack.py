@@ -83,7 +83,7 @@ def test_every_block_of_a_pack_can_be_read_from_its_record_alone(keyring: Keyrin
 
 
 def test_uncompressed_block_of_a_plain_pack_is_a_view_of_its_record() -> None:
-    """The content of such a block is verified without a copy, and ``open_block`` returns a copy."""
+    """``view_block`` verifies such a block without copying it; ``open_block`` returns a copy."""
     noise = random.Random(1).randbytes(10_000)
     pack = make_pack(PLAIN, [noise])
     record, entry = stored(pack, pack.entries[0]), pack.entries[0]

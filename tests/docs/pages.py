@@ -16,8 +16,8 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE_S_MAX: Final = 600
 
 # This shell code runs s3fs-meta from the sources, with local state in the working directory.
-# A command in the background, in a pipe or in $(…) is executed: signals then reach it. All other
-# commands run in forks of one process, because a fork takes a tenth of the time.
+# A command in the background, in a pipe or in $(…) starts a new program, so that signals reach it.
+# All other commands run in forks of one process, because a fork takes a tenth of the time.
 # When the shell exits, the trap stops all background processes of the page.
 _PRELUDE: Final = """
 set -eu

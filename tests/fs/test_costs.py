@@ -133,7 +133,7 @@ async def test_reading_cached_attributes_executes_no_sql_statement(
 
 
 async def test_uploading_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:
-    """The upload reads a block's row, searches for equal blocks, and changes the state thrice."""
+    """The upload reads the row, searches for equal blocks, and sets the state three times."""
     for number in range(COUNT):
         ino = make_file(fs, name_of(number))
         await fs.write(ino, 0, b"content of %d" % number)

@@ -85,7 +85,7 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
         assert functions.count(once) == 1, once
 
 
-async def test_first_write_of_a_file_neither_queries_nor_plans(handlers: Handlers) -> None:
+async def test_first_write_of_a_file_needs_no_block_query_and_no_plan(handlers: Handlers) -> None:
     """An inode without mapped blocks has no row in the block map."""
     write = handlers.operations.write
     await write(await make_file(handlers, b"f"), 0, DATA)  # makes the directory of block files

@@ -220,7 +220,7 @@ async def test_xattr_requests_get_correct_replies_with_and_without_xattrs(mounte
 
 
 def set_new_and_existing(path: Path) -> None:
-    """Set an extended attribute with XATTR_CREATE and XATTR_REPLACE; remove it with the file."""
+    """Set an extended attribute with XATTR_CREATE, with XATTR_REPLACE and without flags."""
     path.touch()
     with pytest.raises(OSError, match="No data"):
         os.setxattr(path, "user.a", b"1", os.XATTR_REPLACE)
@@ -233,7 +233,7 @@ def set_new_and_existing(path: Path) -> None:
     assert os.getxattr(path, "user.a") == b"4"
 
 
-async def test_setxattr_with_flags_replaces_or_creates_only(mounted: Mounted) -> None:
+async def test_setxattr_with_flags_only_creates_or_only_replaces(mounted: Mounted) -> None:
     """Requests with flags reach pyfuse3, which checks whether the attribute exists."""
     await mounted.run(set_new_and_existing, mounted.path / "f")
 
@@ -309,7 +309,7 @@ async def test_extension_answers_only_reads_inside_one_cached_block(mounted: Mou
 
 
 async def test_read_is_answered_from_content_in_memory(mounted: Mounted) -> None:
-    """Short and long replies contain the bytes in memory, which here differ from the file."""
+    """Short and long replies come from memory; in this test, the file has other bytes."""
     path, size_bytes = mounted.path / "f", BLOCK_BYTES
     await mounted.run(path.write_bytes, b"a" * size_bytes)
     await mounted.run(drop_pages, path)

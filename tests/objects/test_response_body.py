@@ -57,7 +57,7 @@ def test_connection_is_used_again_after_a_complete_body(
 
 
 def test_body_of_another_http_library_is_received_through_botocore() -> None:
-    """A body without a response of http.client is read completely."""
+    """A body that does not wrap an http.client response is read completely."""
     body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
 
     counts = [body.receive(memoryview(buffer)), body.receive(memoryview(bytearray(1)))]
@@ -68,7 +68,7 @@ def test_body_of_another_http_library_is_received_through_botocore() -> None:
 
 
 async def test_empty_object_is_received(double: S3Double, store: S3Store) -> None:
-    """An object without content does not fail, and its connection is used again."""
+    """Reading an empty object succeeds, and its connection is used again."""
     double.answer(Reply(200), Reply(200))
 
     assert [(await store.get(KEY, MIB)).data for _ in range(2)] == [b"", b""]

@@ -166,7 +166,7 @@ def _fsync(path: Path) -> None:
 
 
 def _mounted_with_a_synced_file(host: Host, mountpoint: Path) -> tuple[Path, Path]:
-    """Mount a new filesystem with a synced file; return its path and the path of another file."""
+    """Mount a new filesystem with a synced file; return its path and a path for another file."""
     host.boot()
     host.make()
     host.mount()

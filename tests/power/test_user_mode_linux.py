@@ -56,9 +56,9 @@ exec {python} -m tests.power.guest {url} {options} {seed}
 
 @functools.cache
 def why_no_user_mode_linux() -> str:
-    """Return why user-mode Linux cannot run a program here, or an empty string.
+    """Return why user-mode Linux cannot run a program on this host, or an empty string.
 
-    Linux 6.1 saves too few registers for processors with AMX, and kills each program that it starts.
+    On processors with AMX, user-mode Linux 6.1 saves too few registers and kills each program.
     """
     if shutil.which(LINUX) is None:
         return f"{LINUX} is not installed (Debian package user-mode-linux)"
@@ -71,7 +71,7 @@ def why_no_user_mode_linux() -> str:
     if re.search(r"(?m)^started\s*$", output):
         return ""
     panic = re.search(r"userspace - .*|Kernel panic.*", output)
-    return f"{LINUX} runs no programs on this host: {panic[0].strip() if panic else output[-200:]}"
+    return f"{LINUX} cannot run programs here: {panic[0].strip() if panic else output[-200:]}"
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def running(program: str, home: Path, *words: str) -> Iterator["subprocess.Popen
     """Run a machine with the script ``init`` in *home*, and kill it when the context ends."""
     command = [program, "mem=512M", f"init={home / 'init'}", *words]
     command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
-    # The init script mounts /dev: the script is in the host's /dev/shm, which a devtmpfs hides.
+    # The init script mounts /dev, because a devtmpfs would hide the script in /dev/shm.
     command += ["devtmpfs.mount=0"]
     command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
     with subprocess.Popen(

@@ -58,8 +58,8 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
     assert fs.db.counters.file_bytes == len(content)
 
 
-async def test_write_finds_the_blocks_of_a_file_whose_row_denies_them(fs: Filesystem) -> None:
-    """A damaged number of blocks hides no block: the write replaces bytes of the existing block."""
+async def test_write_finds_the_blocks_of_a_file_with_a_wrong_block_count(fs: Filesystem) -> None:
+    """The row counts no blocks, but the write still replaces bytes of the existing block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"content")
     fs.db.inodes.run("UPDATE inodes SET mapped_blocks = 0 WHERE ino = ?", (ino,))

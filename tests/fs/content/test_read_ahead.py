@@ -139,7 +139,7 @@ async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume
 async def test_block_that_was_read_ahead_is_read_from_memory_once(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later read uses the file of the block, because the kernel keeps what it has read."""
+    """A later read uses the block's file: the kernel has cached the bytes of the first read."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
     await fs.read(evicted, 0, STEP)
     await fs.read(evicted, STEP, STEP)

@@ -170,7 +170,7 @@ async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power:
     assert await txg_at(power, FAR + 9 * SECOND_NS) == links[-1].txg
 
 
-async def test_damaged_only_manifest_is_reported_as_a_missing_image(power: Power) -> None:
+async def test_damage_to_the_only_manifest_is_reported_as_a_missing_image(power: Power) -> None:
     """The bucket still has its lease, so the error is not about a missing lease."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:

@@ -101,7 +101,9 @@ def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
 class TreeDiff:
     """Compares two states of one filesystem."""
 
-    def __init__(self, before: Database, after: Database) -> None:
+    def __init__(self, before: Database, after: Database, *, piece_rows: int = _PIECE_ROWS) -> None:
+        """Prepare a comparison that compares at most *piece_rows* names of each state at once."""
+        self._piece_rows = piece_rows
         for db in (before, after):
             db.inodes.flush()
         # To save memory, names of inodes from this number on are not kept, because each of them is
@@ -161,7 +163,8 @@ class TreeDiff:
         for state in (self._before, self._after):
             yield from state.add_directories(changed, directories)
         for directory in directories:
-            for old, new in _pieces(self._before.rows(directory), self._after.rows(directory)):
+            rows = self._before.rows(directory), self._after.rows(directory)
+            for old, new in _pieces(*rows, self._piece_rows):
                 yield None
                 self._before.note_names(directory, old, changed)
                 self._after.note_names(directory, new, changed, self._first_new, directories)
@@ -292,18 +295,20 @@ def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
     return found
 
 
-def _pieces(old: Iterator[_Row], new: Iterator[_Row]) -> Iterator[tuple[list[_Row], list[_Row]]]:
+def _pieces(
+    old: Iterator[_Row], new: Iterator[_Row], piece_rows: int
+) -> Iterator[tuple[list[_Row], list[_Row]]]:
     """Yield the rows of two states of a directory in pieces.
 
-    Rows with the same cookie are in one piece. A piece has at most _PIECE_ROWS rows of each state.
+    Rows with the same cookie are in one piece. A piece has at most *piece_rows* rows of each state.
     """
     sources = old, new
     rows: list[list[_Row]] = [[], []]
     while True:
         for source, found in zip(sources, rows, strict=True):
-            found.extend(islice(source, _PIECE_ROWS - len(found)))
+            found.extend(islice(source, piece_rows - len(found)))
         # A shorter list contains all remaining rows of its state.
-        last = min((found[-1] for found in rows if len(found) == _PIECE_ROWS), default=None)
+        last = min((found[-1] for found in rows if len(found) == piece_rows), default=None)
         if last is None:
             break
         ends = [bisect_right(found, last[0], key=itemgetter(0)) for found in rows]

@@ -191,10 +191,12 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
     }
 
 
+@pytest.mark.parametrize("piece_rows", [1, 3, 500])
 @pytest.mark.parametrize("seed", range(12))
 def test_tree_differences_equal_the_differences_in_a_model(
-    make_database: MakeDatabase, tmp_path: Path, seed: int
+    make_database: MakeDatabase, tmp_path: Path, seed: int, piece_rows: int
 ) -> None:
+    """The result does not depend on how many names of a directory are compared at once."""
     db = make_database()
     model = Model(db, seed)
     for _ in range(60):
@@ -206,7 +208,8 @@ def test_tree_differences_equal_the_differences_in_a_model(
         model.step()
     db.commit()
     try:
-        found = list(TreeDiff(earlier, db).differences({*changed_inodes(earlier, db)}))
+        diff = TreeDiff(earlier, db, piece_rows=piece_rows)
+        found = list(diff.differences({*changed_inodes(earlier, db)}))
     finally:
         earlier.close()
 

@@ -62,6 +62,13 @@ async def until_fetched(volume: Volume, blocks: int) -> None:
     await trio.testing.wait_all_tasks_blocked(0.01)
 
 
+async def read_first_run(fs: Filesystem, volume: Volume, ino: Ino) -> None:
+    """Read twice in order, and wait until read-ahead has fetched the first run."""
+    await fs.read(ino, 0, STEP)
+    await fs.read(ino, STEP, STEP)
+    await until_fetched(volume, RUN_BLOCKS)
+
+
 def requests(volume: Volume) -> int:
     """Return the number of range requests to the store."""
     return sum(call.method == "get_range" for call in volume.store.calls)
@@ -141,9 +148,7 @@ async def test_block_that_was_read_ahead_is_read_from_memory_once(
 ) -> None:
     """A later read uses the block's file: the kernel has cached the bytes of the first read."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
-    await fs.read(evicted, 0, STEP)
-    await fs.read(evicted, STEP, STEP)
-    await until_fetched(volume, RUN_BLOCKS)
+    await read_first_run(fs, volume, evicted)
     at = 2 * BLOCK_BYTES
 
     first = fs.data.find_cached(evicted, at, BLOCK_BYTES)
@@ -162,9 +167,7 @@ async def test_memory_of_ranges_is_kept_between_the_runs_of_read_ahead(
 ) -> None:
     """After a run was fetched, the memory of a released range is kept for the next run."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
-    await fs.read(evicted, 0, STEP)
-    await fs.read(evicted, STEP, STEP)
-    await until_fetched(volume, RUN_BLOCKS)
+    await read_first_run(fs, volume, evicted)
 
     range_buffers.new(LARGE_BUFFER_BYTES_MIN).release()
 
@@ -178,9 +181,7 @@ async def test_memory_of_ranges_is_freed_when_read_ahead_is_idle(
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 0.0)
     range_buffers.keep(1)
     range_buffers.new(LARGE_BUFFER_BYTES_MIN).release()
-    await fs.read(evicted, 0, STEP)
-    await fs.read(evicted, STEP, STEP)
-    await until_fetched(volume, RUN_BLOCKS)
+    await read_first_run(fs, volume, evicted)
 
     content = volume.session.cache.fetcher.arrived_content
     with trio.fail_after(40):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 from operator import or_
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from s3fs_meta.codec import envelope
 from s3fs_meta.codec.changelog import HEADER_BYTES_MAX, NUMBER_MAX
@@ -51,6 +51,7 @@ _INODE_BYTES: Final = 8 + 4 + 4
 _NAME_COLUMNS_BYTES: Final = 8 + 8 + 8 + 4 + 1
 _COOKIE_MIN: Final = 256
 _U64_MASK: Final = (1 << 64) - 1
+_ROWS_AT_ONCE: Final = 1000  # rows converted from columns together
 PAYLOAD_BYTES_MAX: Final = (
     _COUNT.size
     + HEADER_BYTES_MAX
@@ -84,6 +85,10 @@ class RemovedName(NamedTuple):
     cookie: Cookie  # cookie of a name that is not known; 0 if the name is known
     ino: Ino  # the inode that lost this name
     mask: int
+
+
+# parent, name, cookie and inode of a removed name
+NameKey = tuple[Ino, bytes, Cookie, Ino]
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,17 @@ class RemovedNames:
         )
 
     def __iter__(self) -> Iterator[RemovedName]:
-        return map(self.__getitem__, range(len(self)))
+        return (RemovedName(*key, mask) for key, mask in self.keys_and_masks())
+
+    def keys_and_masks(self, rows: slice = slice(None)) -> Iterator[tuple[NameKey, int]]:
+        """Yield the sort key and the mask of each row, or of the rows in a range."""
+        first, last, _ = rows.indices(len(self))
+        for start in range(first, last, _ROWS_AT_ONCE):
+            some = slice(start, min(start + _ROWS_AT_ONCE, last))
+            ends = pairwise((self.ends[start - 1] if start else 0, *self.ends[some]))
+            names = [self.text[start:end] for start, end in ends]
+            keys = zip(self.parents[some], names, self.cookies[some], self.inos[some], strict=True)
+            yield from zip(cast("Iterator[NameKey]", keys), self.masks[some], strict=True)
 
     def marked(self, mask: int) -> "RemovedNames":
         """Return the same names with every mask replaced by *mask*."""
@@ -369,13 +384,13 @@ def _names(key: str, columns: _Columns, count: int) -> RemovedNames:
         raise FormatError(key, "the index object has an invalid name")
     assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name must fit into one byte"
     found = RemovedNames(parents, inos, cookies, masks, array("I", accumulate(lengths)), text)
-    before: tuple[int, bytes, int, int] | None = None
-    for parent, name, cookie, ino, mask in found:
+    before: NameKey | None = None
+    for row, mask in found.keys_and_masks():
+        parent, name, cookie, ino = row
         if not (mask and 0 < parent <= NUMBER_MAX and 0 < ino <= NUMBER_MAX):
             raise FormatError(key, "a removed name in the index object has no txg or no inode")
         if bool(name) == bool(cookie) or (not name and not _COOKIE_MIN <= cookie <= NUMBER_MAX):
             raise FormatError(key, "a removed name in the index object has a wrong cookie")
-        row = (parent, name, cookie, ino)
         if before is not None and before >= row:
             raise FormatError(
                 key, "the removed names in the index object are not in ascending order"

@@ -409,9 +409,9 @@ def _changes(
         shapes = _expected_shapes()
     last, columns = "", 0
     for change in apsw.Changeset.iter(changeset):
-        table = change.name
-        if table != last or change.column_count != columns:
-            last, columns = table, change.column_count
+        table, count = change.name, change.column_count
+        if table != last or count != columns:
+            last, columns = table, count
             if table not in shapes:
                 _misfit(where, repr(table), "not a replicated table")
             shape = shapes[table]

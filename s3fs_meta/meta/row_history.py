@@ -28,6 +28,7 @@ _MTIME_DELTA: Final = INODE_COLUMNS.index("mtime_delta_ns")
 _NO_CHANGES: Final = frozenset(map(INODE_COLUMNS.index, ("ino", "mapped_blocks", "atime_delta_ns")))
 _NEXT_BLOCK: Final = 2  # index of the column next_block in the table counters
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
+_LOST_NAME_TYPES: Final = (int, bytes, int, int)
 
 _NO_BLOCK: Final = 1 << 63  # a number above all block numbers
 
@@ -78,12 +79,12 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
                 other.add(row[0])
         elif table == "block_map":
             mapped.add(row[0], new)
+        elif table == "dentries":
+            _add_entry(found, old, new)
         elif table == "counters":
             mapped.set_next_block(old)
         elif table in _ATTRIBUTE_TABLES:
             other.add(row[0])
-        elif table == "dentries":
-            _add_entry(found, old, new)
     content.update(mapped.changed())
     _require_inodes(content | other)
     return found
@@ -153,7 +154,7 @@ def _lost_name(old: _Row) -> LostName | None:
         return None
     known = name is not apsw.no_change
     lost = LostName(parent, name if known else b"", Cookie(0) if known else cookie, ino)
-    if [type(value) for value in lost] != [int, bytes, int, int] or (known and not name):
+    if tuple(map(type, lost)) != _LOST_NAME_TYPES or (known and not name):
         raise FormatError("changeset", "a directory entry has a value of the wrong type")
     return lost
 

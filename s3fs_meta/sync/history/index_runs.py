@@ -6,22 +6,22 @@ elsewhere.
 Design: docs/design/durability.md, "History index".
 """
 
-import heapq
-from collections.abc import Iterable, Iterator
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from functools import reduce
-from itertools import groupby, pairwise
-from operator import itemgetter, or_
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.history_index import (
-    ChangedInode,
+    ALL_BITS,
     HistoryIndex,
     Inodes,
+    NameKey,
     RemovedName,
     RemovedNames,
 )
@@ -39,6 +39,8 @@ from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
+
+_ROWS_AT_ONCE: Final = 2_000  # rows of each part that are joined together
 
 
 class TooManyChangesError(Exception):
@@ -104,9 +106,11 @@ def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunCha
 
 def changes_in(rows: ChangedRows) -> RunChanges:
     """Return changed rows as columns; every nonzero mask is 1. Blocking."""
-    inodes = Inodes.of(
-        ChangedInode(ino, int(ino in rows.content), int(ino in rows.other))
-        for ino in sorted(rows.content | rows.other)
+    inos = array("Q", sorted(rows.content | rows.other))
+    inodes = Inodes(
+        inos,
+        array("I", map(rows.content.__contains__, inos)),
+        array("I", map(rows.other.__contains__, inos)),
     )
     return RunChanges(inodes, RemovedNames.of(RemovedName(*lost, 1) for lost in sorted(rows.names)))
 
@@ -238,10 +242,9 @@ class _Joined:
             TooManyChangesError: the changes exceed the bounds of one object.
         """
         parts = [self._done, *(one.marked(mask) for mask, one in self._waiting)]
-        inodes = _joined_inodes(heapq.merge(*(one.inodes for one in parts)))
-        names = _joined_names(heapq.merge(*(one.names for one in parts)))
         self._done = RunChanges(
-            Inodes.of(_bounded(inodes, HISTORY_INODES_MAX)), RemovedNames.of(_bounded_names(names))
+            _joined_inodes([one.inodes for one in parts]),
+            RemovedNames.of(_joined_names([one.names for one in parts])),
         )
         self._waiting = []
         return self._done
@@ -259,37 +262,66 @@ def _last_of(index: HistoryIndex) -> Link:
     return Link(index.last, index.hash, index.created_ns)
 
 
-def _joined_inodes(rows: Iterable[ChangedInode]) -> Iterator[ChangedInode]:
+def _joined_inodes(parts: Sequence[Inodes]) -> Inodes:
     """Join the rows of each inode into one row."""
-    for ino, some in groupby(rows, itemgetter(0)):
-        content = other = 0
-        for row in some:
-            content |= row.content
-            other |= row.other
-        yield ChangedInode(ino, content, other)
+    joined = Inodes.of(())
+    for ranges in _ranges([part.inos for part in parts], lambda ino: ino):
+        content: dict[int, int] = {}
+        other: dict[int, int] = {}
+        for part, rows in zip(parts, ranges, strict=True):
+            columns = (part.inos[rows], part.content[rows], part.other[rows])
+            for ino, content_mask, other_mask in zip(*columns, strict=True):
+                content[ino] = content.get(ino, 0) | content_mask
+                other[ino] = other.get(ino, 0) | other_mask
+        inos = sorted(content)
+        joined.inos.extend(inos)
+        joined.content.extend(map(content.__getitem__, inos))
+        joined.other.extend(map(other.__getitem__, inos))
+        if len(joined) > HISTORY_INODES_MAX:
+            raise TooManyChangesError(f"more than {HISTORY_INODES_MAX} inodes changed")
+    return joined
 
 
-def _joined_names(rows: Iterable[RemovedName]) -> Iterator[RemovedName]:
-    for row, some in groupby(rows, itemgetter(slice(0, 4))):
-        parent, name, cookie, ino = row
-        yield RemovedName(parent, name, cookie, ino, reduce(or_, [one.mask for one in some]))
-
-
-def _bounded(rows: Iterable[ChangedInode], most: int) -> Iterator[ChangedInode]:
-    for number, row in enumerate(rows):
-        if number == most:
-            raise TooManyChangesError(f"more than {most} inodes changed")
-        yield row
-
-
-def _bounded_names(rows: Iterable[RemovedName]) -> Iterator[RemovedName]:
-    name_bytes = 0
-    for number, row in enumerate(rows):
-        name_bytes += len(row.name)
-        if number == HISTORY_NAMES_MAX:
+def _joined_names(parts: Sequence[RemovedNames]) -> Iterator[RemovedName]:
+    """Join the rows of each name and inode into one row."""
+    number = name_bytes = 0
+    for ranges in _ranges(parts, lambda row: (*row[:4], ALL_BITS)):
+        masks: dict[NameKey, int] = {}
+        for part, rows in zip(parts, ranges, strict=True):
+            for key, mask in part.keys_and_masks(rows):
+                masks[key] = masks.get(key, 0) | mask
+        number += len(masks)
+        name_bytes += sum(len(name) for _, name, _, _ in masks)
+        if number > HISTORY_NAMES_MAX:
             raise TooManyChangesError(f"more than {HISTORY_NAMES_MAX} names were removed")
         if name_bytes > HISTORY_NAME_BYTES_MAX:
             raise TooManyChangesError(
                 f"the removed names take more than {HISTORY_NAME_BYTES_MAX} bytes"
             )
-        yield row
+        for key in sorted(masks):
+            yield RemovedName(*key, masks[key])
+
+
+def _ranges(parts: Sequence[Any], largest: Callable[[Any], object]) -> Iterator[list[slice]]:
+    """Divide sorted parts at common values; yield the rows between two values in each part.
+
+    Args:
+        parts: the parts, whose rows can be compared with each other.
+        largest: returns the largest row that must be in the same range as a row.
+
+    Yields:
+        one slice of each part, which contains at most _ROWS_AT_ONCE rows.
+    """
+    starts = [0] * len(parts)
+    while True:
+        lasts = [
+            part[min(start + _ROWS_AT_ONCE, len(part)) - 1]
+            for part, start in zip(parts, starts, strict=True)
+            if start < len(part)
+        ]
+        if not lasts:
+            return
+        limit = largest(min(lasts))
+        ends = [bisect_right(part, limit, start) for part, start in zip(parts, starts, strict=True)]
+        yield [slice(*one) for one in zip(starts, ends, strict=True)]
+        starts = ends

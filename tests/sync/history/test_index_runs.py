@@ -1,5 +1,7 @@
 """Merging changes into objects of the history index."""
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -84,6 +86,32 @@ def test_index_object_of_level_2_has_a_bit_for_each_changed_level_1_object() -> 
     assert list(made.names) == [RemovedName(*GONE, 1 << 2 | 1 << 30)]
     assert (made.level, made.first, made.last) == (2, 1, RUN * RUN)
     assert (made.previous, made.hash) == (runs[0].previous, runs[-1].hash)
+
+
+def test_index_of_many_changes_equals_the_union_of_the_changes_of_its_txgs() -> None:
+    rnd = random.Random(1)
+    names = [LostName(Ino(at % 3), b"%x" % (at % 5000), Cookie(0), Ino(at)) for at in range(9000)]
+    changed = {
+        at: ChangedRows(
+            {Ino(ino) for ino in rnd.sample(range(1, 20_000), 7000)},
+            {Ino(ino) for ino in rnd.sample(range(1, 20_000), 50)},
+            set(rnd.sample(names, 4500)),
+        )
+        for at in (0, 4, 5, 31)
+    }
+    content: Counter[Ino] = Counter()
+    other: Counter[Ino] = Counter()
+    masks: Counter[LostName] = Counter()
+    for at, one in changed.items():
+        content.update(dict.fromkeys(one.content, 1 << at))
+        other.update(dict.fromkeys(one.other, 1 << at))
+        masks.update(dict.fromkeys(one.names, 1 << at))
+
+    made = run_of(0, changed)
+
+    inos = sorted({*content, *other})
+    assert list(made.inodes) == [ChangedInode(ino, content[ino], other[ino]) for ino in inos]
+    assert list(made.names) == [RemovedName(*name, masks[name]) for name in sorted(masks)]
 
 
 def test_unknown_changes_are_marked_in_all_higher_index_levels() -> None:

@@ -14,6 +14,8 @@ evaluates indexes at every change.
 
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -116,33 +118,42 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
         wanted = _wanted(_version(connection, key))
         _require_same(found, wanted, key)
         if not authentic:
-            _require_short_values(connection, wanted, key)
+            _require_short_values(path, wanted, key)
         for name in sorted(wanted.indexes.keys() - found.indexes.keys()):
             connection.execute(wanted.indexes[name])
     finally:
         connection.close()
 
 
-def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str) -> None:
-    """Raise FormatError if a value is longer than IMAGE_VALUE_BYTES_MAX.
+def _require_short_values(path: Path, wanted: _Schema, key: str) -> None:
+    """Raise FormatError if a value is longer than IMAGE_VALUE_BYTES_MAX; check two tables at a time.
 
     Otherwise one request could load many long values. The check itself loads no long value: SQLite
     reads the length of a BLOB from the header of its row, and raises TooBigError before it loads a
     long text or number.
     """
-    for name, table in wanted.tables.items():
-        numbers = [str(column[0]) for column in table.columns if column[1] == _INTEGER]
-        others = [str(column[0]) for column in table.columns if column[1] != _INTEGER]
-        sums = [f"count({' | '.join(numbers)})"] if numbers else []
-        lengths = [f"max(length({column}))" for column in others]
-        try:
-            [row] = connection.execute(f"SELECT {', '.join((*lengths, *sums))} FROM {name}")
-            longest = max((bytes_ or 0 for bytes_ in row[: len(lengths)]), default=0)
-        except apsw.TooBigError:
-            longest = IMAGE_VALUE_BYTES_MAX + 1
-        if longest > IMAGE_VALUE_BYTES_MAX:
-            what = f"its table {name} has a value of more than {IMAGE_VALUE_BYTES_MAX} bytes"
-            raise FormatError(key, what)
+    check = partial(_require_short_values_of, path, key)
+    with ThreadPoolExecutor(2, "check-values") as executor:
+        for _ in executor.map(check, *zip(*wanted.tables.items(), strict=True)):
+            pass  # the first error of a table is raised
+
+
+def _require_short_values_of(path: Path, key: str, name: str, table: _Table) -> None:
+    numbers = [str(column[0]) for column in table.columns if column[1] == _INTEGER]
+    others = [str(column[0]) for column in table.columns if column[1] != _INTEGER]
+    sums = [f"count({' | '.join(numbers)})"] if numbers else []
+    lengths = [f"max(length({column}))" for column in others]
+    connection = connections.connect_immutable(path, IMAGE_VALUE_BYTES_MAX)
+    try:
+        [row] = connection.execute(f"SELECT {', '.join((*lengths, *sums))} FROM {name}")
+        longest = max((bytes_ or 0 for bytes_ in row[: len(lengths)]), default=0)
+    except apsw.TooBigError:
+        longest = IMAGE_VALUE_BYTES_MAX + 1
+    finally:
+        connection.close()
+    if longest > IMAGE_VALUE_BYTES_MAX:
+        what = f"its table {name} has a value of more than {IMAGE_VALUE_BYTES_MAX} bytes"
+        raise FormatError(key, what)
 
 
 def _require_trees(path: Path, key: str) -> None:

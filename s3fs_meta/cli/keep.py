@@ -204,6 +204,8 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
     if sum(actions) != 1:
         raise UsageError("give a NAME to keep, or one of --auto, --drop, --list and --expire")
     if keeps:
+        if not named and not wanted.auto:
+            raise UsageError("--at needs a NAME for the kept point, or --auto")
         require_name(wanted.name)
         if wanted.at is not None:
             point_in_time("--at", wanted.at)

@@ -139,6 +139,12 @@ def test_keep_command_refuses_contradictory_options(
     assert sorted(place.bucket.rglob("*")) == before
 
 
+def test_keep_command_with_a_time_asks_for_the_missing_name(quick: Program, place: Place) -> None:
+    refused = quick.run("keep", place.url, "--at", "10m")
+    assert refused.returncode == 2
+    assert refused.stderr == "s3fs-meta: --at needs a NAME for the kept point, or --auto\n"
+
+
 def test_keep_command_with_option_list_reports_that_no_kept_point_exists(
     program: Program, mounted: Place
 ) -> None:

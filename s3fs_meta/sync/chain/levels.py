@@ -62,10 +62,16 @@ class MergeInput(NamedTuple):
 # --- read level objects ------------------------------------------------------------------------
 
 
-async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dict[Txg, list[Txg]]:
+async def ends_by_first(
+    store: ObjectStore, keyring: Keyring, after: Txg, upto: Txg | None = None
+) -> dict[Txg, list[Txg]]:
     """Return the last txgs of the level objects that begin after a txg, grouped by first txg.
 
     Keys with a txg that the chain cannot have reached are ignored: see ``names.reached``.
+
+    Args:
+        after: level objects that begin at this txg or earlier are ignored.
+        upto: level objects that end after this txg are ignored; None: none are ignored.
     """
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
@@ -75,8 +81,11 @@ async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dic
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
                 name = level_codec.parse_key(info.key)
-                if name is not None and level_codec.first_of(*name) > after:
-                    found[info.key] = name
+                if name is None or level_codec.first_of(*name) <= after:
+                    continue
+                if upto is not None and name[1] > upto:
+                    break  # the keys are listed in the order of the txgs
+                found[info.key] = name
     last = await names.reached(
         store, keyring, after, [(name[1], key) for key, name in found.items()]
     )

@@ -90,7 +90,7 @@ class Replayer:
 
         Args:
             link: the link of the state in the database.
-            upto: the last txg to apply; None: apply all txgs in the bucket.
+            upto: the last txg to apply, which must exist; None: apply all txgs in the bucket.
             by_levels: apply level objects instead of the changelogs that they merge.
 
         Raises:
@@ -127,6 +127,8 @@ class Replayer:
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
         """Return the last txg to apply and the usable level objects, without a long listing."""
+        if upto is not None:
+            return await self._way_to(link, upto, by_levels=by_levels)
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -136,8 +138,19 @@ class Replayer:
         else:
             last = max(numbers, default=link.txg)
             numbers.append(await levels.last_after(self._store, self._keyring, last))
-        end = max(numbers, default=link.txg)
-        return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
+        return _Way(max(numbers, default=link.txg), ends)
+
+    async def _way_to(self, link: Link, upto: Txg, *, by_levels: bool) -> "_Way":
+        """Return the usable level objects up to a txg, without listing later objects."""
+        count = upto - link.txg
+        if count <= 0 or not by_levels:
+            return _Way(max(upto, link.txg), {})
+        if count < LEVEL_FAN_OUT:
+            numbers = await numbers_from(self._store, self._keyring, link.next_txg, count)
+            if len(numbers) == count and _are_without_gap(numbers, link):
+                return _Way(upto, {})
+        ends = await levels.ends_by_first(self._store, self._keyring, link.txg, upto)
+        return _Way(upto, ends)
 
     async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
         """Return the last txg that a level object covers, and the txgs of all later changelogs."""

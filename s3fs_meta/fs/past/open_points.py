@@ -102,6 +102,8 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
+        # the txg of the latest search, and the bucket as that search read it
+        self._found: tuple[Txg, Bucket] | None = None
         self._lock = trio.Lock()
         # True after the end of ``run``: points in time that are then still in use close themselves.
         self._has_ended = False
@@ -134,9 +136,11 @@ class OpenPoints:
             if wanted.time_ns is not None and wanted.time_ns > now_ns:
                 return None
             try:
-                return await bucket.points.find(wanted, now_ns)
+                link = await bucket.points.find(wanted, now_ns)
             except SettingsError:
                 return None
+            self._found = (link.txg, bucket)
+            return link
 
     @contextlib.asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
@@ -190,6 +194,11 @@ class OpenPoints:
             with trio.CancelScope(shield=True):
                 await self._close(list(self._open))
 
+    def _bucket_of(self, txg: Txg) -> Bucket:
+        """Return the bucket; after a search for *txg*, the listings of that search are used."""
+        found, self._found = self._found, None
+        return found[1] if found is not None and found[0] == txg else self._bucket()
+
     def _bucket(self) -> Bucket:
         volume = self._volume
         points = PointsInTime(volume.store, volume.keyring, volume.uuid, volume.keeper.lease)
@@ -203,7 +212,7 @@ class OpenPoints:
                 return point
             oldest = sorted(self._open, key=lambda one: self._open[one].used_s)
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
-            wanted = PointInTime(f"txg={txg}", txg=txg)
+            bucket, wanted = self._bucket_of(txg), PointInTime(f"txg={txg}", txg=txg)
             try:
                 state = await trio.to_thread.run_sync(self._state_of, txg)  # this syncs directories
                 # The size is estimated from the present database, whose file never shrinks.
@@ -214,7 +223,7 @@ class OpenPoints:
                 how = RestoreOptions(reserve=reserve, apart=apart)
                 try:
                     with self._disk.holding(state.database, size_bytes):
-                        volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted, how)
+                        volume = await open_snapshot(bucket, state, _OPTIONS, wanted, how)
                 except BaseException:
                     with contextlib.suppress(OSError):
                         state.path.rmdir()  # no error if the directory was already removed

@@ -35,6 +35,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, PointInTime, Txg
+from s3fs_meta.objects.billing import Meter, MeteredStore, RequestClass
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
@@ -103,6 +104,32 @@ async def test_only_the_most_recently_used_points_in_time_stay_open(plain: Power
     assert counts == list(range(counts[0], counts[0] + len(txgs)))
     assert open_at_end == txgs[-PAST_POINTS_OPEN_MAX:]
     assert points.count == 0
+
+
+async def test_point_in_time_opens_with_the_listings_of_its_search(plain: Power) -> None:
+    meter = Meter()
+    async with plain.session(tasks=False, store=MeteredStore(plain.store, meter)) as session:
+        for _ in range(2):
+            write_file(session, b"x")
+            await session.shipper.ship(anyway=True)
+        earlier = Txg(session.link.txg - 1)
+        points = points_of(session)
+        assert await points.find(PointInTime("earlier", txg=earlier)) is not None
+        meter.take()
+        await inodes_at(points, earlier)
+        after_search = lists_in(meter)
+        await inodes_at(points, session.link.txg)
+        assert after_search < lists_in(meter)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(points.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+
+def lists_in(meter: Meter) -> int:
+    """Return the number of LIST requests since the last call of ``meter.take``."""
+    sent = [counts for one in meter.take().values() for counts in one.items()]
+    return sum(one.requests for (_, kind), one in sent if kind == RequestClass.LIST.value)
 
 
 async def test_idle_point_in_time_is_closed_and_its_state_is_removed(

@@ -40,6 +40,7 @@ _CONTENT: Final = (
 _DIRECTORIES: Final = (
     "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM dentries WHERE parent = value)"
 )
+_EQUAL_HASHES: Final = "SELECT 1 FROM dentries WHERE parent = ? AND cookie & 255 <> 0 LIMIT 1"
 _PIECE_ROWS: Final = 500  # number of rows compared before other tasks may run: 1 ms
 # The columns of the primary keys, of which the first is an inode number.
 _TABLES: Final = {
@@ -132,7 +133,6 @@ class TreeDiff:
             if self._after.find(removed[name]) is None and self._before.find(added[name]) is None
         ]
         yield from self._before.find_paths({directory for directory, _ in removed})
-        yield from self._after.find_paths({directory for directory, _ in added})
         for name in replaced:
             yield from self._replaced(name, removed.pop(name), added.pop(name))
         moved = _in_both(removed.values(), added.values())
@@ -157,20 +157,36 @@ class TreeDiff:
 
     def _compare_names(
         self, changed: Collection[Ino], removed: dict[_Name, Ino], added: dict[_Name, Ino]
-    ) -> Iterator[None]:
-        """Add the names that exist only in the earlier or only in the later state."""
+    ) -> Iterator[Difference | None]:
+        """Add the names that exist only in the earlier or only in the later state.
+
+        To save memory, a name that can only be a new name of a new inode is yielded at once.
+        """
         directories: set[Ino] = set()
         for state in (self._before, self._after):
             yield from state.add_directories(changed, directories)
+        yield from self._after.find_paths(directories)
         for directory in directories:
             rows = self._before.rows(directory), self._after.rows(directory)
+            # A name keeps its cookie, unless it has the same hash as another name.
+            are_cookies_kept = not any(
+                state.has_equal_hashes(directory) for state in (self._before, self._after)
+            )
             for old, new in _pieces(*rows, self._piece_rows):
                 yield None
                 self._before.note_names(directory, old, changed)
-                self._after.note_names(directory, new, changed, self._first_new, directories)
+                self._after.note_names(directory, new, changed, self._first_new)
                 same = set(old).intersection(new)
-                removed.update(((directory, row[1]), row[2]) for row in old if row not in same)
-                added.update(((directory, row[1]), row[2]) for row in new if row not in same)
+                lost = {row[1]: row[2] for row in old if row not in same}
+                removed.update(((directory, name), ino) for name, ino in lost.items())
+                for row in new:
+                    _cookie, name, ino = row
+                    if row in same:
+                        continue
+                    if are_cookies_kept and ino >= self._first_new and name not in lost:
+                        yield from self._one(self._after, ADDED, ino, (directory, name))
+                    else:
+                        added[directory, name] = ino
         # If several names have the same hash, one name may now have the former cookie of another.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
@@ -339,6 +355,10 @@ class _State:
             yield None
             found.update(ino for (ino,) in self._db.all(_DIRECTORIES, (json.dumps(piece),)))
 
+    def has_equal_hashes(self, directory: Ino) -> bool:
+        """Return whether two names in a directory have, or had, the same hash."""
+        return self._db.one(_EQUAL_HASHES, (directory,)) is not None
+
     def rows(self, directory: Ino) -> Iterator[_Row]:
         """Yield the names in a directory in the order of their cookies."""
         query = "SELECT cookie, name, ino FROM dentries WHERE parent = ? ORDER BY cookie"
@@ -350,7 +370,6 @@ class _State:
         rows: Iterable[_Row],
         wanted: Collection[Ino],
         first_new: int | None = None,
-        directories: Collection[Ino] = (),
     ) -> None:
         """Keep the names of wanted inodes, so that their directory is not read again.
 
@@ -359,10 +378,9 @@ class _State:
             rows: names in the directory.
             wanted: the inodes whose names are kept.
             first_new: names of this inode and of later ones are not kept.
-            directories: inodes whose names are kept despite *first_new*.
         """
         for _cookie, name, ino in [row for row in rows if row[2] in wanted]:
-            if first_new is None or ino < first_new or ino in directories:
+            if first_new is None or ino < first_new:
                 key = (directory, ino)
                 self._noted[key] = (*self._noted.get(key, ()), name)
 

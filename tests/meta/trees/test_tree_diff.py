@@ -220,6 +220,32 @@ def test_tree_differences_equal_the_differences_in_a_model(
     )
 
 
+def test_new_file_with_a_former_name_is_a_change_if_the_name_has_another_cookie(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    db = make_database()
+    db.name_hash = lambda _name: 5  # all names have the same hash, so they share its cookies
+    db.begin()
+    for name in (b"removed", b"replaced"):
+        ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino
+        dentries.add(db, ROOT_INO, name, ino)
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    for name in (b"removed", b"replaced"):
+        inodes.delete(db, dentries.remove(db, ROOT_INO, name))
+    dentries.add(db, ROOT_INO, b"replaced", inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino)
+    inodes.change_directory(db, ROOT_INO, 10**18, entries=-1)
+    db.commit()
+    try:
+        diff = TreeDiff(earlier, db, piece_rows=1)
+        found = {one.path: one.kind for one in diff.differences({*changed_inodes(earlier, db)})}
+    finally:
+        earlier.close()
+
+    assert found == {b"removed": REMOVED, b"replaced": CHANGED}
+
+
 def copy_of(db: Database, tmp_path: Path) -> Database:
     """Return a copy of the committed state of a database."""
     snapshot = db.open_snapshot()

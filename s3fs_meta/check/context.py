@@ -22,7 +22,6 @@ from s3fs_meta.check.inode_paths import Paths
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Report, Severity
-from s3fs_meta.meta.db import counters
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Arguments, Row
 from s3fs_meta.meta.tables import properties
@@ -259,7 +258,7 @@ class Examination:
 
     def flush_counters(self) -> None:
         """Write the counters from memory to their row, for queries. Needs a transaction."""
-        for sql, row in counters.updates(self.db.counters.values(), ()):
+        for sql, row in self.db.counters.updates(()).statements:
             self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:

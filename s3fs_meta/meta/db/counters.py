@@ -5,7 +5,8 @@ Does not know: groups (``database`` loads and writes the counters).
 Keeps: at every commit the columns equal the result of a scan.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from s3fs_meta.model import BlockId, Ino, PackId
 
@@ -38,14 +39,11 @@ _TXG: Final = COLUMNS.index("txg")
 _SPLIT: Final = len(_REPLICATED)
 
 
-def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return statements that write the changed counters, or none if only the txg changed."""
-    if now == written:
-        return []
-    totals = [(_UPDATE_TOTALS, now[_SPLIT:])] if now[_SPLIT:] != written[_SPLIT:] else []
-    if not totals and now[:_TXG] == written[:_TXG]:
-        return []
-    return [(_UPDATE, now[:_SPLIT]), *totals]
+class Updates(NamedTuple):
+    """The values that the rows have after a commit, and the statements that write them."""
+
+    values: tuple[int, ...]
+    statements: Sequence[tuple[str, tuple[int, ...]]]
 
 
 class Counters:
@@ -94,6 +92,21 @@ class Counters:
             self.block_bytes,
             self.stored_bytes,
         )
+
+    def updates(self, written: tuple[int, ...]) -> Updates:
+        """Return the statements that write the changed counters, or none if only the txg changed.
+
+        Args:
+            written: the current values of the rows, in the order of COLUMNS.
+        """
+        now = self.values()
+        has_totals = now[_SPLIT:] != written[_SPLIT:]
+        if not has_totals and now[:_TXG] == written[:_TXG]:
+            return Updates(written, ())
+        statements = [(_UPDATE, now[:_SPLIT])] if now[:_SPLIT] != written[:_SPLIT] else []
+        if has_totals:
+            statements.append((_UPDATE_TOTALS, now[_SPLIT:]))
+        return Updates(now, statements)
 
     def begin_txg(self, txg: int) -> None:
         """Set the txg of the changelog that is shipped next."""

@@ -80,6 +80,7 @@ class Database(Statements):
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed ones
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
+        self._wants_restart = False  # True if the last written commit left a log to restart
         self._view: View | None = None  # set only on a follower, where groups never change the file
 
     # --- opening -------------------------------------------------------------------------------
@@ -334,9 +335,10 @@ class Database(Statements):
             self.in_group = False
             return
         before = self.rows_changed()
-        self.inodes.flush()
-        values = self.counters.values()
-        for sql, row in counters.updates(values, self._written):
+        if self.inodes.changed:
+            self.inodes.flush()
+        updates = self.counters.updates(self._written)
+        for sql, row in updates.statements:
             self.run(sql, row)
         if self.recorder is not None:
             self.recorder.group_committing()
@@ -344,12 +346,13 @@ class Database(Statements):
             self._cursor.execute("COMMIT")
         except apsw.Error as exc:
             raise self._failed(exc, changing=True, committing=True) from exc
-        self._written = values
+        self._written = updates.values
         self._written_late += self.rows_changed() - before
         self.in_group = False
         self.group_operations = 0
-        if self.wal is not None and self.wal.nearly_copied and not self._snapshots:
-            self._restart_wal(self.wal)
+        if self.wal is not None and self._wants_restart and not self._snapshots:
+            self._wants_restart = False
+            self.wal.try_checkpoint(self.connection)  # ``sync_wal`` reports a failed disk
 
     def commit_durable(self) -> None:
         """Commit the group so that it survives a power cut; under WAL, call ``sync_wal`` next.
@@ -527,16 +530,10 @@ class Database(Statements):
     def _note_commit(self, connection: apsw.Connection, _schema: str, frames: int) -> int:
         wal = self.wal
         assert wal is not None, "the hook is set only under WAL"
-        wal.note_commit(frames)
+        self._wants_restart = wal.note_commit(frames)
         if 0 < self.pragmas.wal_autocheckpoint <= frames:
             wal.checkpoint_with(connection)
         return apsw.SQLITE_OK
-
-    def _restart_wal(self, wal: Wal) -> None:
-        try:
-            wal.checkpoint_with(self.connection)
-        except apsw.Error as exc:  # the commit succeeded, and ``sync_wal`` reports a failed disk
-            _log.warning("the checkpoint of database %s failed: %s", self.path, exc)
 
     @property
     def size_bytes(self) -> int:

@@ -42,7 +42,7 @@ class InodeTable:
         self._db = db
         self._rows: dict[Ino, Attributes] = {}
         # Inodes to write. The value is True if the table has no row of the inode yet.
-        self._changed: dict[Ino, bool] = {}
+        self.changed: dict[Ino, bool] = {}
         self.writes_through = False
         self.unwritten_changes = 0  # number of changed rows that total_changes does not include yet
         self.get = self._rows.get
@@ -63,7 +63,7 @@ class InodeTable:
     def made(self, attributes: Attributes) -> None:
         """Cache a new row of ``inodes``, to be written later. Requires an open transaction."""
         self.unwritten_changes += 1
-        self._changed[attributes.ino] = True
+        self.changed[attributes.ino] = True
         self._rows[attributes.ino] = attributes
         if self.writes_through:
             self.settle()
@@ -72,26 +72,26 @@ class InodeTable:
         """Cache a changed row of ``inodes``, to be written later. Requires an open transaction."""
         self.unwritten_changes += 1
         ino = attributes.ino
-        if ino not in self._changed:
-            self._changed[ino] = False
+        if ino not in self.changed:
+            self.changed[ino] = False
         self._rows[ino] = attributes
         if self.writes_through:
             self.settle()
 
     def has_row(self, ino: Ino) -> bool:
         """Return whether the table already has a row of an inode; the row may be outdated."""
-        return not self._changed.get(ino, False)
+        return not self.changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:
         """Drop the row of a deleted inode from memory."""
         self.unwritten_changes += 1
         self._rows.pop(ino, None)
-        self._changed.pop(ino, None)
+        self.changed.pop(ino, None)
 
     def forget(self) -> None:
         """Drop all rows of ``inodes`` from memory, including unwritten changes."""
         self._rows.clear()
-        self._changed.clear()
+        self.changed.clear()
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class InodeTable:
         Raises:
             DatabaseError: the group is lost.
         """
-        if not self._changed:
+        if not self.changed:
             return
         total_changes = self._db.connection.total_changes
         before = total_changes()
@@ -160,17 +160,17 @@ class InodeTable:
         made: list[_Row] = []
         changed: list[_Row] = []
         rows = self._rows
-        for ino, is_new in self._changed.items():
+        for ino, is_new in self.changed.items():
             (*before, ctime_ns, mtime_ns, atime_ns, rdev, parent, flags, btime_ns) = rows[ino]
             deltas = ctime_ns, mtime_ns - ctime_ns, atime_ns - ctime_ns
             (made if is_new else changed).append(
                 (*before, *deltas, rdev, parent, flags, btime_ns - ctime_ns)
             )
-        self._changed.clear()
+        self.changed.clear()
         return made, changed
 
     def _make_room(self) -> None:
         """Drop unchanged rows from memory; the table has the same values."""
-        kept = {ino: self._rows[ino] for ino in self._changed}
+        kept = {ino: self._rows[ino] for ino in self.changed}
         self._rows.clear()
         self._rows.update(kept)

@@ -27,15 +27,10 @@ class Snapshot:
         *,
         remove: Path | None = None,
     ) -> None:
-        self._connection: apsw.Connection | None = connection
+        self.connection = connection  # reads the snapshot, for queries in a thread
+        self._is_closed = False
         self._closed = closed
         self._remove = remove
-
-    @property
-    def connection(self) -> apsw.Connection:
-        """Return the connection that reads the snapshot, for queries in a thread."""
-        assert self._connection is not None, "the snapshot is closed"
-        return self._connection
 
     def copy_to(self, path: Path) -> None:
         """Write the snapshot to a new database file without a journal. Call this in a thread.
@@ -45,9 +40,9 @@ class Snapshot:
         Raises:
             DatabaseError: the copy is incomplete; the caller removes it.
         """
-        assert self._connection is not None, "the snapshot is closed"
+        assert not self._is_closed, "the snapshot is closed"
         try:
-            copy_database(self._connection, path)
+            copy_database(self.connection, path)
         except apsw.Error as exc:
             raise translated(exc, str(path)) from exc
         except OSError as exc:
@@ -56,10 +51,10 @@ class Snapshot:
 
     def close(self) -> None:
         """Release the snapshot. A second call has no effect."""
-        if self._connection is None:
+        if self._is_closed:
             return
-        self._connection.close()
-        self._connection = None
+        self._is_closed = True
+        self.connection.close()
         if self._remove is not None:
             self._remove.unlink(missing_ok=True)
         self._closed(self)

@@ -96,25 +96,24 @@ class Wal:
         The connection must have no open transaction. Closing it would checkpoint the log without
         reporting an error, so the checkpoint is made here.
         """
-        is_done = False
-        if not self.failure:  # after a failure, the log may not be durable
-            try:
-                self.checkpoint_with(connection)
-                is_done = True
-            except apsw.Error as exc:
-                _log.warning("the checkpoint of database %s failed: %s", self._database, exc)
-        if not is_done:
+        # After a failure, the log may not be durable.
+        if self.failure or not self.try_checkpoint(connection):
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if self._close is not None:
             self._close()
 
-    def note_commit(self, frames: int) -> None:
-        """Record the length of the log, which SQLite's hook reports after a commit."""
+    def note_commit(self, frames: int) -> bool:
+        """Record the length of the log, which SQLite's hook reports after a commit.
+
+        Returns:
+            True if the log should be restarted (``nearly_copied``).
+        """
         if frames < self._frames:  # SQLite restarted the log and may have truncated its file
             self._copied_frames = self._file_bytes = 0
         self._frames = frames
         if self._fd < 0:
             self._open()
+        return self.nearly_copied
 
     @property
     def size_bytes(self) -> int:
@@ -230,6 +229,15 @@ class Wal:
             if done.copied_frames <= before.copied_frames:
                 break
         return done
+
+    def try_checkpoint(self, connection: apsw.Connection) -> bool:
+        """Call ``checkpoint_with``; log a failure, and return whether the call succeeded."""
+        try:
+            self.checkpoint_with(connection)
+        except apsw.Error as exc:
+            _log.warning("the checkpoint of database %s failed: %s", self._database, exc)
+            return False
+        return True
 
     def checkpoint_with(self, connection: apsw.Connection) -> Checkpoint:
         """Copy the log through a given connection, without waiting for readers or the writer.

@@ -31,7 +31,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockState, Ino
+from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Durability:
         status: MountStatus,
         *,
         commit_interval_s: float,
-        last_record: Callable[[], int],
+        recorder: ChangeRecorder,
         collect: Callable[[], Awaitable[object]],
     ) -> None:
         """Store the arguments; the ``run_…`` methods commit and sync.
@@ -65,17 +66,17 @@ class Durability:
             cache: the mount's block cache.
             status: the state of the mount; becomes degraded if a write to the disk fails.
             commit_interval_s: the time between two background syncs.
-            last_record: returns the number of the last committed record of changes.
+            recorder: records the changes of each group.
             collect: makes the kernel write back dirty pages.
         """
         self._db = db
         self._cache = cache
         self._status = status
         self._commit_interval_s = commit_interval_s
-        self._opened = trio.Event()
+        self._opened = trio.lowlevel.ParkingLot()  # where ``run_group_commit`` waits for a group
         self._room_wanted = trio.Event()
         self._sync_lock = trio.Lock()
-        self._last_record = last_record
+        self._recorder = recorder
         self.collect = collect
         self.synced_mark = 0  # number of the last change record that is on the disk
         # The numbers of the last change and of the last timestamp change that are on the disk.
@@ -85,11 +86,8 @@ class Durability:
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()
         self._broken = ""  # why every later sync fails; "" before the first failure
-        db.listeners.when_opened(self._group_opened)
+        db.listeners.when_opened(self._opened.unpark_all)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
-
-    def _group_opened(self) -> None:
-        self._opened.set()
 
     def _group_lost(self) -> None:
         self._give_up("the last operations were lost")
@@ -115,8 +113,8 @@ class Durability:
         A commit costs as much as ten operations, so successive operations share a group.
         """
         while True:
-            await self._opened.wait()
-            self._opened = trio.Event()
+            if not self._db.in_group:
+                await self._opened.park()
             end_s, operations = trio.current_time() + GROUP_AGE_S_MAX, -1
             while self._db.group_operations != operations:
                 operations = self._db.group_operations
@@ -210,10 +208,9 @@ class Durability:
         Afterwards uploaded blocks become clean, and doomed blocks are removed.
         """
         async with self._sync_lock:
-            confirmed = cached_blocks.in_state(self._db, BlockState.UPLOADED)
-            doomed = cached_blocks.in_state(self._db, BlockState.DOOMED)
+            uploaded, doomed = cached_blocks.settling(self._db)
             await self.sync()
-            await self._cache.settle(confirmed, doomed)
+            await self._cache.settle(uploaded, doomed)
             if self._db.wal_bytes > WAL_BYTES_MAX:
                 try:
                     await trio.to_thread.run_sync(self._db.checkpoint)
@@ -237,7 +234,7 @@ class Durability:
         """
         self._require_sound()
         try:
-            if may_log and self._db.pragmas.is_wal:
+            if may_log and self._db.wal is not None:
                 commit = await self._log_content(data_only=data_only)
             else:
                 await self._sync_files()
@@ -262,7 +259,7 @@ class Durability:
         In WAL mode, the commit runs during the sync of the content, because a commit takes as long
         as syncing a small file.
         """
-        meanwhile = self._db.commit if self._db.pragmas.is_wal else None
+        meanwhile = None if self._db.wal is None else self._db.commit
         await self._cache.block_sync.sync_files(meanwhile=meanwhile)
 
     async def _log_content(self, *, data_only: bool) -> _Commit | None:
@@ -295,7 +292,7 @@ class Durability:
     def _note_commit(self) -> _Commit:
         """Record the commit that has just ended, and return which changes it contains."""
         self._committed = begun = self._db.changes_begun, self._db.times_begun
-        return _Commit(begun, self._last_record(), self._cache.block_sync.settled)
+        return _Commit(begun, self._recorder.last_seq, self._cache.block_sync.settled)
 
     async def _sync_log(self, begun: tuple[int, int]) -> None:
         """Sync the WAL if no other call has synced it since these operations were committed."""

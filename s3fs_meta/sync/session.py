@@ -119,7 +119,7 @@ class Session:
             self.cache,
             self.status,
             commit_interval_s=options.commit_interval_s,
-            last_record=lambda: volume.recorder.last_seq,
+            recorder=volume.recorder,
             collect=kernel.collect,
         )
         self._make_upload(bounds)

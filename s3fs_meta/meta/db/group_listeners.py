@@ -47,10 +47,10 @@ class GroupListeners:
     """The functions to call when a group is opened or lost."""
 
     def __init__(self) -> None:
-        self.of_opening: list[Callable[[], None]] = []
+        self.of_opening: list[Callable[[], object]] = []
         self._of_loss: list[tuple[LossStep, Callable[[], None]]] = []
 
-    def when_opened(self, listener: Callable[[], None]) -> None:
+    def when_opened(self, listener: Callable[[], object]) -> None:
         """Register a function to be called after each group begins."""
         self.of_opening.append(listener)
 

@@ -125,6 +125,18 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
     return [row[0] for row in db.all(sql, (int(state), limit))]
 
 
+def settling(db: Database) -> tuple[list[BlockId], list[BlockId]]:
+    """Return the uploaded blocks and the doomed blocks, whose states end after a sync."""
+    states = BlockState.UPLOADED, BlockState.DOOMED
+    rows = db.all(
+        f"SELECT block, state FROM cached_blocks WHERE state <> {BlockState.CLEAN:d}"
+        " AND state IN (?, ?) ORDER BY block",
+        states,
+    )
+    uploaded, doomed = ([block for block, state in rows if state == one] for one in states)
+    return uploaded, doomed
+
+
 def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
     """Return sealed blocks sorted by inode and index, so that a pack stores them in file order.
 

@@ -110,6 +110,8 @@ class LeaseKeeper:
         self._lease: Lease | None = None
         # the lease that this process replaced when it acquired its own lease
         self._replaced: Lease | None = None
+        # the last lease object that ``_found`` read, and its content
+        self._last_found: tuple[bytes, Lease] | None = None
         self._looked_s = 0.0
         # why this host no longer holds the lease; None: it holds the lease
         self.fenced: FencedError | None = None
@@ -226,19 +228,22 @@ class LeaseKeeper:
             LostLeaseError: the lease is missing or damaged.
             NewerFormatError: a newer program wrote the lease.
         """
-        url, etag = self._store.url, None
+        etag = None
         try:
             fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
             etag = fetched.etag
-            return lease_codec.decode(lease_codec.KEY, fetched.data), etag
+            if self._last_found is None or self._last_found[0] != fetched.data:
+                found = lease_codec.decode(lease_codec.KEY, fetched.data)
+                self._last_found = fetched.data, found
+            return self._last_found[1], etag
         except NewerFormatError:
             raise
         except ObjectMissingError as exc:
-            raise LostLeaseError(url, "the lease object is missing", None) from exc
+            raise LostLeaseError(self._store.url, "the lease object is missing", None) from exc
         except ObjectTooLargeError as exc:
-            raise LostLeaseError(url, exc.what, exc.etag) from exc
+            raise LostLeaseError(self._store.url, exc.what, exc.etag) from exc
         except FormatError as exc:
-            raise LostLeaseError(url, exc.what, etag) from exc
+            raise LostLeaseError(self._store.url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
         """Store this host's lost lease again; this host must have written the last txg.

@@ -207,7 +207,7 @@ class Machine:
 
     async def _upload(self, _: Happening) -> None:
         uploader = self.session.uploader
-        while batch := uploader.sealer.next_batch(0.0):
+        while batch := await uploader.sealer.next_batch(0.0):
             await uploader.acquire(batch)
             await uploader.ship_and_release(batch)
 

@@ -309,7 +309,7 @@ class _Recorded:
 
     async def _upload(self) -> None:
         uploader = self.session.uploader
-        while batch := uploader.sealer.next_batch(0.0):
+        while batch := await uploader.sealer.next_batch(0.0):
             await uploader.acquire(batch)
             await uploader.ship_and_release(batch)
 

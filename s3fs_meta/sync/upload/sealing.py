@@ -54,15 +54,18 @@ class Sealer:
         """Return the age at which blocks are sealed; it is 0 while writers wait for cache space."""
         return 0.0 if self._cache.writers_waiting else self._bounds.seal_age_s
 
-    def next_batch(self, age_s: float) -> list[Sealed]:
-        """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks."""
+    async def next_batch(self, age_s: float) -> list[Sealed]:
+        """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks.
+
+        The dirty blocks are sealed in slices of the event loop. Another task may meanwhile take
+        them all; the result is then empty.
+        """
         chosen = self._waiting()
         if not chosen:
             ripe = self._ripe(age_s)
             if not ripe:
                 return []
-            self._db.begin_local()
-            self._cache.seal(ripe)
+            await self._seal(ripe)
             chosen = self._waiting()
         self._in_flight.update(chosen)
         return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
@@ -71,11 +74,9 @@ class Sealer:
         """Allow other batches to take the blocks of a batch. Never yields to other tasks."""
         self._in_flight.difference_update(row.block for row in batch)
 
-    async def seal_ripe(self, age_s: float) -> None:
-        """Seal the blocks of the next batch, in slices of the event loop."""
-        if self._is_waiting():
-            return
-        for piece in slices(self._ripe(age_s)):
+    async def _seal(self, ripe: Sequence[BlockId]) -> None:
+        """Seal blocks that are still dirty, in slices of the event loop."""
+        for piece in slices(ripe):
             self._db.begin_local()
             self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))
             await trio.lowlevel.checkpoint()
@@ -109,13 +110,6 @@ class Sealer:
                 break
             chosen.append(block)
         return chosen
-
-    def _is_waiting(self) -> bool:
-        """Return whether sealed blocks exist that are in no batch."""
-        return any(
-            block not in self._in_flight and block not in self._lost
-            for block in self._cache.index.sealed()
-        )
 
     # --- seal the blocks of a cut --------------------------------------------------------------
 

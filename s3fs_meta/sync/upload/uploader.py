@@ -120,8 +120,7 @@ class Uploader:
             while True:
                 await self._cache.upload_signal.wait(self.bounds.seal_age_s / 4)
                 while not self._pauses:
-                    await self.sealer.seal_ripe(self.sealer.ripe_after_s())
-                    batch = self.sealer.next_batch(self.sealer.ripe_after_s())
+                    batch = await self.sealer.next_batch(self.sealer.ripe_after_s())
                     if not batch:
                         break
                     await self.acquire(batch)
@@ -190,9 +189,8 @@ class Uploader:
                 if self._failures:
                     failure = self._failures.pop()
                     break
-                await self.sealer.seal_ripe(0.0)
                 landed = self._landed
-                batch = self.sealer.next_batch(0.0)
+                batch = await self.sealer.next_batch(0.0)
                 if batch:
                     await self.acquire(batch)
                     nursery.start_soon(self.ship_and_release, batch)
@@ -422,7 +420,6 @@ class Uploader:
         """Upload one pack: record its row, store the object, record the locations."""
         self._db.begin_local()
         number = packs.create(self._db, pack.key, len(pack.data))
-        self._db.commit()
         await self._make_durable()
         self._hook("pack intended")
         await self._put(pack)
@@ -434,7 +431,6 @@ class Uploader:
             await trio.lowlevel.checkpoint()
         self._db.begin_local()
         packs.note_if_dead(self._db, number)
-        self._db.commit()
         self._hook("locations recorded")
         self.uploaded_packs += 1
         return record

@@ -20,24 +20,24 @@ CONTENT = b"hello" * 1000
 async def test_few_dirty_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
     """Small files written in succession share a pack, and no block waits for long."""
 
-    def sealed(session: Session) -> int:
-        return len(session.uploader.sealer.next_batch(SEAL_AGE_S))
+    async def sealed(session: Session) -> int:
+        return len(await session.uploader.sealer.next_batch(SEAL_AGE_S))
 
     async with power.session(
         "a", tasks=False, bounds=UploadBounds(pack_bytes=3 * len(CONTENT))
     ) as session:
         for number in range(3):
-            assert sealed(session) == 0
+            assert await sealed(session) == 0
             write_file(session, CONTENT + b"%d" % number)
-        assert sealed(session) == 0
+        assert await sealed(session) == 0
         mock_clock.jump(SEAL_AGE_S)
-        assert sealed(session) == 3
+        assert await sealed(session) == 3
 
         write_file(session, CONTENT + b"last")
         mock_clock.jump(SEAL_LINGER_S - 1)
-        assert sealed(session) == 0
+        assert await sealed(session) == 0
         mock_clock.jump(1)
-        assert sealed(session) == 1
+        assert await sealed(session) == 1
 
 
 async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
@@ -55,19 +55,20 @@ async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> N
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
-            await session.uploader.sealer.seal_ripe(0.0)
+            batch = await session.uploader.sealer.next_batch(0.0)
             nursery.cancel_scope.cancel()
 
         assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
         steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
         assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio runs ready tasks in random order.
-        assert len(session.uploader.sealer.next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
+        assert len(batch) == 3 * LOOP_SLICE_ROWS
 
 
 async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
-        await session.uploader.sealer.seal_ripe(0.0)
+        sealer = session.uploader.sealer
+        sealer.release(await sealer.next_batch(0.0))
         for ino in inos:
             remove_file(session, ino)
         assert session.uploader.pending == 5

@@ -101,6 +101,8 @@ FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 # Maximum size of records that are merged into one changelog section.
 CHANGELOG_RUN_BYTES: Final = 4 * MIB
+# Maximum size of records that the event loop merges itself, in 1 ms. A thread merges larger ones.
+LOOP_MERGE_BYTES: Final = 16 * KIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
 CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth merging

@@ -1,5 +1,6 @@
 """Rows of ``local_state``: facts about this host's copy of the database; local.sql lists them."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from s3fs_meta.meta.db.database import Database
@@ -26,6 +27,11 @@ def get(db: Database, name: str) -> str | None:
 def put(db: Database, name: str, value: str) -> None:
     """Record one fact, and replace its former value. Requires an open transaction."""
     db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
+
+
+def put_all(db: Database, facts: Mapping[str, str]) -> None:
+    """Record several facts, as ``put`` does. Requires an open transaction."""
+    db.run_many("INSERT OR REPLACE INTO local_state VALUES (?, ?)", facts.items())
 
 
 def delete(db: Database, name: str) -> None:

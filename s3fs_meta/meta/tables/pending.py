@@ -144,6 +144,30 @@ class ChangeRecorder:
         self.last_seq = sizes[-1][0]
         self.bytes += sum(size for _seq, size in sizes)
 
+    def attempted(
+        self,
+        txg: Txg,
+        data: bytes,
+        seq_max: int,
+        next_block: BlockId,
+        reported: Collection[PackId],
+    ) -> None:
+        """Store a changelog that is about to be sent, and mark its content as shipped.
+
+        Requires an open transaction.
+
+        Args:
+            txg: the txg of the changelog.
+            data: the bytes of the changelog.
+            seq_max: the number of the last record that the changelog contains.
+            next_block: the lowest number of a block that the changelog does not list.
+            reported: the packs that the changelog reports.
+        """
+        put_outbox(self._db, txg, data)
+        self.shipped(seq_max)
+        forget_pack_news(self._db, reported)
+        set_block_floor(self._db, next_block)
+
     def shipped(self, seq_max: int) -> None:
         """Mark the records up to *seq_max* as contained in a changelog. Needs a transaction.
 

@@ -94,8 +94,7 @@ def record(db: Database, link: Link) -> None:
 
 def record_own(db: Database, link: Link) -> None:
     """Record the position of a database whose txg this host wrote. Requires an open transaction."""
-    record(db, link)
-    note_own(db, link.txg)
+    local_state.put_all(db, {_ROW: encode_link(link), _OWN: str(link.txg)})
 
 
 def note_own(db: Database, txg: Txg) -> None:

@@ -37,7 +37,7 @@ from s3fs_meta.errors import (
     S3fsError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import MIB, SYNC_BYTES_MAX
+from s3fs_meta.limits import LOOP_MERGE_BYTES, MIB, SYNC_BYTES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.snapshot import Snapshot
@@ -182,11 +182,7 @@ class Shipper:
                 due = self._db.changed or self._uploader.shippable
                 if not due and not (anyway and self._has_leftovers):
                     return self._position.link if sent else None
-                frozen = await self._freeze()
-                try:
-                    await self._ship(frozen, progress)
-                finally:
-                    close(frozen)
+                await self._ship(await self._freeze(), progress)
                 return self._position.link
 
     async def ship_blocks(self, progress: Progress) -> None:
@@ -340,7 +336,7 @@ class Shipper:
             self._recorder.last_seq,
             pending.first_new_block(self._db),
             chain.wanted_floor(self._db, self._position.link),
-            self._db.open_snapshot() if snapshot or self._db.pragmas.is_wal else None,
+            None if self._db.wal is None and not snapshot else self._db.open_snapshot(),
         )
         self.frozen_seq = self._recorder.last_seq
         self._cuts += 1
@@ -356,11 +352,14 @@ class Shipper:
     ) -> None:
         try:
             floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
-            news = await self._in_view(frozen, pending.read_news, floor, waiting)
+            try:
+                news = await self._in_view(frozen, pending.read_news, floor, waiting)
+            finally:
+                if not keeps_snapshot:
+                    close(frozen)  # it would make the WAL grow, and the upload may take days
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                close(frozen)  # an open snapshot makes the WAL grow, and the upload may take days
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
@@ -438,10 +437,14 @@ class Shipper:
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """Call ``_describe`` with a new snapshot, which contains all records of the cut."""
-        if not self._db.pragmas.is_wal:
+        """Call ``_describe`` with a view of the rows that contains all records of the cut.
+
+        A few records are read on the event loop, because opening a snapshot takes longer.
+        """
+        if self._db.wal is None:
             return await self._describe(frozen, news)
-        view = frozen._replace(snapshot=self._db.open_snapshot())
+        is_short = self._recorder.bytes <= LOOP_MERGE_BYTES
+        view = frozen._replace(snapshot=None if is_short else self._db.open_snapshot())
         try:
             return await self._describe(view, news)
         finally:
@@ -513,10 +516,7 @@ class Shipper:
         if is_image:  # the image contains the cut's changes; later records go into the next txg
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
-        pending.put_outbox(self._db, changelog.txg, data)
-        self._recorder.shipped(frozen.last_seq)
-        pending.forget_pack_news(self._db, reported)
-        pending.set_block_floor(self._db, frozen.next_block)
+        self._recorder.attempted(changelog.txg, data, frozen.last_seq, frozen.next_block, reported)
         await self._sync_attempt()
         self._hook("txg attempted")
 

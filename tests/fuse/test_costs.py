@@ -189,6 +189,16 @@ async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handl
     assert cache.misses == 1
 
 
+async def test_flush_of_a_small_file_has_its_documented_cost(handlers: Handlers) -> None:
+    """The first flush also reads the lease, which later flushes only compare."""
+    await handlers.operations.write(await make_file(handlers, b"f"), 0, os.urandom(4096))
+    await handlers.session.flush()
+    await handlers.operations.write(await make_file(handlers, b"g"), 0, os.urandom(4096))
+    with counting() as counted:
+        await handlers.session.flush()
+    require(counted, "flush of one small file, without the calls in threads")
+
+
 def test_table_of_costs_lists_only_tested_requests() -> None:
     """Each row of the table is measured by a test of this module."""
     counted = re.findall(r'require\(.*?"([^"]+)"\)', Path(__file__).read_text(), re.DOTALL)

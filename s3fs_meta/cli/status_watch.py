@@ -5,7 +5,6 @@ statistics (``mount.figures``), the arithmetic of latencies (``mount.latency``).
 On a terminal one screen is updated; in a pipe or a file, every interval prints a screen.
 """
 
-import pwd
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from rich.text import Text
 from s3fs_meta.cli import status_view
 from s3fs_meta.cli.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATCH_S_MIN
 from s3fs_meta.console import output
-from s3fs_meta.console.printable import printable
+from s3fs_meta.console.printable import printable, user_name
 from s3fs_meta.errors import ControlError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_requesters, request_status
@@ -202,19 +201,12 @@ def _processes(requesters: Mapping[str, Any]) -> list[list[str]]:
         [
             one["name"],
             "" if one["pid"] is None else str(one["pid"]),
-            "" if one["uid"] is None else _user(one["uid"]),
+            "" if one["uid"] is None else user_name(one["uid"]),
             _rate(one["requests"] / max(requesters["span_s"], 1e-6)),
             f"{one['requests'] / requesters['requests']:.0%}",
         ]
         for one in requesters.get("processes", ())[:WATCH_PROCESSES_MAX]
     ]
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _rate(per_s: float) -> str:

@@ -7,10 +7,10 @@ Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start
 
 import contextlib
 import os
-import pwd
 import threading
 from collections.abc import Iterator
 
+from s3fs_meta.console.printable import user_name
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
 from s3fs_meta.mount.mount_table import Mounted
@@ -74,7 +74,7 @@ def _other_user(mounted: Mounted) -> OtherUserError | None:
     owner = mount_table.owner(mounted)
     if owner in {None, os.geteuid()}:
         return None
-    return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
+    return OtherUserError(mounted.mountpoint, user_name(int(owner or 0)))
 
 
 def _mounted(place: Target) -> Mounted | None:
@@ -97,10 +97,3 @@ def _is_disconnected(mountpoint: str) -> bool:
     asking.start()
     asking.join(DEAD_MOUNT_S_MAX)
     return found == [True]
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

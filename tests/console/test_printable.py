@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from s3fs_meta.console.printable import printable
+from s3fs_meta.console.printable import printable, user_name
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,8 @@ from s3fs_meta.console.printable import printable
 )
 def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_user_without_a_name_is_shown_as_a_number() -> None:
+    assert user_name(0) == "root"
+    assert user_name(4_000_000_000) == "4000000000"

@@ -14,6 +14,7 @@ All methods are synchronous, block on the disk, and may be called from several t
 
 import contextlib
 import errno
+import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -359,6 +360,15 @@ def _write(path: Path, data: bytes | memoryview, *, sync: bool) -> None:
             os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def can_lock(fd: int) -> bool:
+    """Take the exclusive flock(2) of an open file; return False if another process has a lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def replace_durably(path: Path, data: bytes) -> None:

@@ -43,7 +43,7 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
-from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree, can_lock
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
     HASHED_BYTES_MAX,
@@ -403,7 +403,7 @@ class LocalStore:
     def _take_lock(self, flags: int) -> None:
         fd = os.open(self._unfinished / LOCK, flags | os.O_CLOEXEC, FILE_MODE)
         try:
-            if _is_alone(fd):
+            if can_lock(fd):  # no other store is open
                 with _suppress_read_only():
                     self._remove_leftovers()
             fcntl.flock(fd, fcntl.LOCK_SH)
@@ -439,15 +439,6 @@ def _make_root(root: Path) -> None:
     except OSError as exc:
         text = f"directory {os.fspath(root)!r} cannot be created: {exc.strerror}"
         raise UsageError(text) from exc
-
-
-def _is_alone(lock_fd: int) -> bool:
-    """Try to make the shared lock exclusive; return False if another store is open."""
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ Tasks: ``RequestLog.run`` is one background task of a mount.
 Design: docs/design/format.md, "Counted requests".
 """
 
-import fcntl
+import errno
 import json
 import logging
 import os
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from s3fs_meta.hashed_dir import replace_durably
+from s3fs_meta.hashed_dir import can_lock, replace_durably
 from s3fs_meta.limits import (
     REQUEST_DAYS_MAX,
     REQUEST_LOG_BYTES_MAX,
@@ -93,21 +93,13 @@ def _locked(state: Path) -> Iterator[None]:
     fd = os.open(state, _DIRECTORY)
     try:
         deadline_s = time.monotonic() + REQUESTS_LOCK_S_MAX
-        while not _can_lock(fd, is_last=time.monotonic() >= deadline_s):
+        while not can_lock(fd):
+            if time.monotonic() >= deadline_s:
+                raise BlockingIOError(errno.EAGAIN, "another process has the lock", str(state))
             time.sleep(_LOCK_POLL_S)
         yield
     finally:
         os.close(fd)
-
-
-def _can_lock(fd: int, *, is_last: bool) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if is_last:
-            raise
-        return False
-    return True
 
 
 def _forget_oldest(ledger: Ledger) -> None:

@@ -29,7 +29,6 @@ SQLite's locks.
 """
 
 import contextlib
-import fcntl
 import glob
 import logging
 import os
@@ -44,7 +43,13 @@ import trio
 from s3fs_meta import sync_failures
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, make_durably, replace_durably
+from s3fs_meta.hashed_dir import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    can_lock,
+    make_durably,
+    replace_durably,
+)
 from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
 from s3fs_meta.state_paths import SNAPSHOT_INFIX
@@ -150,7 +155,7 @@ class StateDir:
         meantime, the directory is created again.
         """
         fd = self._open_lock()
-        if not _can_lock(fd) or not _is_entry(fd, self.path / "lock"):
+        if not can_lock(fd) or not _is_entry(fd, self.path / "lock"):
             os.close(fd)
             return False
         self._lock_fd = fd
@@ -232,7 +237,7 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _can_lock(fd)
+        return not can_lock(fd)
     finally:
         os.close(fd)
 
@@ -261,16 +266,8 @@ class LockWatch:
         """Wait until no process uses the directory."""
         if self._fd < 0:
             return
-        while not _can_lock(self._fd):  # noqa: ASYNC110 - no event reports the end of a flock(2)
+        while not can_lock(self._fd):  # noqa: ASYNC110 - no event reports the end of a flock(2)
             await trio.sleep(_LOCK_POLL_S)
-
-
-def _can_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_entry(fd: int, path: Path) -> bool:

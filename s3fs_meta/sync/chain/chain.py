@@ -28,7 +28,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
-from s3fs_meta.meta.tables import local_state
+from s3fs_meta.meta.tables import local_state, packs, pending
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import head as image_head
@@ -95,6 +95,16 @@ def record(db: Database, link: Link) -> None:
 def record_own(db: Database, link: Link) -> None:
     """Record the position of a database whose txg this host wrote. Requires an open transaction."""
     local_state.put_all(db, {_ROW: encode_link(link), _OWN: str(link.txg)})
+
+
+def adopt_attempt(db: Database, link: Link) -> None:
+    """Record that the changelog in the outbox is the end of the chain. Needs a transaction.
+
+    Call this while the filesystem is opened: packs that died before the opening stay one txg longer.
+    """
+    record_own(db, link)
+    packs.outlive(db, link.txg)
+    pending.clear_outbox(db)
 
 
 def note_own(db: Database, txg: Txg) -> None:

@@ -24,7 +24,7 @@ from s3fs_meta.errors import FormatError, HeldError, NewerFormatError, ObjectMis
 from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
-from s3fs_meta.meta.tables import local_state, packs, pending
+from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -163,9 +163,7 @@ class Fencer:
         self._hook("fence put")
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         db.begin_local()
-        chain.record_own(db, link)
-        packs.outlive(db, link.txg)
-        pending.clear_outbox(db)
+        chain.adopt_attempt(db, link)
         db.commit_durable()
         self._hook("fence confirmed")
         return True

@@ -462,9 +462,7 @@ class Chooser:
             return link
         ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         db.begin_local()
-        chain.record_own(db, ours)
-        packs.outlive(db, ours.txg)
-        pending.clear_outbox(db)
+        chain.adopt_attempt(db, ours)
         db.commit()
         return ours
 
@@ -490,9 +488,7 @@ class Chooser:
         if why:
             self._note_lost_end(key_of(txg), why)
         db.begin_local()
-        chain.record_own(db, ours)
-        packs.outlive(db, ours.txg)
-        pending.clear_outbox(db)
+        chain.adopt_attempt(db, ours)
         db.commit()
         return ours, newer[1:]
 

@@ -232,6 +232,7 @@ async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_a_pack_of_ano
         remove_file(session, gone)
         await session.flush_at_end()
         assert await session.compactor.run_once() == 1
+        session.db.begin_local()
         cut = Cut(session.uploader.sealer.seal_all())
         session.uploader.begin_cut(cut)
         await session.uploader.drain(cut, lambda _left: None)

@@ -10,6 +10,8 @@ from s3fs_meta.cli import entry
 from s3fs_meta.cli.entry import COMMANDS
 from tests.programs import Program
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_has_examples_and_exit_statuses(

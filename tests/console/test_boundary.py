@@ -12,6 +12,8 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import HeldError, UsageError
 
+pytestmark = pytest.mark.thorough
+
 
 def _raising(exc: BaseException) -> boundary.Body:
     def body() -> None:

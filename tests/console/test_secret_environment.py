@@ -11,6 +11,8 @@ from s3fs_meta.console.secret_environment import VARIABLE, take
 from tests.cli.conftest import Place
 from tests.programs import ROOT, Program
 
+pytestmark = pytest.mark.thorough
+
 SECRET = "correct horse battery staple"
 
 _TAKES = f"""

@@ -16,6 +16,8 @@ from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import Context, Handlers, Reply, make_file
 
+pytestmark = pytest.mark.thorough
+
 CONTEXT = Context()
 _PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of fallocate(2)
 VALUES: Final = ("x'ff00'", "'text'", "1.5")

@@ -16,6 +16,8 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 DAY_NS = 24 * 3600 * 1_000_000_000
 
 

@@ -15,6 +15,8 @@ from s3fs_meta.meta.tables import (
 from s3fs_meta.model import BlockIndex, BlockState
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize(
     "change",

@@ -20,6 +20,8 @@ from tests.check.healthy import NOW_NS, Healthy
 from tests.damage import flipped
 from tests.packs import stray_pack
 
+pytestmark = pytest.mark.thorough
+
 
 def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
     return packs.object_key(healthy.db, healthy.pack_of(ino, index))

@@ -16,6 +16,8 @@ from s3fs_meta.meta.tables import (
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def clean(healthy: Healthy) -> BlockId:

@@ -14,6 +14,8 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries
 from tests.check.healthy import Healthy
 
+pytestmark = pytest.mark.thorough
+
 COUNTED = [name for name in counters.COLUMNS if not name.startswith(("next_", "capacity", "txg"))]
 
 VALUES: Final = ("x'ff00'", "'text'", "1.5")

@@ -10,6 +10,8 @@ from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Cookie, Ino, InodeFlag
 from tests.check.healthy import NOW_NS, Healthy
 
+pytestmark = pytest.mark.thorough
+
 
 def _lost_and_found(healthy: Healthy) -> Ino:
     found = dentries.find(healthy.db, ROOT_INO, b"lost+found")

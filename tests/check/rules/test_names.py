@@ -10,6 +10,8 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.check.healthy import NOW_NS, Healthy
 
+pytestmark = pytest.mark.thorough
+
 
 def _count_dentries(healthy: Healthy, parent: Ino, added: int) -> None:
     """Update the directory size and the counter after a test added or removed entries."""

@@ -34,6 +34,8 @@ from tests.fs.past.copying import (
 )
 from tests.fs.trees.samples import COPY, assert_sound, fill, settled
 
+pytestmark = pytest.mark.thorough
+
 
 @asynccontextmanager
 async def removed_with_open_point(

@@ -43,6 +43,8 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.nowhere import nowhere
 from tests.sync.conftest import Power, plain, write_file
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["plain"]
 
 READ_ONLY = OpenOptions(read_only=True)

@@ -18,6 +18,8 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.offline.restored_schema import require_ours
 
+pytestmark = pytest.mark.thorough
+
 KEY = "image/1/manifest"
 FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
 VERSION = "UPDATE properties SET value = {} WHERE name = 'schema_version'"

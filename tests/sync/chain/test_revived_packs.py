@@ -23,6 +23,8 @@ from tests.sync.conftest import TAKEOVER, Power, plain, read_file, remove_file, 
 from tests.sync.kept import forget
 from tests.sync.kills import KillAt, Killed
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["plain"]
 
 CONTENT = b"content" * 1000

@@ -18,6 +18,8 @@ from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.follower.following import following, ship
 
+pytestmark = pytest.mark.thorough
+
 
 def follower_of(session: Session) -> Follower:
     """Return the follower of a session."""

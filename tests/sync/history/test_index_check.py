@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.history_index import RUNS
@@ -13,6 +15,8 @@ from tests.damage import flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.index_matches import index_all
+
+pytestmark = pytest.mark.thorough
 
 KEY = RUNS.key_of(1, Txg(HISTORY_FAN_OUT))
 

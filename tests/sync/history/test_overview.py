@@ -18,6 +18,8 @@ from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, session_at
 
+pytestmark = pytest.mark.thorough
+
 IMAGE = 6
 LAST = 9
 

@@ -17,6 +17,8 @@ from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
 
+pytestmark = pytest.mark.thorough
+
 
 async def test_mount_of_a_point_in_time_shows_its_files_and_leaves_no_trace(
     power: Power, tmp_path: Path

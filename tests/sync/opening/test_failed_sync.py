@@ -22,6 +22,8 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.failing_vfs import failing_sqlite
 from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"hello" * 1000
 
 

@@ -237,8 +237,9 @@ class Shipper:
                     begun = self._begin_changelog(frozen, Kind.IMAGE)
                     changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
                     reported = await self._in_view(frozen, pending.pack_news)
-                    await self._attempt(frozen, changelog, reported, is_image=True)
-                    await self._send_attempt()
+                    await self._send(
+                        *await self._attempt(frozen, changelog, reported, is_image=True)
+                    )
                 except BaseException:
                     self._db.mark_changed()
                     raise
@@ -365,14 +366,14 @@ class Shipper:
             changelog, reported = await self._describe_in_view(frozen, news)
             if changelog.parts or changesets.is_news(changelog.section.changeset):
                 self.since_image.note_news()
-            await self._attempt(frozen, changelog, reported)
+            attempt = await self._attempt(frozen, changelog, reported)
         except BaseException:
             self._db.mark_changed()  # the next attempt must ship the changes of this cut
             self._recorder.resume_txg(self._cut_oldest_ns)
             raise
         finally:
             self._uploader.end_cut()
-        await self._send_attempt()
+        await self._send(*attempt)
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
         """Read rows of the cut: in a thread, or on the event loop if there is no snapshot."""
@@ -509,7 +510,7 @@ class Shipper:
         reported: Sequence[PackId],
         *,
         is_image: bool = False,
-    ) -> None:
+    ) -> tuple[Txg, bytes]:
         """Encode a changelog and sync it to this host's disk; from then on its bytes are final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
@@ -519,24 +520,29 @@ class Shipper:
         self._recorder.attempted(changelog.txg, data, frozen.last_seq, frozen.next_block, reported)
         await self._sync_attempt()
         self._hook("txg attempted")
+        return changelog.txg, data
 
     async def _sync_attempt(self) -> None:
         await self._durability.sync_all()
         self._attempt_is_synced = True
 
     async def _send_attempt(self) -> bool:
-        """Append the attempted changelog to the chain; return False if no attempt is recorded.
-
-        Raises:
-            FencedError: another writer has appended a changelog with this txg, or has the lease.
-            StoreError: the store is unavailable; the next txg retries.
-        """
+        """Send the changelog of an unfinished attempt; return False if no attempt is recorded."""
         attempt = pending.outbox(self._db)
         if attempt is None:
             return False
         if not self._attempt_is_synced:  # the sync of the attempt was cancelled
             await self._sync_attempt()
-        txg, data = attempt
+        await self._send(*attempt)
+        return True
+
+    async def _send(self, txg: Txg, data: bytes) -> None:
+        """Append the attempted changelog to the chain.
+
+        Raises:
+            FencedError: another writer has appended a changelog with this txg, or has the lease.
+            StoreError: the store is unavailable; the next txg retries.
+        """
         ours = await chain.append(self._store, txg, data)
         self._hook("changelog put")
         await self._require_end()
@@ -558,7 +564,6 @@ class Shipper:
         self._cut_oldest_ns = 0
         self.last_error = ""
         self._hook("txg confirmed")
-        return True
 
     async def _require_end(self) -> None:
         """Check that this host holds the lease, and that the bucket has this host's last changelog.

@@ -35,6 +35,7 @@ from s3fs_meta.fs.write_gate import NO_KERNEL, Changes, KernelNotices
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_INODES
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import dentries, properties, symlinks
 from s3fs_meta.model import Attributes, Caller, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
@@ -271,6 +272,10 @@ class Filesystem:
     ) -> list[tuple[bytes, Cookie, Attributes]]:
         """Return at most *limit* names of a directory after a cookie, sorted by cookie."""
         return dentries.page(self.db, ino, after, limit)
+
+    def read_directory_rows(self, ino: Ino, after: Cookie, limit: int) -> list[Row]:
+        """Return the names of ``read_directory`` as unchecked rows, for ``dentries.listed``."""
+        return dentries.page_rows(self.db, ino, after, limit)
 
     # --- the filesystem as a whole -------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 from s3fs_meta.fs.filesystem import SpaceFigures
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
@@ -27,11 +28,30 @@ _ATTRIBUTES: Final = struct.Struct("=QQQqqqIIIIIIIII4x")
 _ATTRIBUTES_VALID: Final = struct.Struct("=QI4x")
 # Inode, generation, and the times for which name and attributes are valid (fuse_entry_out).
 _ENTRY: Final = struct.Struct("=QQQQII")
+# A listed entry after its attributes (fuse_dirent): inode, position, length of the name, type.
+DIRENT: Final = struct.Struct("=QQII")
+DIRENT_ALIGNMENT: Final = 8
+# All fields of a listed entry (fuse_direntplus) except the name.
+_DIRENT_PLUS: Final = "=QQQQIIQQQqqqIIIIIIIII4xQQII"
 # The file handle and the flags of an open file (fuse_open_out).
 _OPEN_OUT: Final = struct.Struct("=QI4x")
 _KEEP_CACHE: Final = 1 << 1
 _SECOND_NS: Final = 1_000_000_000
 GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has space for 32 bits of the generation
+
+
+class _DirentLayouts(dict[int, struct.Struct]):
+    """The layouts of a listed entry, by the length of its name, which padding follows."""
+
+    def __missing__(self, length: int) -> struct.Struct:
+        if length > NAME_BYTES_MAX:
+            raise ValueError(length)  # only an unreadable row has such a name
+        padding = -length % DIRENT_ALIGNMENT
+        made = self[length] = struct.Struct(f"{_DIRENT_PLUS}{length}s{padding}x")
+        return made
+
+
+_dirent_layouts: Final = _DirentLayouts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +164,41 @@ class Converter:
         generation = attributes.btime_ns & GENERATION_MAX if has_generation else 0
         head = _ENTRY.pack(ino, generation, valid_s, valid_s, valid_ns, valid_ns)
         return head + self._attributes(attributes)
+
+    def dirent_out(self, name: bytes, attributes: Attributes, position: int) -> bytes:
+        """Return an entry of a listing, in the layout of the kernel."""
+        dirent = DIRENT.pack(attributes.ino, position, len(name), attributes.mode >> 12)
+        padding = bytes(-len(name) % DIRENT_ALIGNMENT)
+        return b"".join((self.entry_out(attributes), dirent, name, padding))
+
+    def dirent_of_row(self, row: Row) -> bytes:
+        """Return ``dirent_out`` of a row of ``dentries.page_rows``, in a third of the time.
+
+        Raises:
+            TypeError, ValueError, struct.error: a value is not a number or too large, or mount
+            options replace attributes. Then use ``dentries.listed`` and ``dirent_out``.
+        """
+        if self._overrides is not None:
+            raise ValueError("mount options replace attributes")
+        (
+            name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
+            atime, rdev, parent, flags, btime_ns,
+        ) = row  # fmt: skip
+        if parent | flags < 0:
+            raise ValueError(ino)
+        atime_s, atime_ns = divmod(atime, _SECOND_NS)
+        mtime_s, mtime_ns = divmod(mtime, _SECOND_NS)
+        ctime_s, ctime_ns = divmod(ctime, _SECOND_NS)
+        valid_s, valid_ns, length = self._valid_s, self._valid_ns, len(name)
+        return _dirent_layouts[length].pack(
+            ino, btime_ns & GENERATION_MAX if self._has_generations else 0,
+            valid_s, valid_s, valid_ns, valid_ns,
+            ino, size_bytes,
+            sectors(size_bytes, mapped_blocks * self._block_bytes) if mapped_blocks else 0,
+            atime_s, mtime_s, ctime_s, atime_ns, mtime_ns, ctime_ns,
+            mode, nlink, uid, gid, rdev, IO_BYTES,
+            ino, position, length, mode >> 12, name,
+        )  # fmt: skip
 
     def created_out(self, attributes: Attributes) -> bytes:
         """Return the reply to a request that creates and opens a file."""

@@ -20,12 +20,12 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse.barrier import BARRIER_INO
-from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.directory_page import DirectoryPage
 from s3fs_meta.fuse.error_boundary import CHANGES_NO_TWO_ROWS, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import PAST_INO_MIN
-from s3fs_meta.model import Attributes, Caller, Ino
+from s3fs_meta.model import Caller, Ino
 
 # Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
 SET_MODE: Final = 1 << 0
@@ -43,9 +43,6 @@ FORGOTTEN: Final = struct.Struct("=QQ")  # one of the pairs: inode, number of lo
 LINK: Final = struct.Struct("=Q")  # field: the inode; the new name follows
 MKDIR: Final = struct.Struct("=II")  # fields: mode, umask; the name follows
 RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
-# A listed entry after its attributes (fuse_dirent): inode, position, length of the name, type.
-DIRENT: Final = struct.Struct("=QQII")
-DIRENT_ALIGNMENT: Final = 8
 OPEN: Final = struct.Struct("=I4x")  # field: flags
 READ: Final = struct.Struct("=8xQI")  # fields: offset, length; also for READDIRPLUS
 WRITE: Final = struct.Struct("=8xQ24x")  # field: offset; the data follows
@@ -92,26 +89,6 @@ def at_once(function: Answer) -> Handler:
         return True
 
     return handler
-
-
-class _Listing:
-    """The entries of a reply to READDIRPLUS, up to its maximum size."""
-
-    def __init__(self, converter: Converter, room_bytes: int) -> None:
-        self._entry_out = converter.entry_out
-        self._room_bytes = room_bytes
-        self.parts: list[bytes] = []
-
-    def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
-        """Add an entry; return False without a change if the reply has no room for the entry."""
-        entry, padding = self._entry_out(attributes), -len(name) % DIRENT_ALIGNMENT
-        room_bytes = self._room_bytes - (len(entry) + DIRENT.size + len(name) + padding)
-        if room_bytes < 0:
-            return False
-        self._room_bytes = room_bytes
-        dirent = DIRENT.pack(attributes.ino, position, len(name), attributes.mode >> 12)
-        self.parts += (entry, dirent, name, bytes(padding))
-        return True
 
 
 class FrequentRequests:
@@ -288,9 +265,9 @@ class FrequentRequests:
         if ino >= PAST_INO_MIN:
             return None
         start, room_bytes = READ.unpack_from(content)
-        listing = _Listing(self._converter, room_bytes)
-        self.operations.list_directory(ino, start, listing.add)
-        return b"".join(listing.parts)
+        page = DirectoryPage(self._converter, ino, room_bytes)
+        self.operations.list_directory(ino, start, page)
+        return page.content()
 
     def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply that an extended attribute is missing if the inode has no extended attributes.

@@ -15,7 +15,7 @@ Three handlers are missing on purpose:
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -29,6 +29,7 @@ from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.convert import Converter, caller
+from s3fs_meta.fuse.directory_page import Page, TokenPage
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.kernel_cache import invalidate_inode
@@ -76,9 +77,6 @@ RAW_HANDLERS: Final = (
     "statx",
     "clear_privileges",
 )
-
-# Adds a name, its attributes and its position to a listing; returns False if the listing is full.
-AddEntry = Callable[[bytes, Attributes, int], bool]
 
 # Directory positions of "." and "..", which have no rows. All cookies are larger.
 _AT_DOT: Final = 1
@@ -451,13 +449,10 @@ class Operations(pyfuse3.Operations):
         if ino >= PAST_INO_MIN:
             return self.past.readdir(ino, start, token)
 
-        def add(name: bytes, attributes: Attributes, position: int) -> bool:
-            return pyfuse3.readdir_reply(token, name, self._entry(attributes), position)
-
-        self.list_directory(ino, start, add)
+        self.list_directory(ino, start, TokenPage(self.converter, ino, token))
         return None
 
-    def list_directory(self, ino: Ino, start: int, add: AddEntry) -> None:
+    def list_directory(self, ino: Ino, start: int, page: Page) -> None:
         """Add the entries of a directory after a position to a reply, until the reply is full.
 
         Every name in the reply counts as a lookup, except "." and "..".
@@ -465,36 +460,36 @@ class Operations(pyfuse3.Operations):
         Args:
             ino: the directory.
             start: 0, or the position of the last entry of an earlier reply.
-            add: adds a name, its attributes and its position; returns False if the reply is full.
+            page: the reply.
         """
         if start == 0 and not self.requests["opendir"]:
             self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir request
-        if start < _AT_DOT_DOT and not self._list_dots(ino, start, add):
+        if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
         while True:  # bounded by the size of the reply
-            rows = self._fs.read_directory(ino, after, limit)
-            for name, cookie, attributes in rows:
-                if not add(name, attributes, cookie):
-                    self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), READDIR_ROWS_MAX)
-                    return
-                self._count(attributes.ino)
-                after = cookie
-                listed += 1
+            rows = self._fs.read_directory_rows(ino, after, limit)
+            added = page.add_rows(rows)
+            for row in rows[:added]:
+                self._count(row[2])
+            listed += added
+            if added < len(rows):
+                self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), READDIR_ROWS_MAX)
+                return
             if len(rows) < limit:
                 return
-            limit = READDIR_ROWS_MIN
+            after, limit = rows[-1][1], READDIR_ROWS_MIN
 
-    def _list_dots(self, ino: Ino, start: int, add: AddEntry) -> bool:
+    def _list_dots(self, ino: Ino, start: int, page: Page) -> bool:
         """List "." and ".."; return whether the reply has space for further entries."""
         here = self._fs.getattr(ino)
-        if start < _AT_DOT and not add(b".", here, _AT_DOT):
+        if start < _AT_DOT and not page.add(b".", here, _AT_DOT):
             return False
         try:
             above = self._fs.getattr(here.parent)
         except NoInodeError:
             above = here  # the directory and its parent were removed while the directory was open
-        return add(b"..", above, _AT_DOT_DOT)
+        return page.add(b"..", above, _AT_DOT_DOT)
 
     @override
     @answered

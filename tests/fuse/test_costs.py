@@ -17,6 +17,7 @@ import trio
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fuse.frequent_requests import (
+    READ,
     SET_ATIME,
     SET_CTIME,
     SET_MTIME,
@@ -31,6 +32,7 @@ DATA = os.urandom(4096)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "design" / "architecture.md"
 # Newer versions of Python inline comprehensions, which saves up to a fifth of the calls.
 SPARED_SHARE: Final = 5
+LISTED: Final = 20
 
 
 class Cost(NamedTuple):
@@ -173,6 +175,23 @@ async def test_setting_times_has_its_documented_cost(handlers: Handlers) -> None
             assert raw.setattr(1, ino, 0, content)
 
         require(await cost_of(handlers, request), "change of the times of a file")
+
+
+async def test_listing_of_a_directory_has_its_documented_cost(handlers: Handlers) -> None:
+    """A listing needs two function calls for each name: it is packed, and its lookup is counted."""
+    for number in range(LISTED):
+        await make_file(handlers, b"%d" % number)
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(handlers.operations, nursery, 0)
+
+        async def request() -> None:  # noqa: RUF029 - the request must not wait
+            assert raw.readdir(1, ROOT_INO, 0, READ.pack(0, 1 << 16))
+
+        await request()
+        counted = await cost_of(handlers, request)
+    require(counted, "listing of a directory of 20 files")
+    functions = [function for _file, function in counted.trip]
+    assert functions.count("dirent_of_row") == LISTED
 
 
 async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handlers) -> None:

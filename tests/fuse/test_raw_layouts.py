@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from s3fs_meta.fuse import frequent_requests, raw_operations
+from s3fs_meta.fuse import convert, frequent_requests, raw_operations
 from s3fs_meta.fuse.convert import Converter, Overrides
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.fuse.conftest import FILE
@@ -19,7 +19,7 @@ from tests.fuse.conftest import FILE
         (raw_operations, "FALLOCATE", 32),
         (raw_operations, "COPY_FILE_RANGE", 56),
         (frequent_requests, "CREATE", 16),
-        (frequent_requests, "DIRENT", 24),
+        (convert, "DIRENT", 24),
         (frequent_requests, "FORGET", 8),
         (frequent_requests, "FORGETS", 8),
         (frequent_requests, "FORGOTTEN", 16),

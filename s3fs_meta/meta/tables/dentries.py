@@ -170,12 +170,16 @@ def page(
     Other names may be added or removed between two pages. An inode with an unreadable row has the
     attributes of ``inodes.unreadable``.
     """
-    rows = db.inodes.all(_PAGE, (parent, after, limit))
-    return [_listed(parent, row) for row in rows]
+    return [listed(parent, row) for row in page_rows(db, parent, after, limit)]
 
 
-def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Convert one row of a listing; replace unreadable attributes with ``inodes.unreadable``."""
+def page_rows(db: Database, parent: Ino, after: Cookie, limit: int) -> list[Row]:
+    """Return the names of ``page`` as unchecked rows: name, cookie, and ``inodes.COLUMNS``."""
+    return db.inodes.all(_PAGE, (parent, after, limit))
+
+
+def listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
+    """Convert a row of ``page_rows``; replace unreadable attributes with ``inodes.unreadable``."""
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

@@ -12,11 +12,13 @@ Design: docs/design/format.md, "Changelog".
 """
 
 import enum
+import functools
+import itertools
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from s3fs_meta.codec import envelope
 from s3fs_meta.codec.fields import INTEGER_MAX, VALUES_MAX, Fields, dump
@@ -63,6 +65,7 @@ _COUNT: Final = struct.Struct(">I")
 LOCATION: Final = struct.Struct(">QIQQI32s")
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
+_COMPARED_BYTES: Final = 1 << 16  # number of bytes of a changeset that are compared at once
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
 )  # maximum of txg, block and pack numbers; 1 below INTEGER_MAX, so that a writer can add 1
@@ -187,9 +190,8 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
     """
     key = key_of(changelog.txg)
     header = dump_header(changelog)
-    section = section_payload(key, changelog.section)
-    payload = b"".join((_COUNT.pack(len(header)), header, section))
-    if _parse(key, payload) != changelog:
+    payload = section_payload(key, changelog.section, _COUNT.pack(len(header)) + header)
+    if _parse(key, payload, changelog.section) != changelog:
         raise FormatError(key, "the encoded changelog decodes to different fields")
     return envelope.encode(_KIND, key, payload, keyring)
 
@@ -226,8 +228,8 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
     return decode_section(part.key, envelope.decode(_PART_KIND, part.key, data, keyring))
 
 
-def encode_section(section: Section) -> bytes:
-    """Return the binary form of a section, without checking that it can be decoded."""
+def encode_section(section: Section, before: bytes = b"") -> bytes:
+    """Return the binary form of a section after *before*, without checking that it can be decoded."""
     rows = [
         LOCATION.pack(
             one.block,
@@ -239,7 +241,7 @@ def encode_section(section: Section) -> bytes:
         )
         for one in section.locations
     ]
-    return b"".join((_COUNT.pack(len(rows)), *rows, section.changeset))
+    return b"".join((before, _COUNT.pack(len(rows)), *rows, section.changeset))
 
 
 def decode_section(key: str, data: bytes | memoryview) -> Section:
@@ -248,21 +250,51 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     Raises:
         FormatError: the section is corrupt.
     """
-    if len(data) > CHANGELOG_SECTION_BYTES_MAX or len(data) < _COUNT.size:
-        raise FormatError(key, "a section has an impossible length")
     view = memoryview(data)
-    (count,) = _COUNT.unpack_from(view)
+    end = _end_of_locations(key, view)
+    locations = tuple(_location(key, row) for row in _rows(view[:end]))
+    require_distinct(key, "block", [one.block for one in locations])
+    return Section(bytes(view[end:]), locations)
+
+
+def require_section(key: str, data: memoryview, section: Section) -> None:
+    """Raise FormatError unless *data* decodes to *section*; needs no memory for a second section."""
+    end = _end_of_locations(key, data)
+    rows = map(functools.partial(_location, key), _rows(data[:end]))
+    require_distinct(key, "block", [one.block for one in section.locations])
+    are_equal = all(
+        found == wanted for found, wanted in itertools.zip_longest(rows, section.locations)
+    )
+    changes, wanted = data[end:], section.changeset
+    # Comparing all bytes at once would need a copy of them.
+    pieces = range(0, max(len(changes), len(wanted)), _COMPARED_BYTES)
+    if not are_equal or any(
+        bytes(changes[at : at + _COMPARED_BYTES]) != wanted[at : at + _COMPARED_BYTES]
+        for at in pieces
+    ):
+        raise FormatError(key, "the encoded section decodes to different fields")
+
+
+def _end_of_locations(key: str, view: memoryview) -> int:
+    """Return the length of a section's locations, after which its changeset begins."""
+    if len(view) > CHANGELOG_SECTION_BYTES_MAX or len(view) < _COUNT.size:
+        raise FormatError(key, "a section has an impossible length")
+    count: int = _COUNT.unpack_from(view)[0]
     if count > CHANGELOG_LOCATIONS_MAX:
         raise FormatError(key, f"a section has too many locations: {count}")
     end = _COUNT.size + count * LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")
-    # CPython without the fix of issue 77894 crashes when it frees an iterator over a memoryview.
-    # Iterating over a copy as bytes avoids this crash of CPython.
-    rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
-    locations = tuple(_location(key, row) for row in rows)
-    require_distinct(key, "block", [one.block for one in locations])
-    return Section(bytes(view[end:]), locations)
+    return end
+
+
+def _rows(locations: memoryview) -> Iterator[tuple[Any, ...]]:
+    """Yield the fields of each location.
+
+    CPython without the fix of issue 77894 crashes when it frees an iterator over a memoryview.
+    Iterating over a copy as bytes avoids this crash of CPython.
+    """
+    return LOCATION.iter_unpack(bytes(locations[_COUNT.size :]))
 
 
 def section_bytes(locations: int, changeset_bytes: int) -> int:
@@ -270,14 +302,17 @@ def section_bytes(locations: int, changeset_bytes: int) -> int:
     return _COUNT.size + locations * LOCATION.size + changeset_bytes
 
 
-def section_payload(key: ObjectKey, section: Section) -> bytes:
-    """Return the binary form of a section; raise FormatError if it decodes to another section."""
+def section_payload(key: ObjectKey, section: Section, before: bytes = b"") -> bytes:
+    """Return *before* and the binary form of a section.
+
+    Raises:
+        FormatError: a field is out of range, or the binary form decodes to another section.
+    """
     try:
-        data = encode_section(section)
+        data = encode_section(section, before)
     except struct.error as exc:
         raise FormatError(key, "a number in a location is out of range") from exc
-    if decode_section(key, data) != section:
-        raise FormatError(key, "the encoded section decodes to different fields")
+    require_section(key, memoryview(data)[len(before) :], section)
     return data
 
 
@@ -318,7 +353,8 @@ def dump_header(changelog: Changelog) -> bytes:
     )
 
 
-def _parse(key: ObjectKey, payload: bytes) -> Changelog:
+def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Changelog:
+    """Return the changelog in a payload; if *section* is given, do not decode its section again."""
     if len(payload) < _COUNT.size:
         raise FormatError(key, "the payload is too short for a changelog")
     (header_bytes,) = _COUNT.unpack_from(payload)
@@ -344,7 +380,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
         parts=tuple(_part(key, item) for item in fields.array("parts", CHANGELOG_PARTS_MAX)),
         packs=tuple(pack_of(key, item) for item in fields.array("packs", CHANGELOG_PACKS_MAX)),
         forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
-        section=decode_section(key, memoryview(payload)[end:]),
+        section=section or decode_section(key, memoryview(payload)[end:]),
         floor=Txg(fields.integer("floor")),
         begins_span=version == SPAN_VERSION,
     )

@@ -89,9 +89,8 @@ def encode(level: Level, keyring: Keyring) -> bytes:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     header = dump_header(level)
-    section = section_payload(level.key, level.section)
-    payload = b"".join((_COUNT.pack(len(header)), header, section))
-    if _parse(level.key, payload) != level:
+    payload = section_payload(level.key, level.section, _COUNT.pack(len(header)) + header)
+    if _parse(level.key, payload, level.section) != level:
         raise FormatError(level.key, "the encoded level object decodes to different fields")
     return envelope.encode(_KIND, level.key, payload, keyring)
 
@@ -127,7 +126,8 @@ def dump_header(level: Level) -> bytes:
     )
 
 
-def _parse(key: ObjectKey, payload: bytes) -> Level:
+def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Level:
+    """Return the level in a payload; if *section* is given, do not decode its section again."""
     if len(payload) < _COUNT.size:
         raise FormatError(key, "the payload is too short for a level object")
     (header_bytes,) = _COUNT.unpack_from(payload)
@@ -153,7 +153,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
         floor=Txg(fields.integer("floor")),
         packs=tuple(pack_of(key, item) for item in fields.array("packs", CHANGELOG_PACKS_MAX)),
         forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
-        section=changelog_codec.decode_section(key, memoryview(payload)[end:]),
+        section=section or changelog_codec.decode_section(key, memoryview(payload)[end:]),
     )
     fields.finish()
     if parse_key(key) != (level.level, level.last):

@@ -27,6 +27,7 @@ from s3fs_meta.codec.changelog import (
     parse_part_key,
     part_key,
     part_prefix,
+    require_section,
     section_bytes,
 )
 from s3fs_meta.codec.fields import INTEGER_MAX, dump
@@ -368,6 +369,26 @@ def test_too_large_changelog_section_is_refused() -> None:
         encode_part(
             part_key(PREFIX, 0), longest._replace(changeset=longest.changeset + b"x"), PLAIN
         )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SECTION._replace(changeset=SECTION.changeset + b"x"),
+        SECTION._replace(changeset=SECTION.changeset[:-1]),
+        SECTION._replace(changeset=b"C" + SECTION.changeset[1:]),
+        SECTION._replace(locations=SECTION.locations[:-1]),
+        SECTION._replace(locations=SECTION.locations[::-1]),
+        SECTION._replace(locations=(SECTION.locations[0]._replace(plain_bytes=7), NOWHERE)),
+        NO_CHANGES,
+    ],
+)
+def test_section_that_differs_from_its_binary_form_is_refused(other: Section) -> None:
+    """A changelog is stored only if it decodes to the changes that were encoded."""
+    require_section("x", memoryview(encode_section(other)), other)
+    for data, section in ((SECTION, other), (other, SECTION)):
+        with pytest.raises(FormatError, match="different fields"):
+            require_section("x", memoryview(encode_section(data)), section)
 
 
 def test_section_bytes_returns_the_length_of_an_encoded_section() -> None:

@@ -1,7 +1,9 @@
 """Level objects (merged runs of changelogs): names, alignment and fields."""
 
 import json
+import os
 import struct
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3fs_meta.codec import envelope, level
-from s3fs_meta.codec.changelog import NO_CHANGES, encode_section
+from s3fs_meta.codec.changelog import (
+    NO_CHANGES,
+    Location,
+    Section,
+    encode_section,
+    section_bytes,
+)
+from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.codec.level import decode, encode, ends_at, first_of, key_of, parse_key
 from s3fs_meta.errors import FormatError, NewerFormatError
-from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_SECTION_BYTES_MAX, LEVELS_MAX
-from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_SECTION_BYTES_MAX, LEVELS_MAX, MIB
+from s3fs_meta.model import BlockId, Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import check_key
 from tests.codec.changelogs import ENCRYPTED, PACKS, PLAIN, SECTION, both
 from tests.codec.levels import KEY, LEVEL
@@ -124,3 +133,20 @@ def test_flipped_bit_in_any_byte_of_a_level_object_is_detected() -> None:
     for at in range(len(data)):
         with pytest.raises(FormatError):
             decode(ObjectKey(KEY), flipped(data, at, at % 8), PLAIN)
+
+
+def test_encoding_a_level_object_does_not_copy_its_changes() -> None:
+    """Memory is needed for the payload, its compressed form and the object, not for the check."""
+    locations = tuple(
+        Location(BlockId(number), 4096, os.urandom(HASH_BYTES), PACKS[0].pack, 4096, 4096)
+        for number in range(1, 10_001)
+    )
+    large = replace(LEVEL, section=Section(os.urandom(2 * MIB), locations))
+    tracemalloc.start()
+    try:
+        data = encode(large, PLAIN)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert decode(KEY, data, PLAIN) == large
+    assert peak_bytes < 3.3 * section_bytes(len(locations), 2 * MIB)

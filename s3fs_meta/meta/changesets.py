@@ -17,6 +17,7 @@ Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session exte
 """
 
 import functools
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, NoReturn
@@ -116,15 +117,15 @@ def merge(changesets: Iterable[bytes]) -> bytes:
         for number, changeset in enumerate(changesets, 1):
             with _errors(f"{_CHANGESET} {number} of a merge"):
                 builder.add(_pieces(changeset))
-        parts: list[bytes] = []
+        merged = io.BytesIO()  # getvalue() returns its buffer without a copy
 
-        # A Python function as callback lets other threads run in between; list.append would not.
+        # A Python function as callback lets other threads run in between; write would not.
         def keep(part: memoryview) -> None:
-            parts.append(bytes(part))
+            merged.write(part)
 
         with _errors("merged changeset"):
             builder.output_stream(keep)
-        return b"".join(parts)
+        return merged.getvalue()
     finally:
         builder.close()
         tables.close()

@@ -16,6 +16,7 @@ import trio
 
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
+from s3fs_meta.codec.level import Level
 from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
@@ -102,8 +103,7 @@ class Leveler:
     async def _make(self, level: int, last: Txg) -> bool:
         """Create one level object; return whether the bucket has the object now."""
         try:
-            pieces = await self._pieces(level, last)
-            made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
+            made = await self._merged(level, last)
         except NotMergedError as exc:
             _log.debug(
                 "cannot create the level object of level %d that ends at txg %d: %s",
@@ -125,6 +125,15 @@ class Leveler:
             await self._store.create(made.key, data)
         self._hook("level put")
         return True
+
+    async def _merged(self, level: int, last: Txg) -> Level:
+        """Return a level object. The objects that it merges stay in memory only until then.
+
+        Raises:
+            NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.
+        """
+        pieces = await self._pieces(level, last)
+        return await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
 
     async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
         """Return the content of the objects, one level below, that a level object merges.

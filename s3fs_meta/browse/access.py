@@ -2,8 +2,8 @@
 
 Owns: the token, the cookie, the secret path of the pages, names of this server in the Host header.
 Does not know: pages.
-Keeps: the token can be used only once. A web page of another host cannot guess the cookie, and
-cannot reach this server under its own name by resolving the name to 127.0.0.1. A page of another
+Keeps: the token can be used only once. A web page of another host cannot guess the cookie. A host
+name that resolves to 127.0.0.1 does not give its pages access to this server. A page of another
 server on this host cannot make the browser send requests to this server.
 
 Browsers send a cookie to all ports of a host, even to a server of another user. But they send the
@@ -69,7 +69,7 @@ class Access:
 
     @property
     def url(self) -> str:
-        """Return the URL for the user, which works once."""
+        """Return the URL for the user; the URL works only once."""
         return f"http://{self._address}/?token={self._token}"
 
     def refusal(self, request: HttpRequest) -> Reply | None:

@@ -38,8 +38,8 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
     """Return the changes below a path between a txg and the newest txg, sorted by path.
 
     Returns:
-        None if more than BROWSE_CHANGED_MAX files changed, or their directories have more than
-        BROWSE_COMPARED_NAMES_MAX names, or the changes of a txg are unknown.
+        None if the changes are unknown or exceed a limit: BROWSE_CHANGED_MAX files, or
+        BROWSE_COMPARED_NAMES_MAX names in the directories of the files.
 
     Raises:
         StoreError, PastUnavailableError: the state at one of the txgs cannot be read.
@@ -62,7 +62,7 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
 
 
 async def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
-    """Return the number of names that a comparison of some inodes' directories reads."""
+    """Return the number of names that a comparison of the inodes' directories must read."""
     directories: dict[Ino, int] = {}
     for number, ino in enumerate(changed):
         if number % _PIECE_INODES == 0:

@@ -1,4 +1,4 @@
-"""The page of a search by name: the entries at a point in time, and a folder's former names.
+"""The results of a search by name: entries at a point in time, and a folder's former names.
 
 Owns: matching typed names. Does not know: HTML, the order of the search.
 """
@@ -68,7 +68,7 @@ async def _former_names(site: Source, wanted: Wanted, pattern: bytes) -> tuple[l
 
 
 def _pattern(text: str) -> str:
-    """Return a typed text as a pattern: text without * and ? matches a part of a name."""
+    """Return the pattern for a typed text; a text without * or ? matches any part of a name."""
     return text if any(one in text for one in _ANY) else f"*{text}*"
 
 

@@ -60,7 +60,7 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with the versions of a file, which may have been removed."""
+    """Return the page with the versions of a file; the file may have been removed."""
     bounds = await site.bounds()
     async with site.used(bounds.newest.txg) as point:
         search = await site.search()

@@ -1,4 +1,4 @@
-"""The page about the mount, with plots of its statistics in the last hour.
+"""The page about the mount, with plots of its statistics over the last hour.
 
 Owns: the choice of statistics, their units, the plots.
 Does not know: HTML, how statistics are collected.
@@ -28,7 +28,7 @@ class Series(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One plotted line: the texts and points of a statistic over time."""
+    """The plot of one statistic over time: its texts, and the points of its line."""
 
     title: str
     now: str

@@ -82,7 +82,7 @@ def rates(
     passed_s: float,
     table: prices.PriceTable,
 ) -> dict[str, float]:
-    """Return rates between two readings: per second, and the cost per day.
+    """Return the rates per second between two readings, and the cost per day.
 
     Returns:
         An empty dict if another mount began between the readings.

@@ -33,7 +33,7 @@ def picture_type(begin: bytes) -> str | None:
 def text_of(begin: bytes) -> str | None:
     """Return the beginning of a file as text, or None if it is not UTF-8.
 
-    The beginning may end within a character.
+    The beginning may end in the middle of a character.
     """
     if b"\0" in begin:
         return None

@@ -15,7 +15,7 @@ from s3fs_meta.model import Txg
 
 
 class Sizes:
-    """The folder sizes at up to BROWSE_SIZES_MAX points in time."""
+    """The cached folder sizes at up to BROWSE_SIZES_MAX points in time."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Txg, FolderSizes] = OrderedDict()

@@ -44,7 +44,7 @@ _RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs; a run 
 
 
 def _free_nothing(_size_bytes: int) -> None:
-    """Free no space, because this process has no cache."""
+    """Do nothing, because this process has no cache that could be evicted."""
 
 
 class RetainedRange(NamedTuple):
@@ -82,7 +82,7 @@ class Source:
 
     @property
     def outage(self) -> Outage:
-        """Return the start and the reason of the bucket's outage."""
+        """Return the start and the reason of an outage of the bucket."""
         return outage_of(self.bucket.store)
 
     # --- points in time ------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Source:
         self.counted[run] = found
 
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg, which may be cached. Raises the same errors as ``find``."""
+        """Return the chain link of a txg, possibly from a cache; raise the errors of ``find``."""
         bounds = await self.bounds()
         if bounds.oldest.txg <= txg <= bounds.newest.txg:
             known = await self.bucket.points.readable(txg)
@@ -134,7 +134,7 @@ class Source:
         return await self.find(PointInTime(f"txg={txg}", txg=txg))
 
     async def find(self, wanted: PointInTime) -> Link:
-        """Return the link of a point in time.
+        """Return the chain link of a point in time.
 
         Raises:
             SettingsError: the point in time is not retained; the message lists retained points.

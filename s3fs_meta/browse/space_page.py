@@ -52,7 +52,7 @@ class Area(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A folder whose direct files grew."""
+    """A folder in which files grew; files of its subfolders are not counted."""
 
     path: bytes
     more_bytes: int
@@ -151,7 +151,7 @@ def _label(tile: Tile) -> int:
 
 
 def _grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Grown]:
-    """Return the folders of the filesystem whose direct files grew most."""
+    """Return the folders in which files grew most, without the files of subfolders."""
     return [
         Grown(b"/".join(source.path_of(point, size.ino)), more, size.own_bytes)
         for size, more in sizes.grown_since(before, BROWSE_FILES_SHOWN)

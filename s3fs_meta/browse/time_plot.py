@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 
 
 class GapMark(NamedTuple):
-    """The mark of a time without changes."""
+    """The mark of a period without changes."""
 
     x: float
     width: float

@@ -2,8 +2,8 @@
 
 Owns: the content, within a bound. Does not know: the store, rows, block files.
 Each block is also in its file, so any content may be dropped at any time.
-Uncompressed content is a view of the received range, so the memory of the range is freed only after
-the content of all its blocks was dropped. Therefore the bound counts complete ranges.
+Uncompressed content is a view of the received range. So the memory of the range is freed only after
+the content of all its blocks was dropped, and the bound counts complete ranges.
 A sequential reader needs the oldest range first. So at the bound, later ranges are not kept. A
 range that is not read is dropped once another range arrives more than ARRIVED_S_MAX later.
 Tasks: only the event loop calls this module.
@@ -61,7 +61,7 @@ class ArrivedContent:
         source.blocks.add(located.block)
 
     def _has_room(self, source: ArrivedRange, needed_bytes: int) -> bool:
-        """Drop ranges that were not read for too long; return whether content may be kept."""
+        """Drop ranges that were unread for too long; return whether new content may be kept."""
         for oldest in list(self._ranges):
             if source.since_s - oldest.since_s <= ARRIVED_S_MAX:
                 break

@@ -441,7 +441,7 @@ class BlockCache:
         self.index.move(block, BlockState.DOOMED)
 
     async def make_files_ahead(self) -> None:
-        """Make empty files for new blocks until cancelled. Raises as ``FilesAhead.run`` does."""
+        """Make empty files for new blocks until cancelled; raise errors of ``FilesAhead.run``."""
         counters = self._db.counters
         numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
         # The kernel reports a lost directory entry only once, so ``syncing`` records the failure.
@@ -596,5 +596,5 @@ class BlockCache:
         self.suspects.discard(block)
 
     def located(self, ino: Ino, index: BlockIndex) -> Located | None:
-        """Return the block at *index* of a file with its location, None for a hole."""
+        """Return the block at *index* of a file with its location, or None for a hole."""
         return block_map.locate(self._db, ino, index)

@@ -72,7 +72,7 @@ class BlockFiles:
             os.close(fd)
 
     def read_on_loop(self, block: BlockId, start: int, stop: int) -> bytes:
-        """Return bytes of a block as ``read`` does, and keep the file open, on the event loop."""
+        """Return bytes of a block as ``read`` does; keep the file open. Runs on the event loop."""
         fd = self._open.get(block)
         if fd is None:
             try:
@@ -259,7 +259,7 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def copy_clean(self, source: BlockId, target: BlockId, plain_bytes: int) -> None:
-        """Copy the file of a block to the file of an equal block, as ``adopt`` does, in a thread.
+        """Copy the file of a block to the file of a block with equal content. Runs in a thread.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
@@ -268,7 +268,7 @@ class BlockFiles:
         self.adopt(target, self.read(source, 0, plain_bytes))
 
     def remove(self, block: BlockId) -> None:
-        """Remove a block's file if it exists, and its directory once empty. On the event loop."""
+        """Remove a block's file, and its directory once empty. Runs on the event loop."""
         self.let_go([block])
         self._directory.remove(_name(block))
 
@@ -283,7 +283,7 @@ class BlockFiles:
         self._open.close_forgotten()
 
     def remove_all(self, blocks: Iterable[BlockId]) -> None:
-        """Remove the files of blocks. In any thread, between ``let_go`` and ``close_removed``."""
+        """Remove block files. Runs in any thread, between ``let_go`` and ``close_removed``."""
         self._directory.remove_all(map(self._name_to_remove, blocks))
 
     def _name_to_remove(self, block: BlockId) -> str:
@@ -292,7 +292,7 @@ class BlockFiles:
         return _name(block)
 
     def close_removed(self) -> None:
-        """Close removed files that were opened again before their removal, on the event loop."""
+        """Close files that were opened again before their removal. Runs on the event loop."""
         self._open.close_forgotten()
 
     def size(self, block: BlockId) -> int | None:
@@ -361,7 +361,7 @@ class BlockFiles:
         self.sync_everything()
 
     def sync(self, blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-        """Make the files of blocks and their names durable. In a thread, because it may take long.
+        """Make block files and their names durable. Runs in a thread, because it may take long.
 
         Missing files are skipped, because they belonged to doomed blocks.
 
@@ -450,7 +450,7 @@ class BlockFiles:
             raise
 
     def write_again(self, blocks: Sequence[BlockId], tails: Mapping[BlockId, int]) -> None:
-        """Replace block files with durable copies. In a thread, before any of the files is opened.
+        """Replace block files with durable copies. Runs in a thread, before the files are opened.
 
         Args:
             blocks: the blocks.
@@ -486,7 +486,7 @@ class BlockFiles:
         write_again(path, copy, keep_bytes=keep_bytes)
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
-        """Drop pages of files from memory, so that reads return the disk's bytes, in a thread."""
+        """Drop file pages from memory, so that reads return the disk's bytes. Runs in a thread."""
         for block in blocks:
             try:
                 fd = self._directory.open(_name(block), os.O_RDONLY)

@@ -181,7 +181,7 @@ class BlockSync:
         return pieces
 
     def _announce(self, log: IntentLog) -> None:
-        """Record that the log is in use; the open group commits this before an entry is needed."""
+        """Record that the log is in use; the record is committed before any entry is needed."""
         if not self._is_announced:
             self._db.begin_local()
             intent_replay.announce(self._db, log)

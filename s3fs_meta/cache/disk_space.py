@@ -35,7 +35,7 @@ class DiskSpace:
         self._held: dict[Path, int] = {}
 
     def spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Subtract bytes that are about to be written from the budget; renew it when spent.
+        """Subtract the bytes of the next write from the budget; renew the budget when it is spent.
 
         Raises:
             NoSpaceLeftError: the write would use the reserve; nothing was changed.

@@ -3,7 +3,7 @@
 Owns: the choice of the clean blocks to evict, and the splitting of long evictions into slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
 Keeps: only clean blocks that are not pinned (``pinned_trees``) are evicted. A block whose location
-in the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
+in the bucket is marked as damaged is kept until ``reconsider``, because its file may be the only
 intact copy.
 A crash may restore the row of an evicted block; the next reader then fetches the block again (I44).
 Tasks: any request handler. ``evict`` removes files in a thread; other methods use the event loop.
@@ -167,7 +167,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Exclude a block from eviction if it is pinned or a last copy; return whether it is."""
+        """Exclude a pinned block or a last copy from eviction; return whether it was excluded."""
         if self._pinned.adopt(block):
             return True
         is_spared = self.is_last_copy(block)
@@ -183,7 +183,7 @@ class Evictor:
         return row is not None and blocks.is_damaged(self._db, row)
 
     def reconsider(self) -> None:
-        """Consider spared blocks for eviction again, because damage marks were removed."""
+        """Allow the eviction of possible last copies again, because damage marks were removed."""
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:

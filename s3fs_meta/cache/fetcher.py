@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """The location of a block's content in another pack than the block's own."""
+    """The location of a block's content in a pack other than the block's own pack."""
 
     object_key: ObjectKey
     pack_offset: int

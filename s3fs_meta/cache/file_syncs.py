@@ -43,7 +43,7 @@ def start_write_back(fd: int) -> None:
 
 
 def sync_files(fds: Sequence[int]) -> None:
-    """Make the content of open files durable; return when all syncs have ended. Blocking.
+    """Make the content of open files durable; block until all syncs have ended.
 
     Raises:
         OSError: one of the syncs, or the start of a write-back, failed.

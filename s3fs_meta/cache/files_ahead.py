@@ -101,7 +101,7 @@ class FilesAhead:
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:
-        """Drop the files made ahead for block numbers already assigned; remove unused ones."""
+        """Close the files for block numbers that were assigned; remove the unused files."""
         passed = [number for number in self._fds if number < numbers.next_block()]
         for number in passed:
             if numbers.is_cached(BlockId(number)):

@@ -176,7 +176,7 @@ class CacheIndex:
         self.unasked_bytes += size_bytes
 
     def _ask(self, block: BlockId, size_bytes: int) -> None:
-        """Stop counting a block among those that no reader has used."""
+        """Remove a block from the list of blocks that no reader has used; it stays cached."""
         del self._unasked[block]
         self.unasked_bytes -= size_bytes
 
@@ -212,7 +212,7 @@ class CacheIndex:
         self.spared_bytes += size_bytes
 
     def reconsider(self) -> None:
-        """Move all spared blocks to the beginning of the eviction order."""
+        """Move all blocks that ``spare`` excluded to the beginning of the eviction order."""
         for block in self._spared:
             self._clean[block] = None
             self._clean.move_to_end(block, last=False)

@@ -25,7 +25,7 @@ _UNWRITTEN: Final = 0x800
 
 
 def first_lost_byte(fd: int, trusted_bytes: int) -> int | None:
-    """Return the offset of the first byte known to be lost, or None. Blocking.
+    """Return the offset of the first byte known to be lost, or None. The call blocks.
 
     Args:
         fd: an open file without dirty pages.

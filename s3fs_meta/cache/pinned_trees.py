@@ -47,7 +47,7 @@ class PinnedTrees:
         self.bytes_max = pinned_bytes_max(cache_bytes)
 
     def set_roots(self, roots: Iterable[Ino]) -> None:
-        """Set the inodes at the tops of the pinned trees; their blocks are pinned separately."""
+        """Set the root inodes of the pinned trees; the trees' blocks are pinned separately."""
         self._roots = frozenset(roots)
 
     def pin(self, block: BlockId, size_bytes: int) -> bool:

@@ -2,8 +2,8 @@
 
 Owns: how many bytes of a file are trusted after a power cut; files without a row; the bytes that
 restore a copied block; the rows of the table ``copies``. Does not know: when blocks are copied.
-Keeps: a file without a row is removed only if an intact pack has its content, or if it was written
-after the last change of the database. Any other such file is quarantined.
+Keeps: a file without a row is removed if an intact pack has its content, or if it was written
+after the last change of the database. Otherwise the file is quarantined.
 Tasks: these functions run at mount, before any task; read-only tools also call ``content_before``.
 
 A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's

@@ -159,7 +159,7 @@ class Examination:
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def use_files(self, files: BlockFiles) -> None:
-        """Allow repairs to use the cache directory. The evidence must already contain its files."""
+        """Allow repairs to use the cache directory, whose files must be among the observations."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 

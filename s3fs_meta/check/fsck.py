@@ -52,7 +52,7 @@ def check_database(
 
 
 def judge(exam: Examination, repair: Mode) -> bool:
-    """Check every invariant whose surveys were made, and repair; return whether all were checked.
+    """Check the invariants whose surveys were made, and repair; return whether all were checked.
 
     Raises:
         The errors of ``check_database``.

@@ -24,7 +24,7 @@ _IS_REFUTED: Final = (
 
 
 def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
-    """Return the names of a pack's wrong marks, whose bytes are readable.
+    """Return the names of a pack's damage marks that are wrong, because the bytes are readable.
 
     Args:
         marked: all marks of one pack.

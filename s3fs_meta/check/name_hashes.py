@@ -38,7 +38,7 @@ class NameHashes:
 
         Args:
             db: the database of the check.
-            beside: all changes are committed, so a second connection reads the same rows.
+            beside: True if all changes are committed, so a second connection reads the same rows.
         """
         self._db = db
         self._other: Database | None = None

@@ -402,8 +402,8 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
 def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
     """Return whether a damaged object has the same salt, beginning or end as a copy.
 
-    The salt is random, the end is a tag or a checksum, and the beginning contains the time of the
-    cut in nanoseconds. So if one of them is equal, the copy is the original.
+    The salt is random, the end is a tag or a checksum, and the beginning contains the time at which
+    the txg ended, in nanoseconds. So if one of them is equal, the copy is the original.
     """
     if not damaged:
         return False

@@ -54,8 +54,8 @@ def mend_locations(exam: Examination, invariant: Invariant) -> None:
 def relocate(exam: Examination, damaged: str) -> None:
     """Copy the locations of damaged blocks from the indexes of packs into their rows.
 
-    A fenced host may have used a block's number for other content. So a location is used only if it
-    matches the hash or the pack in the row, or if that hash is invalid or that pack has no row.
+    A fenced host may have used a block's number for other content. So a location must match the
+    hash or the pack in the block's row, unless that hash is invalid or that pack has no row.
     """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
@@ -78,7 +78,7 @@ def relocate(exam: Examination, damaged: str) -> None:
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Return the pack with a key after setting it to STORED; create its row if it is missing."""
+    """Set the pack with a key to STORED, create its row if missing, and return its number."""
     row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
     number = PackId(row[0]) if row is not None else _renumbered(exam, key, object_bytes)
     exam.run(

@@ -92,7 +92,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
 
 
 def _retains_one_history(exam: Examination) -> bool:
-    """Return whether the retention floor is past every history that a repair replaced.
+    """Return whether the retention floor is later than every history that a repair replaced.
 
     Until then, a retained txg may need any pack without a row.
     """

@@ -211,7 +211,7 @@ def verify_pack(
     rescue: BlockFiles | None = None,
     marked: Sequence[Mark] = (),
 ) -> PackVerdict:
-    """Compare a complete pack with the rows of its blocks. Blocking: call this in a thread.
+    """Compare a complete pack with the rows of its blocks. Call this in a thread.
 
     Args:
         rescue: the cache directory; readable blocks are copied to it if the index is damaged.

@@ -124,7 +124,7 @@ def _known(place: NamedFilesystem) -> "Known | None":
 
 
 def times(incomplete: str, place: NamedFilesystem) -> list[str]:
-    """Return the known points that begin with a text, as clock times after a leading digit."""
+    """Return known points that begin with a text; a text with a leading digit is a clock time."""
     known = _known(place)
     if known is None:
         return []

@@ -185,7 +185,7 @@ async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
 
 
 def _describe_ended(lease: Lease, mount: str) -> str:
-    """Return a message if a killed mount of this host seems to hold the lease, else ""."""
+    """Return a message if a killed mount of this host may still hold the lease, else ""."""
     if lease.host != socket.gethostname() or targets.is_running(lease.pid):
         return ""
     return (

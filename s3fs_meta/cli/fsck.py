@@ -292,7 +292,7 @@ def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print lines, but only the first ones of a long list."""
+    """Print lines; of a long list, print only the first lines."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

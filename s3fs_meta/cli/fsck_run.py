@@ -449,7 +449,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(volume: Volume, report: Report) -> None:
-    """Report copies of the superblock that were invalid when it was opened, or still are."""
+    """Report copies of the superblock that were invalid at opening, or are still invalid."""
     if not volume.superblock_faults:
         return
     remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)

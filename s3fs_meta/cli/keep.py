@@ -222,7 +222,7 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
 
 
 class _Points(Protocol):
-    """The kept points of a filesystem; results are messages as in ``keep_requests``."""
+    """The kept points of a filesystem; results have the form of messages in ``keep_requests``."""
 
     async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
         """Keep a point in time under a name."""
@@ -314,7 +314,7 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
 
 
 async def _listed(target: _Opening) -> dict[str, Any]:
-    """Return the kept points that a mount reports, or without a mount those in the bucket."""
+    """Return the kept points that the mount reports; without a mount, read them in the bucket."""
     place, access, _opening, front = target
     try:
         return await keep_requests.request_list(place)

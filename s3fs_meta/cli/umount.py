@@ -168,7 +168,7 @@ async def _unmount_and_wait(
 
 
 def _judge_killed(place: Target, front: Front) -> None:
-    """Report what a killed daemon left; raise StoreError unless the bucket has all changes."""
+    """Report the state after a killed daemon; raise StoreError if the bucket lacks changes."""
     found = killed_state.unshipped(place.state)
     again = targets.mount_command(place)
     if found is not None and found.is_nothing:
@@ -220,7 +220,7 @@ async def _used_by(place: Target) -> str:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise StoreError or a subclass unless the bucket has all changes."""
+    """Raise an error with the reason if the bucket lacks changes of the mount."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
@@ -240,7 +240,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Call ``_judge``; show the earlier upload's error *left* unless *outcome* contains it."""
+    """Raise the errors of ``_judge``; print the error *left* of an earlier upload if it differs."""
     try:
         _judge(outcome)
     except S3fsError as exc:
@@ -253,7 +253,7 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
 
 
 async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -> str:
-    """Upload before the unmount; return the error if the unmount is still possible.
+    """Upload changes before the unmount; return an error that does not prevent the unmount.
 
     With *force*, the wait stops if the bucket is unavailable.
     """

@@ -145,7 +145,7 @@ async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str,
 
 
 def _line(version: Mapping[str, Any], shown: str) -> str:
-    """Return a version as one line for users; omit the name if it is *shown*."""
+    """Return a version as one line for users; omit the file's name if it equals *shown*."""
     when = (
         "not uploaded yet" if version["created_ns"] is None else format_time(version["created_ns"])
     )

@@ -3,8 +3,8 @@
 Owns: the header, compression, and encryption or checksum of metadata objects, which are always read
 completely.
 Does not know: the meaning of the payload.
-Keeps: an object can be decoded only if it is complete, belongs to this filesystem, and has the kind
-and name for which it was encoded. An encrypted filesystem refuses plain objects.
+Keeps: an object can be decoded only if it is complete and belongs to this filesystem, under the
+kind and name for which it was encoded. An encrypted filesystem refuses plain objects.
 Design: docs/design/format.md, "Envelope".
 
     header | AES-GCM of the compressed payload          on an encrypted filesystem

@@ -3,7 +3,7 @@
 Owns: the fields and columns of an index object. Does not know: changesets, when objects are
 written.
 Keeps: an index object records the hashes of the last changelog of its run and of the
-changelog before the run, so it describes only these changelogs. It can be decoded only under its
+changelog before the run. So it describes only these changelogs. It can be decoded only under its
 own name.
 Design: docs/design/format.md, "History index".
 

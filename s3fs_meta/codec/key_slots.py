@@ -3,8 +3,8 @@
 Owns: key derivation from passphrases, the spelling of recovery keys, wrapping and unwrapping.
 Does not know: the superblock's other fields.
 
-Nonces. Each key slot, here also called a lock, has its own key. The key of a passphrase lock
-depends on a new random salt, the key of a recovery lock on a new random recovery key.
+Nonces. Each key slot, which format.md and the code call a lock, has its own key. The key of a
+passphrase slot depends on a new random salt, the key of a recovery slot on a new recovery key.
 Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is the
 associated data.
 
@@ -61,7 +61,7 @@ class PassphraseLock:
 def lock_with_passphrase(
     uuid: str, master_key: bytes, passphrase: bytes, cost: KdfCost
 ) -> PassphraseLock:
-    """Encrypt the master key with a passphrase; return the new passphrase lock.
+    """Encrypt the master key with a passphrase; return the new key slot.
 
     Raises:
         UsageError: the passphrase is empty.
@@ -74,10 +74,10 @@ def lock_with_passphrase(
 
 
 def open_with_passphrase(uuid: str, lock: PassphraseLock, passphrase: bytes) -> bytes:
-    """Decrypt a passphrase lock; return the master key.
+    """Decrypt the key slot of the passphrase; return the master key.
 
     Raises:
-        PassphraseError: the passphrase is wrong, or the lock was changed.
+        PassphraseError: the passphrase is wrong, or the key slot was changed.
     """
     secret = _stretch(passphrase, bytes.fromhex(lock.salt), lock.cost)
     return _unwrap(_cipher(secret, b"passphrase"), uuid, lock.wrapped, "passphrase")
@@ -94,22 +94,22 @@ def open_with_recovery_key(uuid: str, wrapped: str, recovery_key: str) -> bytes:
     """Decrypt *wrapped* with the recovery key; return the master key.
 
     Raises:
-        PassphraseError: the recovery key is mistyped or wrong, or the lock was changed.
+        PassphraseError: the recovery key is mistyped or wrong, or the key slot was changed.
     """
     secret = _parse_recovery_key(recovery_key)
     return _unwrap(_cipher(secret, b"recovery"), uuid, wrapped, "recovery key")
 
 
 def lock_fields(lock: PassphraseLock) -> dict[str, object]:
-    """Return the fields of a passphrase lock for JSON."""
+    """Return the fields of the passphrase's key slot for JSON."""
     return {"kdf": _KDF, "salt": lock.salt, **lock.cost._asdict(), "wrapped": lock.wrapped}
 
 
 def parse_lock(key: str, fields: Fields) -> PassphraseLock:
-    """Return the passphrase lock in the *fields* of the object *key*.
+    """Return the passphrase's key slot in the *fields* of the object *key*.
 
     Raises:
-        NewerFormatError: the lock uses a key derivation other than argon2id.
+        NewerFormatError: the key slot uses a key derivation other than argon2id.
         FormatError: the fields are corrupt, or the cost is above the limits.
     """
     kdf = fields.text("kdf", _KDF_CHARS_MAX)

@@ -46,7 +46,7 @@ class MachineMarks(NamedTuple):
     product_uuid: str | None = None
 
     def is_other(self, other: "MachineMarks") -> bool:
-        """Return whether the marks prove that two machines are different."""
+        """Return whether the keyed hashes prove that two machines are different."""
         return any(
             one is not None and another is not None and one != another
             for one, another in zip(self, other, strict=True)

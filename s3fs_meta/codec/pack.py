@@ -101,8 +101,8 @@ class PackWriter:
     """Collects blocks into one pack.
 
     The writer keeps the complete pack in memory, at most PACK_BYTES_MAX. Only one thread at a time
-    may use the writer. The memory is mapped once. A growing buffer would be copied from time to
-    time with the interpreter lock held, which blocks the event loop for tens of milliseconds.
+    may use the writer. The memory is mapped once, because copying a growing buffer would keep the
+    interpreter lock and block the event loop for tens of milliseconds.
     """
 
     def __init__(

@@ -1,16 +1,16 @@
 """The superblock: the properties of a filesystem, and its wrapped master key.
 
 Owns: the fields, their authentication, versions, features and the generation; the tombstone.
-Does not know: stores, the source of the passphrase, how a lock works (``key_slots``), how one of
-several copies is selected (``sync.superblock.selection``).
+Does not know: stores, the source of the passphrase, the encryption of a key slot (``key_slots``),
+how one of several copies is selected (``sync.superblock.selection``).
 Keeps: unlocking an encrypted filesystem authenticates the fields; a program refuses a
 filesystem with an unknown feature; every change raises the generation.
 Design: docs/design/format.md, "Superblock".
 
-Two locks contain the same 32-byte master key: one opens with the passphrase, one with the recovery
-key. Changing the passphrase replaces the first lock and rewrites no data. An authenticator, under a
-key derived from the master key, covers every field and both locks. The locks themselves do not
-cover the fields, so label and passphrase can change without the recovery key.
+Two key slots contain the same 32-byte master key: the passphrase opens one, the recovery key the
+other. A new passphrase replaces the first slot and rewrites no data. An authenticator, under a key
+derived from the master key, covers every field and both slots. The slots themselves do not cover
+the fields, so label and passphrase can change without the recovery key.
 """
 
 import os
@@ -57,7 +57,7 @@ _FEATURE: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 @dataclass(frozen=True)
 class Superblock:
-    """The properties of one filesystem; only an encrypted one has locks and an authenticator."""
+    """The properties of a filesystem; key slots and authenticator exist only with encryption."""
 
     uuid: str
     label: str

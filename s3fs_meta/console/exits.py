@@ -111,7 +111,7 @@ MOUNT_FAILED: Final = 32
 
 
 def status_of(exc: BaseException) -> ExitStatus:
-    """Return the exit status of an error; an error of no family is a bug."""
+    """Return the exit status of an error; an error outside all families is a bug."""
     for family, status in FAMILIES:
         if is_kind(exc, family):
             return status

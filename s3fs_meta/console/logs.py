@@ -30,7 +30,7 @@ Complete = Callable[[str], str]
 
 
 class CompletingFormatter(logging.Formatter):
-    """Formats records, and adds the options to the commands in their messages."""
+    """Formats log records, and adds the user's options to commands in messages."""
 
     def __init__(self, text: str, complete: Complete = str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class CompletingFormatter(logging.Formatter):
 
 
 class JournalFormatter(CompletingFormatter):
-    """Formats records for the journal, with a priority on each line and no timestamp."""
+    """Formats log records for the journal, with a priority on each line and no timestamp."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:

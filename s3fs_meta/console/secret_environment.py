@@ -35,7 +35,7 @@ def passphrase() -> str | None:
 
 
 def _overwrite(name: bytes) -> None:
-    """Overwrite all variables with a name by zeros in the memory that /proc shows."""
+    """Overwrite the variables of a given name with zeros in the memory that /proc shows."""
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:

@@ -111,7 +111,7 @@ class TerminalFront:
         self.close()
 
     def close(self) -> None:
-        """Restore the terminal; the front can be used again."""
+        """Restore the terminal; this object can be used again."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

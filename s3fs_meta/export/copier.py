@@ -310,7 +310,7 @@ class Tally:
                 self.incomplete.append(copied)
 
     def facts(self, copier: Copier) -> dict[str, Any]:
-        """Return the counts of this tally and of *copier* as a JSON object."""
+        """Return these numbers and the counts of *copier* as a JSON object."""
         return {
             "files": self.files,
             "bytes": self.size_bytes,

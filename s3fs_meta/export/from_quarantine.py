@@ -183,8 +183,8 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
 def _power_was_lost(db: Database) -> bool:
     """Return whether power was lost and no mount has recovered the state since then.
 
-    Power was lost if a mount recorded it, or if the machine was rebooted or the disk was attached
-    again after an unclean shutdown.
+    A power loss is known from the record of a mount. It is also assumed if the machine was rebooted
+    or the disk was attached again after an unclean shutdown.
     """
     if local_state.get(db, "power_lost") == "1":
         return True

@@ -62,7 +62,7 @@ class LookupCounts:
             yield from [Ino(base + slot) for slot, count in enumerate(page) if count]
 
     def add(self, ino: Ino, times: int = 1) -> None:
-        """Add *times* to the lookup count of an inode that replies contain."""
+        """Add *times* to the lookup count of an inode, the number of replies that contain it."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

@@ -3,7 +3,7 @@
 Owns: the list, and the check whether a directory is in a removed tree. No name in such a directory
 can be added, removed or changed, even by a process that has the directory open.
 Does not know: the deletion of the entries (``trees.remove``).
-The rows are authoritative: after a crash the tops are found as orphans with the flag REMOVED.
+The rows are authoritative: after a crash these directories are orphans with the flag REMOVED.
 """
 
 from itertools import islice
@@ -35,7 +35,7 @@ class TreeProgress(NamedTuple):
 
 
 class RemovedTrees:
-    """The tops of the removed trees of one mount."""
+    """The top directories of the removed trees of one mount."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -52,11 +52,11 @@ class RemovedTrees:
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
-        """Add a top whose row has the flag REMOVED to the list. Never yields to other tasks.
+        """Add a directory whose row has the flag REMOVED. Never yields to other tasks.
 
         Args:
             top: the directory.
-            names: number of names in the top that the progress does not include yet.
+            names: number of names in the directory that the progress does not include yet.
         """
         if not self._tops:
             self._progress = TreeProgress(0, 0)
@@ -69,14 +69,14 @@ class RemovedTrees:
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
-        """Return the last *count* tops that were added, which are emptied next.
+        """Return the last *count* directories that were added, which are emptied next.
 
         This order bounds the list by the depth of a tree and the size of its directories.
         """
         return list(islice(reversed(self._tops), count))
 
     def finish(self, count: int) -> None:
-        """Remove the first *count* tops that ``last`` returns from the list."""
+        """Remove from the list the first *count* directories that ``last`` returns."""
         for _ in range(count):
             self._tops.popitem()
         if not self._tops:

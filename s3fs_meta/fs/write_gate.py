@@ -1,7 +1,7 @@
 """The gate that every changing operation passes after its own checks.
 
-Owns: the order of the checks (state of the mount, room on the disk), opening the group, and the
-list of names and inodes that the open group changed. Does not know: the effects of operations.
+Owns: the order of the checks (state of the mount, room on the disk); opening the group; the list of
+names and inodes that the open group changed. Does not know: the effects of operations.
 If SQLite loses a group, acknowledged operations are undone, and the kernel still caches their
 results. So the names and inodes that the group changed are invalidated in the kernel.
 """

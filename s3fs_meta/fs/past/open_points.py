@@ -124,7 +124,7 @@ class OpenPoints:
         return point is not None and point.used_s > trio.current_time() - age_s
 
     async def find(self, wanted: PointInTime) -> Link | None:
-        """Return the link of a point in time, or None if it is in the future or not retained.
+        """Return the chain link of a point in time, or None if it is in the future or not retained.
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
@@ -262,7 +262,7 @@ class OpenPoints:
 
 
 def _discard(volume: Volume) -> None:
-    """Close a temporary database and remove it; nothing is written. Blocking."""
+    """Close a temporary database and remove it without writing. The call blocks."""
     try:
         volume.db.close()
     finally:

@@ -104,7 +104,7 @@ class PastClone:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """Release the held packs at the end of a ``with`` block."""
+        """At the end of a ``with`` block, permit garbage collection of the copied packs again."""
         assert not self._db.held_packs, "only one copy from the past runs at a time"
         try:
             yield
@@ -112,7 +112,7 @@ class PastClone:
             self._db.hold_packs(())
 
     async def _require_content(self, point: OpenPoint, txg: Txg, top: Ino) -> None:
-        """Hold the packs of a tree; refuse the copy if some content is unavailable."""
+        """Protect a tree's packs from deletion; refuse the copy if some content is unavailable."""
         survey = await trio.to_thread.run_sync(PastSurvey, point.db.path, txg, top)
         try:
             packs = await trio.to_thread.run_sync(survey.packs)

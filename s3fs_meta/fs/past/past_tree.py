@@ -66,9 +66,9 @@ class PastTree:
 
         Args:
             points: opens points in time.
-            name: the name of the top in the root directory.
+            name: the name of the directory of points in time, which is in the root directory.
             block_bytes: size of a block.
-            root: returns the attributes of the root directory, for the owner of the top.
+            root: returns the attributes of the root directory, whose owner also owns *name*.
             now_ns: returns the current time, from which ages such as 1h-ago are subtracted.
             names_max: the maximum number of relative names whose txg is kept in memory.
             cached_bytes_max: the maximum size of the file content in memory.
@@ -92,7 +92,7 @@ class PastTree:
     # --- inodes --------------------------------------------------------------------------------
 
     async def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
-        """Return the inode of a name in the top or below it, or None if there is no such name.
+        """Return the inode of a name in or below ``.snapshots``, or None if the name is missing.
 
         Raises:
             NoInodeError: the directory is unknown.
@@ -118,7 +118,7 @@ class PastTree:
             return self._attributes(point, txg, past_ino)
 
     def top(self) -> Attributes:
-        """Return the attributes of the top: those of the root, without write permission."""
+        """Return the attributes of ``.snapshots``: those of the root, without write permission."""
         root = self._root()
         return root._replace(
             ino=PAST_TOP_INO,
@@ -164,7 +164,7 @@ class PastTree:
     async def read_directory(self, ino: Ino, after: Cookie, limit: int) -> _Page:
         """Return at most *limit* names after a cookie, sorted by cookie.
 
-        The top lists the points that are open. Raises the same errors as ``lookup``.
+        ``.snapshots`` lists the points that are open. Raises the same errors as ``lookup``.
         """
         if ino == PAST_TOP_INO:
             txgs = [txg for txg in self._points.txgs if txg > after]
@@ -274,7 +274,7 @@ class PastTree:
             return self._attributes(point, txg, ROOT_INO)
 
     def txg_of(self, ino: Ino) -> Txg:
-        """Return the txg of a past inode number of this mount, or 0 for the top."""
+        """Return the txg of a past inode number of this mount, or 0 for ``.snapshots``."""
         return Txg(0) if ino == PAST_TOP_INO else self._place(ino)[0]
 
     def _place(self, ino: Ino) -> tuple[Txg, Ino]:

@@ -139,7 +139,7 @@ class TreeClone:
     ) -> trio.Event:
         """Copy a file or tree of a past point in time, whose database is attached, to a new name.
 
-        The caller holds the lock ``one_at_a_time``, and the packs that contain the content.
+        The caller holds the lock ``one_at_a_time``, and protects the packs from deletion.
 
         Args:
             found: the inode at that point in time.

@@ -34,7 +34,7 @@ class Pin(NamedTuple):
 
 
 def read(state: Path) -> list[Pin]:
-    """Return the pins of this host, or [] if the file is missing. Blocking.
+    """Return the pins of this host, or [] if the file is missing. The call blocks.
 
     Raises:
         SettingsError: the file is damaged, has a newer version, or cannot be read.
@@ -76,7 +76,7 @@ def _pin(one: Any) -> Pin | None:
 
 
 def write(state: Path, pins: Sequence[Pin]) -> None:
-    """Record the pins durably; remove the file if there are none. Blocking.
+    """Record the pins durably; remove the file if there are no pins. The call blocks.
 
     Raises:
         SettingsError: the file cannot be written; the previous pins remain in it.

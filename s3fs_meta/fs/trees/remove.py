@@ -88,7 +88,7 @@ class _PendingForget(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """The inodes of a slice, grouped by what the slice does to them."""
+    """The inodes of a slice, grouped by the effect of the removal on each inode."""
 
     gone: list[Ino]  # inodes whose rows are deleted
     mapped: list[Ino]  # deleted files that had blocks
@@ -315,7 +315,7 @@ class TreeRemoval:
         self._trees.emptied(chosen.entries, found)
 
     def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
-        """Mark inodes that cannot be deleted yet as orphans or tops."""
+        """Mark inodes that cannot be deleted yet as orphans or as removed trees."""
         if fates.tops:
             removed_trees.mark_removed(self._db, fates.tops, now_ns)
         if fates.orphans:
@@ -358,7 +358,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add the entries of small directories to the slice, so that these do not become tops."""
+        """Add the entries of small directories to the slice, so that it removes them completely."""
         room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:
@@ -379,7 +379,7 @@ class TreeRemoval:
         )
 
     def _may_be_held(self, tally: TopTally) -> bool:
-        """Return whether a plain file of a tally may be open or have a lookup count."""
+        """Return whether any of the plain files in *tally* may be open or have a lookup count."""
         first, last = tally.first, tally.last
         if first is None or last is None:
             return False
@@ -440,7 +440,7 @@ class TreeRemoval:
             self._cache.doom(freed.block)
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
-        """Delete tops without names; tops that are open or have a lookup count become orphans."""
+        """Delete empty directories; those that are open or have a lookup count become orphans."""
         held = self._held(emptied)
         if held:
             removed_trees.emptied_in_use(self._db, held)
@@ -475,7 +475,7 @@ def _is_dir(name: Name) -> bool:
 
 
 def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sorted:
-    """Group the inodes of names by what the slice does to them; skip names without an inode."""
+    """Group inodes by the effect of the removal of their names; skip names without an inode."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(

@@ -75,7 +75,7 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Invalidate all inodes with a lookup count, and all names in such directories.
+        """Invalidate the inodes that have a lookup count, and all names in directories among them.
 
         Before the database switches, these are the old names. After the switch, these are new names
         that the kernel may have cached as missing.
@@ -151,9 +151,9 @@ NOTICES: Final = KernelNotices(changed, forget_name)
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
     """Invalidate names, attributes and contents. Call this in a thread.
 
-    A name or inode that the kernel has not cached is not an error. With a name, the cached listing of its
-    directory is invalidated: the kernel detects changes of a directory only by its mtime, and two
-    changes within one clock tick may have the same mtime.
+    A name or inode that the kernel has not cached is not an error. The cached listing of a name's
+    directory is also invalidated, because the kernel detects changes of a directory only by its
+    mtime. Two changes within one clock tick may have the same mtime.
     """
     contents = [*contents, *{parent for parent, _name in names}]
     for parent, name in names:

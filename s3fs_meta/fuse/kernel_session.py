@@ -211,7 +211,7 @@ async def _tune_kernel(place: str) -> None:
 def tune_mount(place: str) -> None:
     """Write the kernel settings of a served mount. Call this in a thread.
 
-    The kernel sets its own values when the first request (INIT) is answered, so this function first
+    The kernel sets its own values when the first request (INIT) is answered. So this function first
     waits for the reply to a stat(2). The device is read from the mount table, not from that reply,
     because another filesystem may be mounted there by then.
     """

@@ -334,7 +334,7 @@ def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
 def kernel_size(
     pid: int, device: int, ino: Ino, *, descriptors_max: int = DESCRIPTORS_EXAMINED_MAX
 ) -> int | None:
-    """Return the kernel's length of a file that a process has open, or None. Blocking.
+    """Return the kernel's length of a file that a process has open, or None. The call blocks.
 
     With a write-back cache the kernel knows a new length before the daemon does. A system call on
     the mount would send a request to this daemon. A daemon cannot be killed while one

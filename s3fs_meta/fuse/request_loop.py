@@ -33,7 +33,7 @@ _SELECT_FD_MAX: Final = 1023  # the largest descriptor that select(2) accepts (F
 
 
 class Gate:
-    """The gate that a worker passes before each request; replaces pyfuse3's lock."""
+    """The gate that a worker passes before each request; it replaces pyfuse3's lock."""
 
     def __init__(self) -> None:
         self._parked = ParkingLot()
@@ -106,7 +106,7 @@ class Gate:
         trio.lowlevel.notify_closing(fd)
 
     def is_ready(self, wait_s: float) -> bool:
-        """Return whether a request arrives within *wait_s*. Blocking."""
+        """Block for at most *wait_s* until a request arrives; return whether one arrived."""
         return bool(self._fds and select.select(self._fds, (), (), wait_s)[0])
 
 

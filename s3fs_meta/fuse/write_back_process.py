@@ -38,7 +38,7 @@ def collect(place: bytes, name: bytes, device: int) -> None:
     """Start write-back of all dirty pages of a mount, then open and close its barrier.
 
     The barrier is a hidden file of the daemon. The kernel queues the release of a closed file
-    behind all earlier writes, so the daemon has received these writes when it receives the release.
+    behind all earlier writes. When the daemon receives the release, it has received these writes.
 
     Args:
         place: the mountpoint.

@@ -1,4 +1,4 @@
-"""Errors about a bucket without essential objects, or with an older state.
+"""Errors about a bucket that lacks essential objects, or whose state is older than expected.
 
 Owns: the errors of chain, images, superblock and lease, with advice for their repair. Does not know:
 errnos, exit statuses. A damaged object alone is a FormatError (``errors``).

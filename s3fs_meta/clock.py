@@ -38,7 +38,7 @@ class SystemClock:
         self._fd = _file_to_stamp()
 
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC, not before the kernel's last file time."""
+        """Return nanoseconds since 1970-01-01 UTC, never less than the kernel's last file time."""
         os.utime(self._fd)
         return os.fstat(self._fd).st_ctime_ns
 

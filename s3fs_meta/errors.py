@@ -231,7 +231,7 @@ class UnknownLengthError(FsError):
 
 
 def _object(key: str) -> str:
-    """Return a key in quotes, or a phrase such as "the list of objects pack/*" unchanged."""
+    """Quote an object key; return a phrase such as "the list of objects pack/*" unchanged."""
     return key if " " in key else repr(key)
 
 
@@ -388,7 +388,7 @@ class DatabaseError(S3fsError):
 
 
 class DatabaseFullError(DatabaseError):
-    """SQLITE_FULL: SQLite has rolled back the open group of operations."""
+    """SQLite reported a full disk (SQLITE_FULL), and rolled back the open group of operations."""
 
 
 class FencedError(S3fsError):
@@ -458,7 +458,7 @@ class UnfinishedFilesystemError(SettingsError):
 
 
 class NotEmptyError(SettingsError):
-    """mkfs found objects at the URL."""
+    """mkfs refused a URL at which objects already exist."""
 
 
 class HeldError(SettingsError):

@@ -165,7 +165,7 @@ class PrunedTree:
         """Remove the empty directories that a crash left below *root*; return their number.
 
         If link counts show the number of subdirectories, the time depends only on the number of
-        directories, not on that of files. (On Btrfs every link count is one.)
+        directories, not on the number of files. (On Btrfs every link count is one.)
         """
         return sum(self._prune_below(place) for place in _subdirectories(self._root))
 
@@ -346,7 +346,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes | memoryview) -> None:
-    """Write a file, which is not durable yet; replace its content; do not follow a symbolic link."""
+    """Write or replace a file, which is not durable yet; do not follow a symbolic link."""
     _write(path, data, sync=False)
 
 
@@ -372,7 +372,7 @@ def can_lock(fd: int) -> bool:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably. Blocking.
+    """Replace a file atomically and durably. The call blocks.
 
     After an error the file has its former content. No other process may replace the file.
     """
@@ -394,7 +394,7 @@ def write_again(
     keep_bytes: int | None = None,
     piece_bytes: int = WRITTEN_AGAIN_BYTES,
 ) -> None:
-    """Replace a file with a durable copy that has the same holes; the caller syncs the name.
+    """Replace a file with a durable copy that has the same holes; the caller syncs the directory.
 
     A failed sync leaves pages in memory that differ from the disk but are marked as written.
     Writing to the same file does not help: ext4 then writes into blocks that are still marked as

@@ -43,7 +43,7 @@ class Attributes(NamedTuple):
 
 
 class InodeFlag:
-    """Bits of ``inodes.flags``: integers, because testing an enumeration takes a microsecond."""
+    """The bits of ``inodes.flags``, as integers, because an enumeration takes 1 us per test."""
 
     HAS_XATTRS: Final = 1  # the inode has extended attributes
     REMOVED: Final = 2  # the directory has no name (nlink 0) and is emptied in the background

@@ -102,17 +102,17 @@ class MountStatus:
         self._writable = state is MountState.SERVING and not self.read_only
 
     def degrade(self, why: str) -> None:
-        """Turn read-only after an unexpected error, unless already fenced or stopping."""
+        """Make the mount read-only after an unexpected error, unless it is fenced or stopping."""
         if self._state in {MountState.STARTING, MountState.FOLLOWING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
-        """Turn read-only like ``degrade``, and roll back an incomplete change."""
+        """Make the mount read-only like ``degrade``, and roll back an incomplete change."""
         self.degrade(why)
         self._undo()
 
     def fence(self, why: str) -> None:
-        """Turn read-only because another host took over; in state STOPPING only stop uploads."""
+        """Make the mount read-only after a takeover; in state STOPPING only stop uploads."""
         if self._state is MountState.STOPPING:
             self._troubled = True
         else:

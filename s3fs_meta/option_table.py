@@ -515,7 +515,7 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 def default_of(field: str) -> Any:
     """Return the default of a field of MountOptions.
 
-    The default is in one row of the field. If no row has a default, the result is None, or for a
+    At most one row of the field contains the default. If no row does, the result is None, or for a
     flag the opposite of the flag's value.
     """
     rows = [option for option in OPTIONS if option.field == field]

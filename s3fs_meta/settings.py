@@ -224,7 +224,7 @@ def option_words(options: MountOptions, without: Container[str] = ()) -> list[st
 
 
 def _written(row: Option, value: object) -> Iterator[str]:
-    """Yield the forms of an option in a ``-o`` string that set it to *value*."""
+    """Yield the ``-o`` spellings of an option that set the option to *value*."""
     if not row.takes:
         if row.parse(row.word, "") == value:
             yield row.word

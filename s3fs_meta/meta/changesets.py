@@ -251,7 +251,7 @@ def inserts(changeset: bytes, table: str, key: int | str) -> bool:
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
-    """Compute from the changes to block_map by how much each block's reference count changes.
+    """Compute the change of each block's reference count from the changes to block_map.
 
     Blocks with an unchanged count are not in the result.
 
@@ -359,8 +359,8 @@ def summary(changeset: bytes) -> Summary:
 def touched(changeset: bytes) -> Touched:
     """Return the names, inodes and contents that a changeset changes.
 
-    If a name refers to another inode now, the changeset does not contain the name. Its cookie is
-    returned in ``cookies`` instead, and the database can look up the name.
+    If a name refers to another inode now, the changeset does not contain the name. The name's
+    cookie is returned in ``cookies`` instead; the database can look up the name.
 
     Raises:
         FormatError: the changeset is damaged.

@@ -197,9 +197,9 @@ def settle(db: Database) -> None:
 
 
 def settle_at_txg(db: Database) -> None:
-    """Settle a database that is in the state of a txg of the chain.
+    """Update totals and cached blocks of a database that has the state of a txg of the chain.
 
-    Records that changelogs contain all blocks of the database. Takes 1 s per ten million blocks.
+    Also record that changelogs contain all blocks. The call takes 1 s per ten million blocks.
     Requires an open transaction.
     """
     settle(db)

@@ -104,7 +104,7 @@ class _Mapped:
     """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Start without rows; *next_block* is used if the changeset has no next block number."""
+        """Create an empty object; *next_block* is used if the changeset has no such number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 
@@ -216,7 +216,7 @@ def changes_of(changeset: bytes, inos: Iterable[Ino], *, is_whole: bool) -> dict
     Args:
         changeset: changes of one txg.
         inos: the inodes.
-        is_whole: as in ``changed_rows``.
+        is_whole: the changeset contains all changes of the txg; see ``changed_rows``.
 
     Raises:
         FormatError: the changeset is damaged.

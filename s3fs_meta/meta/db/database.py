@@ -358,7 +358,7 @@ class Database(Statements):
         """Commit the group so that it survives a power cut; under WAL, call ``sync_wal`` next.
 
         In the rollback journal modes this blocks the event loop for several fsyncs. Under settings
-        that do not survive power loss (``Pragmas.survives_power_loss``) it is a normal commit.
+        that do not survive power loss (``Pragmas.survives_power_loss``) this is a normal commit.
         """
         self.commit()
         if (
@@ -451,7 +451,7 @@ class Database(Statements):
             self._view.pin()
 
     def lead(self) -> None:
-        """Undo ``follow``: move the rows of fetched blocks to the file; groups then change it."""
+        """Undo ``follow``: move the rows of fetched blocks to the file; groups change the file."""
         assert self._view is not None, "only the database of a follower is pinned"
         self.commit()
         with self._translating():

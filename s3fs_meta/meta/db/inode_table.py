@@ -36,7 +36,7 @@ _Row = tuple[int, ...]
 
 
 class InodeTable:
-    """The table ``inodes``, of which some rows are cached in memory as ``Attributes``."""
+    """The table ``inodes``, with some of its rows cached in memory as ``Attributes``."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
@@ -131,27 +131,27 @@ class InodeTable:
     # --- statements on the table ---------------------------------------------------------------
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row of a query on the table ``inodes``, as ``Database.one`` does."""
+        """Return the first row of a query on the table ``inodes``, or None if it has no row."""
         self.flush()
         return self._db.one(sql, arguments)
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows of a query on the table ``inodes``, as ``Database.all`` does."""
+        """Return all rows of a query on the table ``inodes``; the query must bound their number."""
         self.flush()
         return self._db.all(sql, arguments)
 
     def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield the rows of a query on the table ``inodes``, as ``Database.iterate`` does."""
+        """Yield the rows of a query on the table ``inodes``."""
         self.flush()
         yield from self._db.iterate(sql, arguments)
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Run a statement on the table ``inodes``, as ``Database.run`` does."""
+        """Run a statement on the table ``inodes``; return the number of changed rows."""
         self.settle()
         return self._db.run(sql, arguments)
 
     def run_many(self, sql: str, rows: Iterable[Arguments]) -> None:
-        """Run a statement on the table ``inodes`` for many rows, as ``Database.run_many`` does."""
+        """Run one statement on the table ``inodes`` for each row of arguments."""
         self.settle()
         self._db.run_many(sql, rows)
 

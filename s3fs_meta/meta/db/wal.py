@@ -122,7 +122,7 @@ class Wal:
 
     @property
     def uncopied_bytes(self) -> int:
-        """Return the number of bytes of the log that were not copied to the database yet."""
+        """Return the number of bytes of the log that are not yet copied to the database."""
         return max(self._frames - self._copied_frames, 0) * self._frame_bytes
 
     @property
@@ -243,7 +243,7 @@ class Wal:
         """Copy the log through a given connection, without waiting for readers or the writer.
 
         Raises:
-            apsw.Error: the checkpoint failed, with the same effects as in ``checkpoint``.
+            apsw.Error: the checkpoint failed; ``checkpoint`` describes the effects.
         """
         if self.failure:
             raise apsw.IOError(self.failure)

@@ -1,7 +1,7 @@
 """Comparison of two databases of one filesystem that should be states of one history.
 
-Owns: the facts that never change within a history: a number is assigned once, to one pack, to one
-content, or to one inode with its birth time; a removed inode does not return; the change time of an
+Owns: the facts that never change within a history: each number is assigned once: to one pack, one
+content, or one inode with its birth time; a removed inode does not return; the change time of an
 inode does not decrease. Does not know: the chain, the reason for the comparison.
 Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
 """
@@ -28,8 +28,8 @@ def contradict(db: Database, later: Path) -> bool:
 
     This is certain if both have assigned a number differently, if *later* has not assigned a number
     that *db* has assigned, or if *later* has an inode that *db* has removed. The result is also
-    True if a change time is earlier in *later*, because a rename leaves no other trace. If a clock
-    was wrong, that result may be mistaken. False does not prove that there is only one history.
+    True if a change time is earlier in *later*, because a rename leaves no other trace. A wrong
+    clock may cause a wrong result. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:

@@ -97,7 +97,7 @@ def finish(
     Args:
         unreadable: packs with unreadable indexes, which are kept.
         image: facts about adopted rows of an image. If given, only files with doubted content get
-            inodes and names here; fsck creates the other missing ones.
+            inodes and names here; fsck creates all other missing inodes and names.
     """
     db.inodes.write_through()  # the statements in this module use every table directly
     db.begin()

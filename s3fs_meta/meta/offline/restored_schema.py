@@ -85,7 +85,7 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
 
 
 def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
-    """Check a database with missing pages as ``require_ours`` does; return its schema version.
+    """Check the schema of a database with missing pages; return its schema version.
 
     The row with the version may be missing, so the tables determine the version. Missing
     indexes are not created.

@@ -184,7 +184,7 @@ def _elsewhere(
 def _exchange_packs(past: Database) -> None:
     """Adopt the packs of the current database; recount their live bytes for the earlier blocks.
 
-    The open txg becomes died_txg of packs without live bytes, because earlier txgs need them.
+    The open txg becomes died_txg of packs without live bytes: earlier txgs need these packs.
     """
     past.run("DELETE FROM packs")
     past.run(

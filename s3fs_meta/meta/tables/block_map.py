@@ -231,7 +231,7 @@ def first_not_shareable(
 def copy_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex, target: Ino, shift: int
 ) -> int:
-    """Map parts of file *target* to the blocks of another file's range; return how many it mapped.
+    """Map parts of file *target* to blocks of another file's range; return the number of parts.
 
     The range is shifted by *shift*; the mapped parts must be holes.
     Requires an open transaction.
@@ -244,7 +244,7 @@ def copy_range(
 
 
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
-    """Map a part of a file to block *new* if it is mapped to block *old*; return whether it was.
+    """Map a part of a file from block *old* to block *new*; return False if it has another block.
 
     Requires an open transaction.
     """

@@ -249,7 +249,7 @@ def iterate(db: Database) -> Iterator[PackRow]:
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
-    """Yield the keys of all packs by number. Exhaust or close the iterator as in ``iterate``."""
+    """Yield the keys of all packs by number. Close the iterator before the next schedule point."""
     for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
         yield row[0], row[1]
 

@@ -215,7 +215,7 @@ class ChangeRecorder:
         """Delete some shipped records. Requires an open transaction.
 
         Returns:
-            True if more such records may exist.
+            True if more shipped records may exist.
         """
         return bool(
             self._db.run(
@@ -231,7 +231,7 @@ def _shipped_seq(db: Database) -> int:
 
 
 class PackNews(NamedTuple):
-    """A pack to report in a changelog; the other fields are None if the pack's row was deleted."""
+    """A pack to report in a changelog; only its number is set if the pack's row was deleted."""
 
     pack: PackId
     object_key: str | None
@@ -294,7 +294,7 @@ def merged_run(
     The first record is always included, even if it is larger.
 
     Returns:
-        None if there are no such records.
+        None if no record is in this range.
     """
     sizes: list[tuple[int, int]] = connection.execute(
         "SELECT seq, length(changeset) FROM pending WHERE seq > ? AND seq <= ? ORDER BY seq",
@@ -418,7 +418,7 @@ def outbox(db: Database) -> tuple[Txg, bytes] | None:
 
 
 def clear_outbox(db: Database) -> None:
-    """Delete the changelog in the outbox: it is uploaded, or another one has its number.
+    """Delete the changelog in the outbox: it is uploaded, or another changelog has its number.
 
     Requires an open transaction.
     """

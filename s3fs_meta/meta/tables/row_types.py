@@ -2,7 +2,7 @@
 
 Owns: the valid types of each kind of column. Does not know: tables.
 A row with a value of the wrong type or an incomplete location raises BadRowError, so that only its
-file becomes unreadable. Numbers only need to be non-negative; fsck checks their ranges. They are
+file becomes unreadable. Numbers only need to be non-negative; fsck checks their ranges. Numbers are
 combined with ``|``, which accepts only integers.
 """
 

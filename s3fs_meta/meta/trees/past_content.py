@@ -152,7 +152,7 @@ def resolve(db: Database, txg: Txg) -> None:
 
 
 def share(db: Database) -> int:
-    """Map the files in ``past_parts`` to the blocks that ``resolve`` found in the same stretch.
+    """Map the files in ``past_parts`` to the blocks that ``resolve`` has just found.
 
     The caller updates ``mapped_blocks``. Requires an open transaction.
 
@@ -186,7 +186,7 @@ def share_range(
         The index at which to continue, or None at the end, and the number of revived packs.
 
     Raises:
-        PastUnavailableError: as in ``resolve``; no row was changed.
+        PastUnavailableError: the content of a block was deleted or is damaged; no row changed.
     """
     clear(db)
     count = db.run(_TAKE, (new, old, start, limit))
@@ -216,7 +216,7 @@ def _is_stored(row: PackRow | None, key: ObjectKey) -> bool:
 
 
 def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
-    """Return whether the content of one past block is usable, by the rules of ``share``.
+    """Return whether the content of one past block is usable, so that ``share`` can map it.
 
     Args:
         key: the object of the block's pack in the past.

@@ -84,7 +84,7 @@ class SubtreeHistory:
             raise translated(exc, str(self._db.path)) from exc
 
     def assume(self, former: Collection[Former]) -> None:
-        """Until the next call, also use these former directories in addition to the added ones."""
+        """Until the next call, use these former directories as well as the added directories."""
         self._known.clear()
         self._also = {}
         for ino, parent, last in former:

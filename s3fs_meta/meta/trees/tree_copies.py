@@ -239,13 +239,13 @@ def copy_names(
 
 
 def _shares_hashes(db: Database) -> bool:
-    """Return whether a chosen name has the same hash as another, so that lookups must search."""
+    """Return whether a chosen name has the hash of another name, so that lookups must search."""
     sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
     return db.one(sql) is not None
 
 
 def _has_too_much(db: Database, blocks_max: int) -> bool:
-    """Return whether the chosen files have too many blocks. This is faster than ``_CUT``."""
+    """Return whether the chosen files have too many blocks. This query is faster than ``_CUT``."""
     row = db.one(
         "SELECT total(CASE WHEN blocks <= ?1 THEN blocks END) > ?1 FROM temp.copied_names",
         (blocks_max,),
@@ -254,7 +254,7 @@ def _has_too_much(db: Database, blocks_max: int) -> bool:
 
 
 def _copy_rows(db: Database, origin: Origin, before: int, now_ns: int, blocks_max: int) -> int:
-    """Create the rows of a slice, whose numbers are assigned; return how many packs are revived."""
+    """Create the rows of a slice from the assigned numbers; return the number of revived packs."""
     sums = _sums(db, before)
     if sums.blocks:
         _choose_blocks(db, origin, before, blocks_max)

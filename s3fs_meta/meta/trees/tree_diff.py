@@ -349,7 +349,7 @@ class _State:
         return inodes.find(self._db, ino)
 
     def add_directories(self, inos: Iterable[Ino], found: set[Ino]) -> Iterator[None]:
-        """Add those of *inos* that are directories with entries to *found*."""
+        """Add to *found* the inodes of *inos* that are directories with entries."""
         source = iter(inos)
         while piece := list(islice(source, _PIECE_ROWS)):
             yield None
@@ -417,7 +417,7 @@ class _State:
         }
 
     def find_names(self, found: Iterable[Attributes]) -> Iterator[None]:
-        """Find all names of some inodes; forget those of the previous call."""
+        """Find all names of some inodes; discard the names of the previous call."""
         self._read.clear()
         wanted: dict[Ino, set[Ino]] = {}
         for number, one in enumerate(found):

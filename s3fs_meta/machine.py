@@ -40,7 +40,7 @@ UNKNOWN = Machine(None, None)
 
 
 def this_machine() -> Machine:
-    """Return the identifiers of this machine; UNKNOWN in a container."""
+    """Return the identifiers of this machine, or UNKNOWN in a container."""
     if any(mark.exists() for mark in CONTAINER_MARKS) or any(
         os.environ.get(name) for name in _CONTAINER_VARIABLES
     ):

@@ -111,7 +111,7 @@ def bound_free_memory() -> bool:
     Call this before threads start, because existing arenas are kept.
 
     Returns:
-        False if the C library is not glibc; then nothing is changed.
+        False if nothing was changed, because the C library is not glibc.
     """
     libc = ctypes.CDLL(None)
     # Only glibc has gnu_get_libc_version(3).

@@ -129,7 +129,7 @@ def point_in_time(word: str, text: str) -> PointInTime:
 
 
 def entry_name(word: str, text: str) -> str:
-    """Return the text if it is a valid file name; otherwise raise UsageError."""
+    """Return the text if it is a valid file name."""
     if not 0 < len(os.fsencode(text)) <= NAME_BYTES_MAX or text in {".", ".."} or "/" in text:
         raise UsageError(f"{word}={text} is not a valid file name")
     return text
@@ -195,7 +195,7 @@ def listen_address(word: str, text: str) -> Address:
 
 
 def retention(word: str, text: str) -> int:
-    """Parse the retention as seconds, up to 100 years; 0 retains no past point in time."""
+    """Parse the retention: return seconds, up to 100 years; 0 retains no past point in time."""
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
     if match is not None:
@@ -254,7 +254,7 @@ def path_value(word: str, text: str) -> Path:
 
 
 def page_size(word: str, text: str) -> int:
-    """Parse a database page size that SQLite supports."""
+    """Parse the page size of the database; raise UsageError if SQLite does not support it."""
     size = parse_size(word, text, "8K")
     if not PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX or size & (size - 1):
         raise UsageError(

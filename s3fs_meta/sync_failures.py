@@ -53,7 +53,7 @@ def forget(state: Path) -> None:
 
 
 def is_noted(state: Path) -> bool:
-    """Return whether a sync failed and the memory may still differ from the disk."""
+    """Return whether a sync failed, so that cached pages may still differ from the disk."""
     try:
         with (state / NAME).open("rb") as file:
             before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")

@@ -129,7 +129,7 @@ def page_size_of(db: Database) -> int:
 
 
 async def _announce_superblock(volume: Volume, page_size: int) -> list[str]:
-    """Record the page size in the superblock, as ``status`` shows it; return notices."""
+    """Record the page size in the superblock, for the command ``status``; return notices."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)

@@ -96,7 +96,7 @@ class HistoryHandlers:
 
 
 def _changes(run: MergedRecords | None, last: int) -> tuple[bytes, str | None]:
-    """Return the changes of a merged run; for an incomplete run, only a notice."""
+    """Return the changes of a merged run, or only a notice if the run is incomplete."""
     if run is None:
         return b"", None
     return (run.changeset, None) if run.last_seq == last else (b"", _TOO_MUCH)

@@ -34,16 +34,16 @@ class KernelSide:
         return self._served is None or await self._served.write_back.collect()
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop cached replies; see ``KernelCache``."""
+        """Make the kernel drop the cached replies that a txg changes."""
         if self._served is not None:
             await self._served.cache.before_turn(turned)
 
     def at_turn(self) -> None:
-        """Let the kernel cache replies again; see ``KernelCache``. Never yields to other tasks."""
+        """Let the kernel cache replies again. Never yields to other tasks."""
         if self._served is not None:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop file content and late replies; see ``KernelCache``."""
+        """Make the kernel drop changed file content, and replies older than the txg."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

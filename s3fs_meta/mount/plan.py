@@ -144,7 +144,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
     """Return the ``-o`` options, overridden by command options such as --cachedir.
 
     Raises:
-        UsageError: as in ``parse_mount_options``.
+        UsageError: an option is unknown, has a wrong value, or contradicts another option.
     """
     said = parse_mount_options(texts)
     return replace(
@@ -161,7 +161,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
 
 
 def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:
-    """Return the values of those options that are fields of a class of settings."""
+    """Return the values of the options that are fields of a class of settings."""
     return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
@@ -186,7 +186,7 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Raise UsageError unless a mount is possible, even on a killed mount or an automounter.
+    """Raise UsageError for an unusable mountpoint; accept a killed mount and an automounter.
 
     An automounter's directory is not accessed, because the access would wait for this mount.
 

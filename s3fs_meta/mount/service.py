@@ -368,7 +368,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Once the mount accepts changes, purge removed files, first those of earlier mounts."""
+        """Once the mount accepts changes, purge removed files, first files of earlier mounts."""
         await self._accepting.wait()
         await self._filesystem.run()
 

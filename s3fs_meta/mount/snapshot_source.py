@@ -42,7 +42,7 @@ class Reading:
 
     @property
     def options(self) -> S3Options:
-        """Return the user's S3 options, supplemented by those of the mount."""
+        """Return the user's S3 options, supplemented by the S3 options of the mount."""
         mount = S3Options(*map(mount_flags(self.place).get, S3_FLAGS))
         return S3Options(*(one or two for one, two in zip(self.s3, mount, strict=True)))
 
@@ -78,7 +78,7 @@ async def opened_snapshot(
         bucket: its bucket.
         wanted: the point in time.
         part: distinguishes points in time that one process has open.
-        earlier: as in ``RestoreOptions``.
+        earlier: an open snapshot; its database is copied if later changelogs lead to *wanted*.
 
     Raises:
         The errors of ``open_snapshot``.

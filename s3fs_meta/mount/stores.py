@@ -52,12 +52,12 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         url: URL of the store.
         options: S3 options, used for a bucket.
         make_root: True to create the directory of a local store.
-        probe_only: as in ``open_store``.
-        may_be_absent: as in ``open_store``.
+        probe_only: True if the caller reads only a few objects, perhaps not in a store.
+        may_be_absent: True to treat a missing directory as a store that cannot be reached.
         notify: shows a message while the store cannot be reached.
         counts: the state directory that records the billed requests, if it contains a
             filesystem's state at the end; None to record no requests.
-        charge: as in ``RetryingStore``.
+        charge: called before each repeated attempt to send or receive an object or a range.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.

@@ -53,8 +53,8 @@ def _reason(place: Target) -> NotMountedError:
 def of_closed_path(path: str) -> OtherUserError | None:
     """Return the error for a path in a mount that is closed to this user; None for other paths.
 
-    Without ``allow_other`` the kernel refuses all other users, including root, even the attributes
-    of the mountpoint.
+    Without ``allow_other`` the kernel denies other users, including root, any access: even the
+    attributes of the mountpoint are unreadable.
     """
     for mounted in reversed(mount_table.read()):
         above = mounted.mountpoint.rstrip("/")

@@ -76,4 +76,4 @@ REMOVAL_STEPS: Final = (
 
 
 def no_hook(step: str) -> None:
-    """Do nothing: the hook that is used outside tests."""
+    """Do nothing; outside of tests, this function is the hook."""

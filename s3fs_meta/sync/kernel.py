@@ -45,13 +45,13 @@ class NoKernel:
     """The kernel of a session without a mountpoint; it has no dirty pages and no cache."""
 
     async def collect(self) -> None:
-        """Do nothing."""
+        """Do nothing, because no dirty pages exist."""
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Do nothing."""
+        """Do nothing, because no replies are cached."""
 
     def at_turn(self) -> None:
-        """Do nothing."""
+        """Do nothing, because replies are never cached."""
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Do nothing."""
+        """Do nothing, because no file content is cached."""

@@ -33,7 +33,7 @@ def exist(db: Database, newest: Database) -> bool:
 
 
 def among(db: Database, newest: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the sorted numbers of those blocks in *held* that may be last copies."""
+    """Return the sorted numbers of the blocks in *held* that may be last copies."""
     found = {
         block for marked in (newest, db) for block in cached_blocks.marked_among(db, marked, held)
     }

@@ -290,7 +290,7 @@ class Session:
             await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
-        """Make a follower the writer; return the last link. Same errors as ``promotion.take_over``.
+        """Make a follower the writer; return the last link. Raises errors of ``take_over``.
 
         Raises:
             UsageError: this mount is not a follower, or no longer a follower.
@@ -390,7 +390,7 @@ class Session:
         return head
 
     async def flush(self, progress: Progress = no_progress) -> Link | None:
-        """Ship all changes, as ``Shipper.ship`` does.
+        """Ship all changes that were acknowledged to programs before the call.
 
         Raises:
             ReadOnlyStateError: the mount is read-only, so it does not hold the lease.
@@ -405,7 +405,7 @@ class Session:
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
-        """Ship all changes as ``flush`` does, and restore a missing superblock."""
+        """Ship all changes with ``flush``, and restore a missing superblock."""
         link = await self.flush(progress)
         await self._tend_superblock(put_back_missing)
         return link
@@ -436,7 +436,7 @@ class Session:
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
-        """Ship all changes as ``flush`` does, even if only block locations changed.
+        """Ship all changes, even if only block locations changed.
 
         Upkeep tasks such as garbage collection finish first, so that the lease can be released
         afterwards.
@@ -456,7 +456,7 @@ class Session:
         await self._tend_superblock(tend)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
-        """Publish the local state as the next txg, as ``Imager.make_anew`` does."""
+        """Publish an image of the local state as the next txg."""
         head = await self.imager.make_anew(progress)
         # Ship the block locations that were recorded after the cut.
         await self.shipper.ship(progress, anyway=True)

@@ -126,7 +126,7 @@ class Right(NamedTuple):
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Raise SettingsError if another host may have written txgs that the user did not give up.
+    """Raise SettingsError if another host may have written txgs that the user did not abandon.
 
     Args:
         kept: the last valid txg.

@@ -249,7 +249,7 @@ class Shipper:
                 return self._position.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
-        """Publish an image if the bucket lost the last changelog. Same errors as ``ship``."""
+        """Publish an image if the bucket lost the last changelog. Raises the errors of ``ship``."""
         try:
             with self._fencing():
                 await self._require_end()
@@ -257,13 +257,13 @@ class Shipper:
             await self.ship(progress)
 
     async def require_hold(self) -> None:
-        """Check that this host still holds the lease. Same errors as ``ship``."""
+        """Check that this host still holds the lease. Raises the errors of ``ship``."""
         with self._fencing():
             await self._require_lease()
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Raise if the mount is fenced or degraded; stop writing if the with-block is fenced."""
+        """Raise an error if this mount must not ship; stop writing if the block loses the lease."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:

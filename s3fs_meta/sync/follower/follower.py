@@ -192,7 +192,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise if the shown txg is missing, or if the next txg is missing but later txgs exist."""
+        """Raise an error if the shown txg is missing, or the next txg although later txgs exist."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0

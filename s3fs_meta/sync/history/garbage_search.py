@@ -440,7 +440,7 @@ class Finder:
         return found[:limit]
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-        """Return those of the first *limit* objects that this filesystem wrote.
+        """Return the objects among the first *limit* that this filesystem wrote.
 
         The content of an object decides, because its key may be forged. This costs one request for
         each object that is deleted, and one request per mount for each object of another writer.

@@ -190,7 +190,7 @@ class HistorySearch:
             await self._add(RUNS.key_of(run.level, run.last), found[run])
 
     async def _index(self, run: _Run) -> HistoryIndex | None:
-        """Return the index object of a run, or None if there is no usable one."""
+        """Return the index object of a run, or None if no usable object exists."""
         key = RUNS.key_of(run.level, run.last)
         if not self._is_cached(run):
             await self._add(key, await self._fetched(key))

@@ -204,7 +204,7 @@ class Reclaimer:
 
     @part(Cause.GARBAGE)
     async def plan_all(self) -> ObjectTally:
-        """Return the tally of all garbage that can be deleted now. Same errors as ``plan``."""
+        """Return the tally of all garbage that can be deleted now. Raises errors of ``plan``."""
         found = await self.plan(sys.maxsize)
         return ObjectTally(found.floor, found.counts)
 

@@ -113,7 +113,7 @@ class Restorer:
         return link
 
     async def advance(self, earlier: Path, link: Link, target: Path, upto: Txg) -> Link | None:
-        """Restore a database like ``restore``, but from a database at an earlier txg.
+        """Restore a database to *target* from a database at an earlier txg.
 
         Args:
             earlier: a database that no process changes during the call; it is copied.
@@ -322,7 +322,7 @@ class Restorer:
     async def _apply(
         self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
-        """Apply the txgs after *link* to the database; same errors as ``Replayer.forward``."""
+        """Apply the txgs after *link* to the database. Raises errors of ``Replayer.forward``."""
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
         try:

@@ -279,7 +279,7 @@ class LeaseKeeper:
         )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Record and return the error: another writer's object has the key of the next txg."""
+        """Record and return the FencedError: another writer has used the key of the next txg."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 

@@ -110,7 +110,7 @@ def _replace(path: Path, copy: Path) -> None:
 
 
 def _drop_reports(state_dir: StateDir) -> None:
-    """Make the kernel report errors of the last mount now, so that no later syncfs(2) does."""
+    """Make the kernel report errors of the last mount now, not at a later syncfs(2)."""
     with contextlib.suppress(OSError):
         BlockFiles(state_dir.blocks, state_dir.tmp).sync_everything()
 

@@ -124,7 +124,7 @@ class _Opening:
         self.notices = list(keys.notices)
 
     async def run(self) -> Volume:
-        """Choose or restore a database and take the lease. Same errors as ``open_filesystem``."""
+        """Choose or restore a database and take the lease. Raises errors of ``open_filesystem``."""
         options = self._options
         lease = await self._read_lease()
         local = await self._require_keys(await self._examine())
@@ -182,7 +182,7 @@ class _Opening:
         )
 
     async def _take_over(self, db: Database, held: Hold) -> Database:
-        """Take the lease and append the fence record. Same errors as ``Fencer.take_over``."""
+        """Take the lease and append the fence record. Raises errors of ``Fencer.take_over``."""
         fencer = Fencer(
             self._store,
             self._keyring,
@@ -353,7 +353,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
 
 
 def _volatile(db: Database, *, crashed: bool) -> str:
-    """Return the event that may lose rows while the state is in use; see ``volatility``.
+    """Return the event that may lose rows in use: ``crash``, ``power`` (loss) or ``nothing``.
 
     Until the intent log of a crashed process is settled, earlier programs must quarantine the state
     after a power cut.

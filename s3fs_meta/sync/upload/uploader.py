@@ -343,7 +343,7 @@ class Uploader:
         return self._record_duplicate(one) or self._record_equal(one)
 
     def _record_unnamed(self, block: BlockId) -> bool:
-        """Remove a block that neither a file nor the open cut uses; return whether it did."""
+        """Remove a block that no file and no open cut uses; return whether it was removed."""
         if self._cut is not None and block in self._cut.pending:
             return False
         self._end(block)

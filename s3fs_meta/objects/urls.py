@@ -116,12 +116,12 @@ def open_store(
     """Open the store at *url* with retries and counts; this may block only on a disk.
 
     Args:
-        url: as in ``parse``.
+        url: a URL of one of the forms that ``parse`` accepts.
         options: used only for buckets.
         make_root: True to create the directory of a local store, for mkfs.
         probe_only: True if the caller reads only a few objects, perhaps not in a store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
-        notify, charge: as in ``RetryingStore``.
+        notify, charge: arguments of ``RetryingStore``.
 
     Raises:
         AbsentDirectoryError: the directory does not exist.

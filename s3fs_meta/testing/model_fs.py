@@ -125,7 +125,7 @@ class ModelFilesystem:
         )
 
     def nlink(self, ino: Ino) -> int:
-        """Return the link count; a directory's includes ``.`` and each child's ``..``."""
+        """Return the link count; for a directory, count ``.`` and each subdirectory's ``..``."""
         node = self.nodes[ino]
         if node.is_directory:
             return 2 + sum(self.nodes[child].is_directory for child in node.entries.values())
@@ -269,7 +269,7 @@ class ModelFilesystem:
     def rename(
         self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
     ) -> None:
-        """Rename an entry, or exchange two entries, as *flags* demand."""
+        """Rename an entry, or exchange two entries, according to *flags*."""
         _check_name(new_name)
         moved = self.find(parent, name)
         target = self._directory(new_parent).entries.get(new_name)

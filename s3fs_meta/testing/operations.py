@@ -188,7 +188,7 @@ def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
 
 
 def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
-    """Choose an existing name; one wish in _WISHES_FOR_WHAT_IS_NOT may choose a missing name."""
+    """Choose an existing name for most wishes, and perhaps a missing name for all others."""
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]

@@ -107,7 +107,7 @@ def measured(
 
 
 class _Answers(NamedTuple):
-    """Seconds and memory of versions and diff on a host without local state."""
+    """The seconds and memory of ``versions`` and ``diff`` on a host without local state."""
 
     versions_s: list[float]
     diff_s: list[float]

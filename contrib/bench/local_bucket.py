@@ -40,7 +40,7 @@ class StoreWithoutClock(LocalStore):
 
     @override
     async def now_ns(self) -> int | None:
-        """Return None."""
+        """Return None: the time of the store is unknown."""
         return None
 
 

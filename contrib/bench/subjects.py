@@ -385,6 +385,6 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _is_mounted(mountpoint: Path) -> bool:
-    """Return whether *mountpoint* is a mount, even one whose daemon was killed."""
+    """Return whether *mountpoint* is a mount, even if its daemon was killed."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return any(line.split()[1] == str(mountpoint) for line in mounts)

@@ -110,7 +110,7 @@ def show(scratch: Path, times: dict[str, float]) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Return whether the mount table has a mount on *path*, even one without a daemon."""
+    """Return whether the mount table has a mount on *path*, even if its daemon has exited."""
     return any(line.split()[4] == str(path) for line in open("/proc/self/mountinfo"))
 
 

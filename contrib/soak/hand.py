@@ -1,7 +1,7 @@
 """A process that accesses mounts for the run, so that a hanging mount does not block the run.
 
-Requests arrive on standard input, and replies go to standard output. Each is a length, followed by
-a pickle of that length.
+Requests arrive on standard input, and replies go to standard output. Each message is a length,
+followed by a pickle of this length.
 """
 
 import contextlib

@@ -121,7 +121,7 @@ class History:
         return self._find(observed, what, low, high, partly=partly)
 
     def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
-        """Do the same as ``require`` for a past txg, where damaged content may be missing."""
+        """Return which state matches the tree of a past txg; damaged content may be missing."""
         self._require_tainted(observed.failed, self.past_tainted, what)
         return self._find(observed, what, low, high, partly=True)
 

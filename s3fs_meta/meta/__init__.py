@@ -1,12 +1,12 @@
 """The metadata database in SQLite. Every call blocks; no other package uses SQLite.
 
-db/               the connection: groups, statements, write-ahead log, schema, snapshots
-tables/           one module per table, with its SQL statements
-trees/            statements on complete directory trees
-offline/          databases outside a mount: images, restored or rolled-back databases
-changesets        recorded changes: merge them, apply them, list the changed rows
-replica           applies a writer's changelogs to the database of another host
-placements        records where uploaded blocks are stored
+db/:              the connection: groups, statements, write-ahead log, schema, snapshots.
+tables/:          one module per table, with its SQL statements.
+trees/:           statements on complete directory trees.
+offline/:         databases outside a mount: images, restored or rolled-back databases.
+changesets:       recorded changes: merge them, apply them, list the changed rows.
+replica:          applies a writer's changelogs to the database of another host.
+placements:       records where uploaded blocks are stored.
 
 Start at ``schema.sql``, then ``db.database`` and ``tables.inodes``.
 Below: codec (bytes of changelogs), model.

@@ -1,12 +1,12 @@
 """Statements on complete directory trees; each statement changes many rows.
 
-removed_trees   trees that were removed with one operation and are deleted in the background
-tree_copies     copies of trees, which share their blocks with the originals
-past_content    blocks of a past point in time that become blocks of copies
-past_survey     the packs that a past tree needs
-past_tree       the last txg in which an inode was below a directory
-tree_paths      paths of inodes, for messages
-bulk_records    changesets of the rows that one statement inserts
+removed_trees:  trees that were removed with one operation and are deleted in the background.
+tree_copies:    copies of trees, which share their blocks with the originals.
+past_content:   blocks of a past point in time that become blocks of copies.
+past_survey:    the packs that a past tree needs.
+past_tree:      the last txg in which an inode was below a directory.
+tree_paths:     paths of inodes, for messages.
+bulk_records:   changesets of the rows that one statement inserts.
 
 Start at ``removed_trees``.
 Below: tables, db, changesets.

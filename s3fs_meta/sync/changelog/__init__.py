@@ -1,9 +1,9 @@
 """Writing changelogs: the changes of each transaction group, appended to the chain.
 
-txg        one transaction group: all changes between two cuts
-cut        a consistent snapshot of the rows that is being shipped, and the packs and offsets of its
-           blocks, as its changelog lists them (``cut_content``)
-pending    recorded changes that are not in a changelog yet; ``pending_merge`` merges them
+txg:       one transaction group: all changes between two cuts.
+cut:       a consistent snapshot of the rows that is being shipped, and the packs and offsets of its
+           blocks, as its changelog lists them (``cut_content``).
+pending:   recorded changes that are not in a changelog yet; ``pending_merge`` merges them.
 
 Start at ``writer``. ``level_writer`` makes levels.
 Below: upload (packs come first), chain, meta.changesets (rows).

@@ -1,8 +1,8 @@
 """A read-only mount that follows the changes of another host.
 
-follower          polls the chain and switches to each new txg atomically
-follower_resync   restores a second database if changelogs alone do not reach the newest txg
-promotion         makes the follower the writer, with a fence record as in a mount for writing
+follower:         polls the chain and switches to each new txg atomically.
+follower_resync:  restores a second database if changelogs alone do not reach the newest txg.
+promotion:        makes the follower the writer, with a fence record as in a mount for writing.
 
 Each txg becomes visible atomically: no request reads two txgs.
 

@@ -1,8 +1,8 @@
 """Images: complete copies of the metadata database in the bucket.
 
-image    the pieces of a database file, and a manifest that lists them
-restore  creating a local database from an image and the changelogs after it
-salvage  writing the intact pieces of an image that cannot be restored
+image:   the pieces of a database file, and a manifest that lists them.
+restore: creating a local database from an image and the changelogs after it.
+salvage: writing the intact pieces of an image that cannot be restored.
 
 A host without a usable local database starts from the head, the newest complete image.
 

@@ -1,10 +1,10 @@
 """Upload: storing dirty blocks in packs, until the store has confirmed the packs.
 
-block       the unit of caching: dirty, sealed, uploaded, clean
-pack        one immutable object with many sealed blocks and their index
-cut         the blocks of one consistent snapshot, and the location of each in a pack
-compaction  moves live blocks of mostly dead packs to new packs
-healing     marks packs with proven damage, and uploads their cached blocks again
+block:      the unit of caching: dirty, sealed, uploaded, clean.
+pack:       one immutable object with many sealed blocks and their index.
+cut:        the blocks of one consistent snapshot, and the location of each in a pack.
+compaction: moves live blocks of mostly dead packs to new packs.
+healing:    marks packs with proven damage, and uploads their cached blocks again.
 
 Start at ``uploader.Uploader.run``. ``sealing`` selects the blocks to seal, ``packer`` makes packs
 of these blocks, ``pack_index`` reads the index of a pack in the bucket, ``bounds`` has the sizes of

@@ -145,9 +145,8 @@ class _Use:
 def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[str, Any]:
     """Alternate between one mount with the index and two mounts without it.
 
-    The CPU time of a turn includes the time until the next turn of the mount, because the index
-    writer checks every 30 s. Only a few turns create index objects, so the target applies to the
-    mean of all turns.
+    A turn's CPU time includes the time until the next turn, because the index writer checks every
+    30 s. Only a few turns create index objects, so the target applies to the mean of all turns.
     """
     checks = {"with": HISTORY_CHECK_S, "without": NEVER_S, "without, again": NEVER_S}
     uses = [

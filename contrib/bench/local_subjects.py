@@ -1,8 +1,8 @@
 """The filesystems that benchmarks compare, with their data on the local disk.
 
 ``ext4`` is the disk itself. ``do-nothing`` is a FUSE filesystem that only forwards to plain files
-or memory. JuiceFS, S3QL (without compression) and ``passthrough_hp``, libfuse's example in C++ that
-forwards each request to a directory, are measured if they are installed.
+or memory. JuiceFS, S3QL (without compression) and ``passthrough_hp`` are measured if they are
+installed. The last is libfuse's example in C++ that forwards each request to a directory.
 """
 
 import os

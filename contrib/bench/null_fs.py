@@ -1,7 +1,7 @@
 """The do-nothing filesystem: a pyfuse3 filesystem with names and attributes in dictionaries.
 
-The benchmarks use it as the upper limit of the speed of any pyfuse3 filesystem (kernel, libfuse,
-pyfuse3, trio, CPython), because its handlers do almost nothing. It returns one stored
+Its handlers do almost nothing. So the benchmarks use it as the upper limit of the speed of any
+pyfuse3 filesystem (kernel, libfuse, pyfuse3, trio, CPython). It returns one stored
 `EntryAttributes` for each inode, counts no lookups and checks no permissions.
 
 File contents are in memory. With --data-dir each file is a plain file that is accessed with pread

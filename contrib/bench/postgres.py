@@ -1,11 +1,11 @@
 """Transactions per second of PostgreSQL on s3fs-meta, the do-nothing filesystem and the disk.
 
-On each filesystem initdb makes a database directory, a server runs on it as the user ``postgres``,
-and ``pgbench -i`` makes its tables, which is not measured. Then each turn runs ``pgbench -c 4``
-with its default transactions on each filesystem; the order changes from turn to turn. A server runs
-only while its filesystem is measured. All settings of PostgreSQL have their defaults: each commit
-waits for an fdatasync of the write-ahead log. The server listens only on a socket in a directory of
-its own. A ratio is the median of the ratios within a turn.
+On each filesystem initdb makes a database directory, and ``pgbench -i`` makes its tables. This
+preparation is not measured. A server runs on the directory as the user ``postgres``. Then each turn
+runs ``pgbench -c 4`` with its default transactions on each filesystem; the order changes from turn
+to turn. A server runs only while its filesystem is measured. All settings of PostgreSQL have their
+defaults: each commit waits for an fdatasync of the write-ahead log. The server listens only on a
+socket in a directory of its own. A ratio is the median of the ratios within a turn.
 """
 
 import contextlib
@@ -122,7 +122,7 @@ class Database:
     def served(self) -> Iterator[str]:
         """Run the server for the duration of a context; yield the directory of its socket.
 
-        The path of a socket has at most 107 bytes, so its directory is not below the scratch
+        The path of a socket has at most 107 bytes. So its directory is not below the scratch
         directory, whose path may be long.
         """
         with contextlib.ExitStack() as stack:

@@ -1,8 +1,8 @@
 """The age of changes that are not in the bucket, while many small files are unpacked.
 
-While tar unpacks an archive on the mount, the benchmark runs ``status`` several times a second to
-read the age of the oldest change that is not in the bucket. The results are compared with the
-option ``sync_interval``.
+While tar unpacks an archive on the mount, the benchmark runs ``status`` several times a second.
+``status`` reports the age of the oldest change that is not in the bucket. The results are compared
+with the option ``sync_interval``.
 """
 
 import json

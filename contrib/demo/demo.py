@@ -1,9 +1,9 @@
 """The program of ``make demo``: copy files to a filesystem and compare every byte.
 
-The program makes a filesystem in a temporary directory, mounts it, copies the Python standard
-library into it, lists the files, unmounts, runs fsck, mounts again, and compares every name, byte,
-mode and time with the source. It removes its mounts and files even after a failure. Run it with a
-Python interpreter that has s3fs-meta installed.
+The program makes and mounts a filesystem in a temporary directory. It copies the Python standard
+library into the mount, lists the files, unmounts and runs fsck. It mounts again, and compares every
+name, byte, mode and time with the source. It removes its mounts and files even after a failure. Run
+it with a Python interpreter that has s3fs-meta installed.
 """
 
 import contextlib

@@ -224,8 +224,9 @@ def state_of(observed: Observed) -> State:
 def is_between(observed: Observed, before: State, operation: Operation, after: State) -> bool:
     """Return whether a tree may be the result of an interrupted operation.
 
-    Only the file of the operation may differ from both states. Each of its bytes must be the old
-    byte, the new byte, or zero beyond the old end, where the kernel may write a later page first.
+    Only the file of the operation may differ from both states. Each of its bytes must be the old or
+    the new byte. Beyond the old end a zero is allowed, because the kernel may write a later page
+    first.
     """
     if operation.act not in SIZED:
         return False

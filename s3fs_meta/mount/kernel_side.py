@@ -1,8 +1,8 @@
 """The requests from a mount's session and control socket to the kernel.
 
 Owns: ignoring requests before the mountpoint exists. Does not know: how requests are sent.
-The session is created before the FUSE handlers, so it uses a ``KernelSide``, which forwards
-requests to the kernel once ``serve`` has been called.
+The session is created before the FUSE handlers, so it uses a ``KernelSide``. After ``serve`` was
+called, a ``KernelSide`` forwards requests to the kernel.
 """
 
 from typing import NamedTuple

@@ -154,8 +154,8 @@ def require_seen(
 ) -> None:
     """Wait until programs see that entries exist, or that they do not exist.
 
-    The kernel answers lookups from its dentry cache until the mount has invalidated the entries,
-    for which the mount waits only briefly. Invalidating a tree with 100,000 cached names blocks
+    The kernel answers lookups from its dentry cache until the mount has invalidated the entries.
+    The mount waits only briefly for this. Invalidating a tree with 100,000 cached names blocks
     every lookup in the tree for a few tenths of a second.
 
     Raises:

@@ -183,8 +183,8 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     """Return whether the note of a running mount describes *mounted*, at any mountpoint.
 
     The device number alone does not suffice, because the kernel reuses the numbers of ended mounts.
-    A daemon that uploads after its unmount can have the device number of a newer mount, perhaps
-    with the same URL on another server.
+    A daemon that uploads after its unmount can have the device number of a newer mount. Both mounts
+    may even have the same URL on different servers.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 

@@ -3,10 +3,10 @@
 Owns: the calls that receive bytes, and the return of the connection to urllib3's pool.
 Does not know: keys, the expected length, time limits.
 
-botocore and urllib3 return each piece of a body as new bytes, and their ``readinto`` copies these
-bytes while it holds the interpreter lock. The ``http.client`` response that they wrap can receive
-into any buffer. Their attributes for this response are private; if a version does not have them,
-the body is read through botocore.
+botocore and urllib3 return each piece of a body as new bytes. Their ``readinto`` copies these bytes
+while it holds the interpreter lock. The ``http.client`` response that they wrap can receive into
+any buffer. Their attributes for this response are private; if a version does not have them, the
+body is read through botocore.
 """
 
 import http.client

@@ -192,8 +192,8 @@ class Durability:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
         The group commits before each piece. Otherwise block files of the open group could be older
-        than the WAL. If the daemon were killed then, the next mount would not recognise that these
-        files belong to a group that was never committed.
+        than the WAL. After a kill, the next mount would not recognise that these files belong to a
+        group without a commit.
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()
@@ -256,8 +256,8 @@ class Durability:
     async def _sync_files(self) -> None:
         """Sync the files of all blocks; in WAL mode, also commit the group.
 
-        In WAL mode, the commit runs during the sync of the content, because a commit takes as long
-        as syncing a small file.
+        The commit runs during the sync of the content, because it takes as long as syncing a small
+        file.
         """
         meanwhile = None if self._db.wal is None else self._db.commit
         await self._cache.block_sync.sync_files(meanwhile=meanwhile)

@@ -97,8 +97,8 @@ def with_link(known: Known, link: Link) -> Known:
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the latest points, and of older points only the first in each hour, day or 30 days.
 
-    Each span is a multiple of the previous span, so the first point of a day is also the first
-    point of an hour.
+    Each span is a multiple of the shorter span. So the first point of a day is also the first point
+    of an hour.
     """
     older, latest = points[:-KNOWN_POINTS_LATEST], points[-KNOWN_POINTS_LATEST:]
     kept: list[Point] = []

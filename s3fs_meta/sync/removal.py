@@ -113,9 +113,8 @@ async def remove(
     """Delete all objects of a filesystem, the superblock last.
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
-    or opens the remaining objects. The second superblock object is kept until all other objects are
-    deleted, because after an interruption only its keys prove which objects belong to the
-    filesystem.
+    or opens the remaining objects. The second superblock object is deleted last. After an
+    interruption, only its keys prove which objects belong to the filesystem.
 
     Args:
         store: the bucket.

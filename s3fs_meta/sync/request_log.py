@@ -105,8 +105,8 @@ def _locked(state: Path) -> Iterator[None]:
 def _forget_oldest(ledger: Ledger) -> None:
     """Delete the counts of the oldest days beyond REQUEST_DAYS_MAX.
 
-    The age of a day does not matter. A clock that is wrong at one boot, for example because it has
-    no battery, must not remove the counts of all other days.
+    The age of a day does not matter. A wrong clock at one boot, for example without a battery, must
+    not remove the counts of other days.
     """
     days: dict[int, Any]
     for days in (ledger.usage, ledger.stored_bytes):

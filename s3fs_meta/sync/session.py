@@ -369,9 +369,9 @@ class Session:
     async def image_is_due(self) -> bool:
         """Return whether a new image should be made now.
 
-        An image is due if the changelogs since the last image are large compared to that image. It
-        is also due at intervals, if more than block locations changed, or if only a new image
-        allows the deletion of dead packs.
+        An image is due if the changelogs since the last image are large compared to that image.
+        An image is also due at intervals if more than block locations changed, or if only a new
+        image allows the deletion of dead packs.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image

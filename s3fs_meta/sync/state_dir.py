@@ -369,8 +369,8 @@ def require_own(path: Path) -> None:
 def require_private(path: Path) -> None:
     """Raise SettingsError if another user owns, can write to, or has an entry in the directory.
 
-    If other users can only read the directory, their permission is removed and no error is raised,
-    because they cannot have created an entry.
+    If other users can only read the directory, their permission is removed without an error. They
+    cannot have created an entry.
 
     Raises:
         SettingsError: the directory is refused; nothing was changed.

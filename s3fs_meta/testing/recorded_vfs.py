@@ -1,9 +1,9 @@
 """A VFS that records SQLite's changes to its files.
 
 Owns: recording the changes and syncs of SQLite's unix VFS. Does not know: SQL.
-Source: os_unix.c. unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created, and
-the first unixSync of such a file also syncs its directory. unixDelete with dirSync also syncs
-the directory.
+Source: os_unix.c. unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created. The
+first unixSync of this file also syncs its directory. unixDelete with dirSync also syncs the
+directory.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The workload steps that have no installed command: databases, logs, mail, photos.
 
-``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` runs a step in a
-directory, and prints the seconds of the step, without the start of the interpreter.
+``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` runs a step in a directory,
+and prints its seconds. The start of the interpreter is not included.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The workload steps in order: each with its command, material and required programs.
 
-In a command ``{work}`` is the turn's directory on the filesystem under test, ``{materials}`` is the
-directory of the material on the disk, and ``{messages}`` is the number of messages.
+In a command ``{work}`` is the turn's directory on the filesystem under test. ``{materials}`` is the
+directory of the material on the disk; ``{messages}`` is the number of messages.
 """
 
 import shutil

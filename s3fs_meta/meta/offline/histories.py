@@ -26,10 +26,10 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    This is certain if both have assigned a number differently, if *later* has not assigned a number
-    that *db* has assigned, or if *later* has an inode that *db* has removed. The result is also
-    True if a change time is earlier in *later*, because a rename leaves no other trace. A wrong
-    clock may cause a wrong result. False does not prove that there is only one history.
+    This is certain if both have assigned a number differently, or only *db* has assigned it. It is
+    also certain if *later* has an inode that *db* has removed. The result is also True if a change
+    time is earlier in *later*, because a rename leaves no other trace. A wrong clock may cause a
+    wrong result. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:

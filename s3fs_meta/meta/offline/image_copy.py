@@ -1,8 +1,8 @@
 """The conversion of a copy of the database to an image.
 
-Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so that
-any host can use the copy. Does not know: image pieces, manifests, the store.
-Tasks: all calls block, so call them in a thread; no other task may use the copy.
+Owns: adding the locations of blocks that were being uploaded, and dropping the local tables. Then
+any host can use the copy. Does not know: image pieces, manifests, the store. Tasks: all calls
+block, so call them in a thread; no other task may use the copy.
 """
 
 from collections.abc import Collection, Iterable, Sequence

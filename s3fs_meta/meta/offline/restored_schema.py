@@ -128,9 +128,9 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
 def _require_short_values(path: Path, wanted: _Schema, key: str) -> None:
     """Raise FormatError if a value is longer than IMAGE_VALUE_BYTES_MAX; check two tables at a time.
 
-    Otherwise one request could load many long values. The check itself loads no long value: SQLite
-    reads the length of a BLOB from the header of its row, and raises TooBigError before it loads a
-    long text or number.
+    Otherwise one request could load many long values. The check itself loads no long value. SQLite
+    reads the length of a BLOB from the header of its row. Before it loads a long text or number, it
+    raises TooBigError.
     """
     check = partial(_require_short_values_of, path, key)
     with ThreadPoolExecutor(2, "check-values") as executor:
@@ -201,8 +201,8 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     """Return the schema of a database.
 
     Raises:
-        FormatError: the database has an object that is neither a table nor an index, or an
-        internal table of SQLite, whose statistics could change query plans.
+        FormatError: the database has an object that is neither a table nor an index, or an internal
+            table of SQLite, with statistics for query plans.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):

@@ -2,10 +2,10 @@
 
 A fact never changes after mkfs, except the schema version, which an upgrade increases.
 
-Every other row has an object's key as its name, or is the record of renumbered packs or of a
-replaced history. These names contain a slash; the names of facts do not. The table is replicated,
-so every later writer reads these rows from a changelog or an image. Therefore no host uses an
-abandoned image, or treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
+Every other row is named by an object's key, or records renumbered packs or a replaced history.
+These names contain a slash; the names of facts do not. The table is replicated, so every later
+writer reads these rows from a changelog or an image. Therefore no host uses an abandoned image, or
+treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
 """
 
 from collections.abc import Iterable

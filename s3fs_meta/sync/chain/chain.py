@@ -346,9 +346,9 @@ async def _link_of_image_alone(
     """Return the link of an image whose changelog cannot be read.
 
     A manifest contains the hash of its own changelog. But if that changelog is of kind IMAGE, the
-    manifest contains the hash of the previous changelog, and only the next changelog contains the
-    wanted hash. If no next changelog exists, the hash of the changelog before the image is used,
-    because the next writer takes the hash from its rows.
+    manifest contains the hash of the previous changelog. Then only the next changelog contains the
+    wanted hash. If no next changelog exists, the hash of the changelog before the image is used.
+    The next writer takes the hash from its rows.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR

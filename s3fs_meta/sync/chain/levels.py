@@ -139,7 +139,7 @@ async def last_authentic(
     """Return the last txg of the latest authentic object of *levels*, or *txg* if *txg* is later.
 
     A level object beyond the last changelog shows that changelogs are lost. But any user of the
-    bucket can create an object with such a key, so the function checks that this filesystem wrote
+    bucket can create an object with such a key. So the function checks that this filesystem wrote
     the object. It sends no request if no level object ends after *txg*.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)

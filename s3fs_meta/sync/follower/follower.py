@@ -1,8 +1,8 @@
 """The follower: a read-only mount that shows each new txg of another host atomically.
 
-Owns: when to poll for the next txg, the order *apply on a second connection, switch, drop removed
-blocks*, and when to restore because changelogs alone do not reach the newest txg.
-Does not know: FUSE, leases, rows.
+Owns: when to poll for the next txg; the order *apply on a second connection, switch, drop removed
+blocks*; when to restore because changelogs alone do not reach the newest txg. Does not know: FUSE,
+leases, rows.
 Keeps: no answer to a request mixes two txgs. A second connection commits a txg, in a thread, while
 the mount's own connection still reads the previous txg. Then the mount's connection switches in one
 slice of the event loop.

@@ -68,8 +68,8 @@ class ChangelogReader:
 
         Args:
             txgs: the numbers of the changelogs, which are all requested at the same time. A caller
-                that reads backwards in time sees no abandoned txg, because it has already read the
-                fence record after such txgs.
+                that reads backwards sees no abandoned txg, because it has read the fence record
+                after it.
             function: called in a thread with a changeset, and whether the txg has only this
                 changeset.
 

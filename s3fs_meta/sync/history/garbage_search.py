@@ -93,8 +93,8 @@ class StoredImages:
     """The images in the bucket; ``list_images`` lists them.
 
     On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
-    manifest must match every recorded hash. A hash may be recorded in this host's record of the
-    head, in the next valid image, or in the image's changelog of kind IMAGE.
+    manifest must match every recorded hash. Hashes are recorded in this host's record of the head,
+    in the next valid image, and in changelogs of kind IMAGE.
     """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
@@ -262,8 +262,7 @@ class StoredImages:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
         Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
-        the pieces of its image stay until the base image is a later image, because then no restore
-        can need them.
+        the pieces of its image stay until the base image is later. Then no restore can need them.
 
         Args:
             stay: manifests to retain.

@@ -42,8 +42,9 @@ class IndexChecker:
     async def fault(self, key: ObjectKey) -> str | None:
         """Return why an index object must not be used, or None if no fault is found.
 
-        An object of level 1 is compared with its changelogs, an object of a higher level with the
-        valid objects of the level below. An index object that a newer program wrote is accepted.
+        An object of level 1 is compared with its changelogs. An object of a higher level is
+        compared with the valid objects of the level below. An index object that a newer program
+        wrote is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.

@@ -119,7 +119,7 @@ class RunMerger:
     """Merges all parts of one run, in any order, into an index object.
 
     After adding a part, the caller must call ``join`` if ``is_full`` is true. ``join`` fails for a
-    run with too many changes, so memory holds at most the changes of two objects and of one part.
+    run with too many changes. So at most the changes of two objects and one part are in memory.
     """
 
     def __init__(self, level: int, uuid: str) -> None:

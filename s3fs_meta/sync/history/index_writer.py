@@ -166,8 +166,8 @@ class Indexer:
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
         """Replace an index object of another history; keep an object that an earlier mount made.
 
-        If a bucket lost its last changelogs, for example because it is an incomplete replica, its
-        index objects may describe another history.
+        If a bucket lost its last changelogs, its index objects may describe another history. An
+        incomplete replica is an example.
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)

@@ -1,7 +1,7 @@
 """Searching the newest state for lost content of a past point in time, by hash.
 
-Content that was written again or moved is now in another pack, but the rows of the snapshot still
-refer to the old pack.
+Content that was written again or moved is now in another pack. The rows of the snapshot still refer
+to the old pack.
 
 Owns: a database of the newest state, restored at the first search, and the search in this database.
 Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.uncached_reads``).

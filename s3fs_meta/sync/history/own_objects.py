@@ -2,8 +2,8 @@
 
 Owns: the proof. Does not know: why a caller needs the proof.
 Keeps: this filesystem wrote an object if its keys decrypt or verify the object under the object's
-key. It also wrote all objects of an image if one object of the image was verified, or if a verified
-manifest lists pieces of the image. Checksums of a plain filesystem are also keyed, so objects of
+key. One verified object of an image proves all objects of the image. A verified manifest that lists
+pieces of the image also proves them. Checksums of a plain filesystem are also keyed, so objects of
 another filesystem fail verification.
 """
 

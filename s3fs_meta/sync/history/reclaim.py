@@ -96,8 +96,8 @@ class Reclaimer:
 
         Args:
             unless_idle: search the bucket only once a day while nothing changes. Without a new txg,
-                objects become garbage only by their age, and the listings would be the main cost of
-                an idle mount.
+                objects become garbage only by age. The listings would be the main cost of an idle
+                mount.
         """
         try:
             await tend(self._volume)

@@ -225,9 +225,8 @@ def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
     """Return the manifests of images that must be retained.
 
-    These images are the newest images, the base image of the floor, the images whose changelogs
-    have no changes, and some images at intervals. So every retained txg has an image shortly before
-    it.
+    These are the newest images, the base image of the floor, images whose changelogs have no
+    changes, and some images at intervals. So every retained txg has an image shortly before it.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

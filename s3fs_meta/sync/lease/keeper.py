@@ -248,7 +248,7 @@ class LeaseKeeper:
     async def put_back(self, lost: LostLeaseError) -> None:
         """Store this host's lost lease again; this host must have written the last txg.
 
-        The nonce stays the same. Another host may have replaced this lease, and the bucket may have
+        The nonce stays the same. Another host may have replaced this lease. The bucket may have
         lost the lease of that host before that host appended a fence record. That host then
         recognises this lease as the lease that it replaced, and replaces it again.
 

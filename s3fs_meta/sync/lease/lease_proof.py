@@ -81,7 +81,7 @@ def took_last(db: Database, lease: Lease) -> bool:
     """Return whether no other host can have taken the lease since this host took it.
 
     The result is true if this state directory wrote the lease, in this or an earlier acquisition.
-    The result is also true for the lease that this host replaced, because then the bucket is an
+    The result is also true for the lease that this host replaced. In that case the bucket is an
     older copy that no host has used.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):

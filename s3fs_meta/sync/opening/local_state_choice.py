@@ -408,8 +408,8 @@ class Chooser:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
         If the result is false, this single object was exchanged, and the bucket was not reset. The
-        result is also true if one of the two changelogs cannot be read, and for a fence record,
-        which may refer to an earlier link.
+        result is also true if one of the two changelogs cannot be read, or if the later one is a
+        fence record, which may refer to an earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -446,8 +446,8 @@ class Chooser:
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
         """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
 
-        The txg number of this record is above all used numbers, so it is usually not the number
-        after the link of the rows.
+        The txg number of this record is above all used numbers. So it usually does not follow the
+        link of the rows.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:

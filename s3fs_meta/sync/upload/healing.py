@@ -71,9 +71,8 @@ class DamageMarker:
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        If one record of a pack is damaged, other records may also be damaged, because the object
-        may be truncated or exchanged. So no new block shares a location in the pack until fsck
-        --deep has read the complete pack.
+        If one record of a pack is damaged, the complete object may be truncated or exchanged. So no
+        new block shares a location in the pack until fsck --deep has read the complete pack.
         """
         row = blocks.find(self._db, located.block)
         if row is None or row.pack is None or not self._status.writable:

@@ -1,8 +1,8 @@
 """Reading the index of a pack in the bucket, which also proves that this filesystem wrote it.
 
 Owns: reading an index with at most two requests. Does not know: rows, the purpose of a read.
-Keeps: an object is treated as a pack of this filesystem only if its index and trailer are authentic
-under its own name with the keys of this filesystem. The form of the name alone proves nothing.
+Keeps: an object is treated as a pack of this filesystem only if the keys of this filesystem verify
+its index and trailer under its name. The form of the name alone proves nothing.
 """
 
 from s3fs_meta.codec import pack as pack_codec

@@ -82,7 +82,7 @@ def is_kept_name(text: str) -> bool:
 
 
 class AbbreviatedLink(NamedTuple):
-    """A position in the chain of changelogs, as mount prints it and at_least= accepts it."""
+    """A position in the chain of changelogs, which ``mount`` prints and ``at_least=`` accepts."""
 
     txg: Txg
     hash: str  # first digits of the changelog's hash

@@ -61,13 +61,13 @@ class Awake:
             process.wait()
 
     def other_load(self, *, window_s: float = LOAD_WINDOW_S) -> float:
-        """Return the load average over *window_s* seconds, without the load of these processes."""
+        """Return the load average over *window_s* seconds, minus the load of ``processes``."""
         share = 1 - math.exp((self._begun_s - time.monotonic()) / window_s)
         return max(os.getloadavg()[0] - len(self.processes) * share, 0.0)
 
 
 def describe() -> str:
-    """Return a description of these processes for the description of the machine."""
+    """Return the number and the scheduling of the processes, to describe the machine."""
     return f"{len(os.sched_getaffinity(0))} processes with SCHED_IDLE"
 
 

@@ -69,7 +69,7 @@ def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, floa
 
 
 def _large(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float]:
-    """Write, ship and read one large file; return MiB per second of each."""
+    """Write, ship and read one large file; return MiB per second of each step."""
     start = time.perf_counter()
     sequential.write_file(path, size_bytes)
     written = time.perf_counter()

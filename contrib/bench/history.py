@@ -141,7 +141,7 @@ def _run(*command: str) -> CommandRun:
 
 
 class _Far(NamedTuple):
-    """The results of the same queries on a bucket with added latency."""
+    """The results of history queries on a bucket with added latency."""
 
     figures: dict[str, object]
     targets: list[targets.Target]

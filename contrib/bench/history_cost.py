@@ -115,7 +115,7 @@ class _Use:
             self.mount.flush()
 
     def work(self, turn_s: float) -> None:
-        """Create and write files, and unlink the earliest ones, for *turn_s* seconds."""
+        """Create and write files, and unlink the earliest files, for *turn_s* seconds."""
         self.cpu_s.append(self.mount.cpu_s())
         end_s = time.monotonic() + turn_s
         while time.monotonic() < end_s:

@@ -147,7 +147,7 @@ class Host:
         shutil.rmtree(self.cachedir, ignore_errors=True)
 
     def kept(self) -> list[str]:
-        """Return the names of quarantined states, except those that contain only block files."""
+        """Return the names of quarantined states, except states that contain only block files."""
         return sorted(path.parent.name for path in self.cachedir.glob("*/kept-*/meta.db"))
 
     def log(self) -> str:

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def follows(self) -> str:
-        """Return the options of a follower, including those it needs after its promotion."""
+        """Return the options of a follower, including options that it needs after its promotion."""
         return f"{FOLLOWS},{self.options}"
 
     @property

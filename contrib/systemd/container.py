@@ -89,7 +89,7 @@ exec systemd-nspawn --quiet --directory="$base/root" --machine=s3fs-meta-trial -
 
 
 def _files(to: Path) -> None:
-    """Write the files that the container has in addition to those of this host."""
+    """Write the additional files of the container, which also has the files of this host."""
     system, user, config = (
         to / "etc" / name for name in ("systemd/system", "systemd/user", "s3fs-meta")
     )

@@ -16,7 +16,7 @@ from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
 
 
 async def is_left(mountpoint: Path, url: str) -> bool:
-    """Return whether a killed daemon has left a mount with this URL on a mountpoint.
+    """Return whether a killed daemon has left a mount of a given URL on a mountpoint.
 
     Raises:
         HeldError: the daemon runs, or the kernel does not answer within DEAD_MOUNT_S_MAX.

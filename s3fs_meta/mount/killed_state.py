@@ -44,9 +44,9 @@ class Unshipped(NamedTuple):
 
 
 def unshipped(path: Path) -> Unshipped | None:
-    """Return the unshipped changes in a state directory, or None if they cannot be read. Blocking.
+    """Return the unshipped changes in a state directory, or None if they cannot be read.
 
-    Operations that were not committed when the daemon was killed are lost, and are not counted.
+    The call blocks. Operations that were not committed at the kill are lost, and are not counted.
     """
     if not path.is_dir():
         return None
@@ -69,6 +69,6 @@ def unshipped(path: Path) -> Unshipped | None:
 
 
 def described(path: Path) -> str:
-    """Return a clause that says where a state directory's unshipped changes are. Blocking."""
+    """Return a clause that locates a directory's unshipped changes. The call blocks."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described

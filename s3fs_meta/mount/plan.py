@@ -117,7 +117,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 
 
 def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
-    """Return a shell command that mounts a filesystem with these options.
+    """Return a shell command that mounts a filesystem with the given options.
 
     The command omits options for a single mount: takeover, and at_least.
     """

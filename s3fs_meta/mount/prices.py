@@ -49,7 +49,7 @@ def default() -> PriceTable:
 
 
 def load(path: Path) -> PriceTable:
-    """Return the prices in a TOML file. Blocking.
+    """Return the prices in a TOML file. The call blocks.
 
     Raises:
         UsageError: the file cannot be read, or is not a valid table of prices.

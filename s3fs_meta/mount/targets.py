@@ -409,7 +409,7 @@ def _note_paths() -> list[Path]:
 
 
 def remove_stale_notes() -> None:
-    """Remove incomplete notes of killed processes, and notes of ended PID namespaces. Blocking."""
+    """Remove incomplete notes, and notes of ended PID namespaces. The call blocks."""
     with contextlib.suppress(OSError):  # another command may remove the same notes
         remove_incomplete(notes_dir())
     with contextlib.suppress(OSError):  # a process that cannot be inspected may use any namespace

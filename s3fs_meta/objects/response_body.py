@@ -32,7 +32,7 @@ class ResponseBody:
         return self._inner is not None
 
     def receive(self, buffer: memoryview) -> int:
-        """Receive the next bytes into *buffer*; return their number, 0 only at the end. Blocking.
+        """Receive bytes into *buffer*; return their number, 0 only at the end. The call blocks.
 
         Raises:
             OSError, BotoCoreError: the connection failed or timed out.

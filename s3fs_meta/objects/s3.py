@@ -299,7 +299,7 @@ class S3Store:
         return buffer.toreadonly()
 
     def read_body(self, key: str, body: StreamingBody, buffer: memoryview) -> None:
-        """Read the body of a response, which must fill *buffer* exactly. Blocking.
+        """Read the body of a response, which must fill *buffer* exactly. The call blocks.
 
         Raises:
             TransientStoreError: the body was shorter or longer, or arrived below the minimum rate.

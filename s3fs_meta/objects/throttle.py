@@ -166,5 +166,5 @@ class Throttles(NamedTuple):
 
 
 def throttles_of(options: CacheOptions) -> Throttles:
-    """Return the token buckets of a mount with these options."""
+    """Return the token buckets of a mount with the given options."""
     return Throttles(Throttle(options.upload_limit), Throttle(options.download_limit))

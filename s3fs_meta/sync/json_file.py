@@ -21,7 +21,7 @@ class NewerFileError(Exception):
 
 
 def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | None:
-    """Return the fields of a file, or None if there is no file. Blocking.
+    """Return the fields of a file, or None if there is no file. The call blocks.
 
     Raises:
         NewerFileError: the file's version is higher than *version*.

@@ -55,7 +55,7 @@ class Known(NamedTuple):
 
 
 def read(state: Path) -> Known | None:
-    """Return the points in a state directory, or None if it has no valid file. Blocking.
+    """Return the points in a state directory, or None if it has no valid file. The call blocks.
 
     Raises:
         NewerFileError: a newer program wrote the file.
@@ -111,7 +111,7 @@ def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def write(state: Path, known: Known) -> None:
-    """Replace the file of known points. Blocking.
+    """Replace the file of known points. The call blocks.
 
     Raises:
         OSError: the file cannot be written.

@@ -54,7 +54,7 @@ class Ledger(NamedTuple):
 
 
 def read(state: Path) -> Ledger | None:
-    """Return the counts in a state directory, or None if it has no valid file. Blocking.
+    """Return the counts in a state directory, or None if it has no valid file. The call blocks.
 
     Raises:
         NewerFileError: a newer program wrote the file.
@@ -71,7 +71,7 @@ def read(state: Path) -> Ledger | None:
 
 
 def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int) -> Ledger:
-    """Add counts to the counts in a state directory; return the totals. Blocking.
+    """Add counts to the counts in a state directory; return the totals. The call blocks.
 
     Raises:
         NewerFileError, OSError: nothing was saved.
@@ -167,7 +167,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
 
 
 def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
-    """Save the counts of a meter. Blocking; a cancelled caller waits, so no counts are lost."""
+    """Save the counts of a meter. The call blocks; a cancelled caller waits, so no count is lost."""
     if not any((state / name).exists() for name in _STATE):
         return None
     taken = meter.take()

@@ -216,7 +216,7 @@ async def _open_beside(
 
 
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
-    """Replace the current database with the restored one. Blocking.
+    """Replace the current database with the restored one. The call blocks.
 
     After a crash during the exchange, the next mount restores the database from the bucket.
 

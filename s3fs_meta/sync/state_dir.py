@@ -115,7 +115,7 @@ class StateDir:
         return read_holder(self.path)
 
     def keep_holder(self, words: Sequence[str]) -> None:
-        """Store this host's holder name and nonces durably in the file ``holder``. Blocking."""
+        """Store the holder name and nonces durably in the file ``holder``. The call blocks."""
         data = "\n".join(words).encode("ascii")
         assert len(data) <= HOLDER_BYTES_MAX, "the file must fit into one read"
         if self.holder == list(words):
@@ -295,7 +295,7 @@ def without_new_remains(path: Path) -> Iterator[None]:
 
 
 def remove_unused(path: Path) -> None:
-    """Remove a state directory that contains only empty directories and a log. Blocking.
+    """Remove a state directory that contains only empty directories and a log. The call blocks.
 
     A failure is only logged, because the caller is already reporting why a command failed.
     """
@@ -325,7 +325,7 @@ def is_unused(path: Path) -> bool:
 
 
 def remove_stale_snapshots(state: Path, but: Path) -> None:
-    """Remove the state directories of killed snapshot mounts. Blocking.
+    """Remove the state directories of killed snapshot mounts. The call blocks.
 
     Args:
         state: the state directory of the filesystem itself.
@@ -351,9 +351,9 @@ def remove_stale_snapshot(path: Path) -> None:
 
 
 def require_own(path: Path) -> None:
-    """Raise SettingsError if another user owns a state directory, which may not exist. Blocking.
+    """Raise SettingsError if another user owns a state directory, which may not exist.
 
-    A file that root creates in the directory of another user would make that user's mounts fail.
+    The call blocks. A file of root in another user's directory would make that user's mounts fail.
 
     Raises:
         SettingsError: the directory belongs to another user; the message says what to do.

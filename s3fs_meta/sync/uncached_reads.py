@@ -163,7 +163,7 @@ class UncachedReader:
     def _open_all(
         self, key: ObjectKey, start: int, stored: bytes | memoryview, records: Sequence[_Record]
     ) -> list[bytes]:
-        """Verify and unpack the records in a range of a pack. Blocking."""
+        """Verify and unpack the records in a range of a pack. The call blocks."""
         return [
             self._open(key, memoryview(stored)[one.start - start : one.stop - start], one)
             for one in records

@@ -252,7 +252,7 @@ class ModelFilesystem:
             yield from self.all_below(child)
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
-        """Replace inode numbers with unused ones."""
+        """Replace inode numbers with unused inode numbers."""
         assert len(set(numbers.values())) == len(numbers), "the new numbers must be distinct"
         assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), (
             "the new numbers must be unused"

@@ -62,7 +62,7 @@ def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attribut
 def numbers_of_copy(
     fs: Filesystem, model: ModelFilesystem, parent: Ino, name: bytes, *, first: Ino
 ) -> dict[Ino, Ino]:
-    """Map the inode numbers of a copied tree in the model to those in the filesystem.
+    """Map the inode numbers of a copied tree from the model to the filesystem.
 
     Args:
         fs: the filesystem.

@@ -226,7 +226,7 @@ def replay(events: list[Event]) -> dict[str, bytes | None]:
 
 
 def contents_of(root: Path) -> dict[str, bytes | None]:
-    """Return the content of a directory, in the same form as ``replay``."""
+    """Return the content of a directory in the form that ``replay`` returns."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in sorted(root.rglob("*"))

@@ -564,7 +564,7 @@ class Database(Statements):
     def checkpoint(self) -> Checkpoint | None:
         """Copy the WAL into the database while the writer continues. Call this in a thread.
 
-        A later commit restarts the log. Without a WAL, do nothing. Raises like ``Wal.checkpoint``.
+        A later commit restarts the log. Without a WAL, do nothing. Errors: see ``Wal.checkpoint``.
         """
         return None if self.wal is None else self.wal.checkpoint()
 

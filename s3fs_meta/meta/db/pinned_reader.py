@@ -62,7 +62,8 @@ class View:
     def end(self) -> None:
         """End the view: write the local rows to the file, and let queries read all later commits.
 
-        This takes a few hundred milliseconds for the largest cache. Unchanged rows are not written.
+        The call takes a few hundred milliseconds for the largest cache. Unchanged rows are not
+        written.
         """
         execute = self._connection.execute
         execute("COMMIT")

@@ -70,7 +70,7 @@ class Pragmas(SqliteOptions):
 
     @property
     def survives_power_loss(self) -> bool:
-        """Return whether synced data survives a power loss under these settings."""
+        """Return whether the settings let synced data survive a power loss."""
         return self.synchronous != "off" and self.journal_mode not in {"memory", "off"}
 
     @property

@@ -26,10 +26,10 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    This is certain if both have assigned a number differently, or only *db* has assigned it. It is
-    also certain if *later* has an inode that *db* has removed. The result is also True if a change
-    time is earlier in *later*, because a rename leaves no other trace. A wrong clock may cause a
-    wrong result. False does not prove that there is only one history.
+    The result is certain if both have assigned a number differently, or only *db* has assigned it.
+    It is also certain if *later* has an inode that *db* has removed. The result is also True if a
+    change time is earlier in *later*, because a rename leaves no other trace. A wrong clock may
+    cause a wrong result. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:
@@ -45,7 +45,7 @@ def contradict(db: Database, later: Path) -> bool:
 
 
 def _have_other_inodes(db: Database, newest: Database) -> bool:
-    """Return whether the inodes in *newest* contradict those in *db*.
+    """Return whether the inodes in *newest* contradict the inodes in *db*.
 
     Inodes created after *db* are ignored. The comparison takes a second per million inodes.
     """

@@ -33,7 +33,7 @@ _HAS_BLOCKS: Final = "EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = q.pack)"
 def unlisted(past: Database, present: Database) -> list[tuple[ObjectKey, int]]:
     """Return the packs of the earlier txg that have no row in the current database.
 
-    They were deleted, or they belong to a history that the chain did not continue.
+    These packs were deleted, or belong to a history that the chain did not continue.
 
     Returns:
         The keys and the sizes of the objects.

@@ -157,8 +157,8 @@ def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
     """Return a block and the blocks of its pack that were created shortly before and after it.
 
-    Their files were probably written together. The result is unsorted; it has at most *limit*
-    blocks from each side.
+    The files of these blocks were probably written together. The result is unsorted; it has at most
+    *limit* blocks from each side.
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
     return [

@@ -58,7 +58,7 @@ def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
 
 
 def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
-    """Return the name with a given cookie in a directory, or None if no name has it."""
+    """Return the name with a given cookie in a directory, or None if no name has the cookie."""
     row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     return None if row is None else row_types.blob(row[0], "a name", parent)
 

@@ -220,7 +220,7 @@ async def fetch_next(
 
 
 async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> str | None:
-    """Return the hash of the changelog before a txg, as the changelog of this txg records it.
+    """Return the hash of the changelog before a txg, which the changelog of the txg records.
 
     Returns:
         None if the changelog of the txg cannot be read or records no hash.

@@ -304,7 +304,7 @@ def merge(
     *,
     section_bytes_max: int = LEVEL_SECTION_BYTES_MAX,
 ) -> Level:
-    """Merge consecutive pieces into one level object. Blocking.
+    """Merge consecutive pieces into one level object. The call blocks.
 
     Args:
         level: the level of the object.

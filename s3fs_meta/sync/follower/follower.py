@@ -215,7 +215,7 @@ class Follower:
             self._db.go_on()  # no connection reads the WAL now, so the next txg restarts the WAL
 
     def _hear(self, changeset: bytes) -> None:
-        """Collect the rows that a section of a txg changes, up to a limit. Blocking."""
+        """Collect the rows that a section of a txg changes, up to a limit. The call blocks."""
         known = self._touched
         if known is None:
             return
@@ -295,7 +295,7 @@ class Follower:
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:
-    """Return the changes that the last applied txg made. Blocking."""
+    """Return the changes that the last applied txg made. The call blocks."""
     if touched is None:
         return None
     names = touched.names

@@ -79,7 +79,7 @@ def _require_newer(link: Link, shown: Link, url: str) -> None:
 
 
 def _copy_position(path: Path, applier: Database, head: Head | None) -> None:
-    """Copy this host's rows of local state into a restored database. Blocking."""
+    """Copy this host's rows of local state into a restored database. The call blocks."""
     db = Database.open(path, applier.pragmas)
     try:
         db.begin_local()

@@ -79,7 +79,7 @@ def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[
 def _fill(
     state_dir: StateDir, applier: Database, last: Sequence[BlockId], copy: Path, kept: Path
 ) -> None:
-    """Create the quarantine directory; remove it on error. Blocking."""
+    """Create the quarantine directory; remove it on error. The call blocks."""
     try:
         _copy_rows(applier, last, copy)
         kept.mkdir(mode=DIRECTORY_MODE)

@@ -134,7 +134,7 @@ class IndexChecker:
 
 
 def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
-    """Return whether an index object has exactly the changes of one of its parts. Blocking."""
+    """Return whether an index object has exactly the changes of one part. The call blocks."""
     same_inodes = all(
         one == other for one, other in zip_longest(_inodes(index, 1 << bit), _inodes(part))
     )

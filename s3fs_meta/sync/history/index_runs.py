@@ -105,7 +105,7 @@ def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunCha
 
 
 def changes_in(rows: ChangedRows) -> RunChanges:
-    """Return changed rows as columns; every nonzero mask is 1. Blocking."""
+    """Return changed rows as columns; every nonzero mask is 1. The call blocks."""
     inos = array("Q", sorted(rows.content | rows.other))
     inodes = Inodes(
         inos,
@@ -171,7 +171,7 @@ class RunMerger:
             self._joined.add(1 << at, changes)
 
     def join(self) -> None:
-        """Join the changes of the added parts. Blocking.
+        """Join the changes of the added parts. The call blocks.
 
         Raises:
             TooManyChangesError: the changes exceed the bounds of one object.
@@ -179,7 +179,7 @@ class RunMerger:
         self._joined.join()
 
     def finish(self) -> HistoryIndex:
-        """Return the index object of the run, after all its parts were added. Blocking.
+        """Return the index object of the run, after all its parts were added. The call blocks.
 
         Raises:
             TooManyChangesError: the changes exceed the bounds of one object.
@@ -236,7 +236,7 @@ class _Joined:
         return inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX
 
     def join(self) -> RunChanges:
-        """Return all changes. Blocking.
+        """Return all changes. The call blocks.
 
         Raises:
             TooManyChangesError: the changes exceed the bounds of one object.

@@ -250,7 +250,7 @@ class HistorySearch:
         return True
 
     async def _find_hash(self, txg: Txg) -> None:
-        """Record the hash of a changelog, as the next changelog contains it."""
+        """Record the hash of a changelog, which the next changelog contains."""
         if txg in self._hashes:
             return
         found = await chain.hash_before(self._store, self._keyring, self._uuid, Txg(txg + 1))

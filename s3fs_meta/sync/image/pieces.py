@@ -54,7 +54,7 @@ async def put_pieces(
     progress: Progress,
     take: Take = at_once,
 ) -> tuple[Piece, ...]:
-    """Upload the pieces of a database file that differ from those of *old* at the same offsets.
+    """Upload the pieces of a database file that differ from pieces of *old* at the same offsets.
 
     Args:
         old: pieces that are in the store (``require_pieces``).

@@ -335,7 +335,7 @@ class Restorer:
         return link
 
     def _finish(self, path: Path, target: Path) -> None:
-        """Rename a complete database to *target*; sync it unless it is temporary. Blocking."""
+        """Rename a database to *target*; sync it unless it is temporary. The call blocks."""
         if not self._is_throwaway:
             _sync(path)
         path.rename(target)
@@ -416,18 +416,18 @@ async def _fetch_all(
 
 
 def has_room(path: Path, size_bytes: int) -> bool:
-    """Return whether a database fits on the disk of its file. Blocking."""
+    """Return whether a database fits on the disk of its file. The call blocks."""
     return size_bytes <= free_bytes(path)
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes on the disk of the database's file. Blocking."""
+    """Return the free bytes on the disk of the database's file. The call blocks."""
     figures = os.statvfs(path.parent)
     return figures.f_bavail * figures.f_frsize
 
 
 def allocate(path: Path, size_bytes: int) -> None:
-    """Create the file of the database. Blocking.
+    """Create the file of the database. The call blocks.
 
     Raises:
         OSError: the file cannot be created, for example because the disk is full.
@@ -442,12 +442,12 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
-    """Decode a piece and write it at its offset; raise FormatError if it is damaged. Blocking."""
+    """Decode a piece, write it at its offset; raise FormatError for damage. The call blocks."""
     write_piece(path, number, image_codec.decode_piece(piece, data, keyring))
 
 
 def write_piece(path: Path, number: int, content: bytes) -> None:
-    """Write the decoded bytes of a piece at its offset. Blocking.
+    """Write the decoded bytes of a piece at its offset. The call blocks.
 
     Raises:
         OSError: the piece cannot be written, for example because the disk is full.
@@ -458,7 +458,7 @@ def write_piece(path: Path, number: int, content: bytes) -> None:
 
 
 def copy_database(source: Path, path: Path) -> None:
-    """Copy a database that is not in use. Blocking.
+    """Copy a database that is not in use. The call blocks.
 
     Raises:
         OSError: the copy cannot be written, for example because the disk is full.

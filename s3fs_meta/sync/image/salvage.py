@@ -80,7 +80,7 @@ class Salvager:
         *,
         images_max: int = SALVAGE_IMAGES_MAX,
     ) -> None:
-        """Create the salvager; the images of the manifests *last* are used after all others."""
+        """Create the salvager; the images of the manifests *last* are used last."""
         self._last = last
         self._images_max = images_max
         self._store = store

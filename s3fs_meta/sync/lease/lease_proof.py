@@ -100,7 +100,7 @@ def _named(lease: Lease) -> str:
 
 
 def keep(state_dir: StateDir, hold: Hold) -> None:
-    """Record this host's proof of a lease in the file ``holder``, durably. Blocking."""
+    """Record this host's proof of a lease in the file ``holder``, durably. The call blocks."""
     state_dir.keep_holder([hold.holder, *hold.nonces])
 
 

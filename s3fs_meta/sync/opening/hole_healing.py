@@ -109,7 +109,7 @@ def _lost_parts(db: Database) -> list[LostPart]:
 
 
 def _opened(path: Path, uuid: str) -> Database | None:
-    """Open the database of a quarantined state; return None if it cannot be used. Blocking."""
+    """Open the database of a quarantined state, or return None. The call blocks."""
     try:
         db = Database.open(path / "meta.db", Pragmas(), read_only=True)
     except S3fsError as exc:
@@ -197,7 +197,7 @@ class _Healer:
             raise full
 
     def _content(self, row: BlockRow) -> bytes | None:
-        """Return the content of a quarantined block, or None if its hash is wrong. Blocking."""
+        """Return a quarantined block, or None if its hash is wrong. The call blocks."""
         try:
             fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
         except OSError:

@@ -362,7 +362,7 @@ class Chooser:
         )
 
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
-        """Prepare the local state for replacing the other history in the bucket."""
+        """Prepare the local state to replace a different history in the bucket."""
         db.begin_local()
         # The attempted txg may be based on a lost txg, so the next image contains its changes.
         pending.clear_outbox(db)
@@ -493,7 +493,7 @@ class Chooser:
         return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
-        """Remove a fence record that is not in the bucket; a fence record has no changes. Blocking.
+        """Remove a fence record, which has no changes, if the bucket lacks it. The call blocks.
 
         If the store applies the upload of the record later, the record is replayed like the record
         of another host.
@@ -532,7 +532,7 @@ def _is_settled(db: Database) -> bool:
 
 
 def _why_kept(left: ReplacedState, restored: Path) -> str:
-    """Return why shipped local state is quarantined, or "" if it can be dropped. Blocking."""
+    """Return why shipped state is quarantined, or "" if it can be dropped. The call blocks."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
         if last_copies.exist(left.db, newest):

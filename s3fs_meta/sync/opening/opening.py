@@ -324,7 +324,7 @@ class _Opening:
 
 
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
-    """Record that a process uses this state; return whether the last run crashed or lost power.
+    """Record that a process uses the state; return whether the last run crashed or lost power.
 
     Args:
         own: the last txg that this host wrote, according to the database before opening. Since

@@ -310,7 +310,7 @@ class S3fsSubject(DaemonSubject):
         options: Mapping[str, str] | None = None,
         beside: "S3fsSubject | None" = None,
     ) -> None:
-        """Prepare a mount on a new bucket, or on the bucket of the mount *beside*."""
+        """Prepare a mount on a new bucket, or on the bucket of another mount, *beside*."""
         super().__init__(name, root)
         self.options = dict(options or {})
         self.memory_counts = not MEMORY_OPTIONS & self.options.keys()

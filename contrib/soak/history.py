@@ -203,7 +203,7 @@ class History:
         return max(before, default=0), min(after, default=self.last)
 
     def forget_points(self, first: int) -> None:
-        """Forget the states of all txgs from *first* on, because their numbers may be reused."""
+        """Drop the states of all txgs from *first* on, because their numbers may be reused."""
         self.points = {txg: number for txg, number in self.points.items() if txg < first}
 
     def in_hole(self, txg: int) -> bool:

@@ -368,7 +368,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Once the mount accepts changes, purge removed files, first files of earlier mounts."""
+        """Purge removed files once the mount accepts changes, files of earlier mounts first."""
         await self._accepting.wait()
         await self._filesystem.run()
 

@@ -336,7 +336,7 @@ class Session:
         local_state.delete(self.db, "suspect")
 
     async def confirm_hold(self) -> None:
-        """Raise FencedError and turn read-only if another host has taken over the filesystem."""
+        """Raise FencedError and make the mount read-only if another host has taken over."""
         try:
             await self.volume.keeper.confirm()
         except FencedError as exc:

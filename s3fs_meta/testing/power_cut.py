@@ -79,7 +79,7 @@ class FileContent:
         page[piece.start : piece.start + len(piece.data)] = piece.data
 
     def cut_page(self, page: int, size_bytes: int) -> None:
-        """Zero the part of a page beyond the file size; drop a page entirely beyond the size."""
+        """Zero the part of a page after the file size; drop a page that begins after the size."""
         keep = size_bytes - page * PAGE_BYTES
         if keep <= 0:
             self.pages.pop(page, None)

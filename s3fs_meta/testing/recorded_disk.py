@@ -154,13 +154,13 @@ class DiskRecorder:
         return self._ids.get(inode)
 
     def removed(self, path: str, inode: int) -> None:
-        """Record that a name was removed; forget its inode number, which may be reused."""
+        """Record that a name was removed; drop its inode number, which may be reused."""
         with self._lock:
             self._ids.pop(inode, None)
             self.events.append(Left(path))
 
     def forget(self, inode: int) -> None:
-        """Forget an inode number, because its file is replaced."""
+        """Drop a recorded inode number, because its file is replaced."""
         self._ids.pop(inode, None)
 
     def add(self, event: Event) -> None:

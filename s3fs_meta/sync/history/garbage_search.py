@@ -421,7 +421,7 @@ class Finder:
         return found
 
     async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
-        """Return packs that neither a txg from *floor* on nor a kept point needs."""
+        """Return packs that no kept point and no txg from *floor* on needs."""
 
         def is_needed(row: PackRow) -> bool:
             died = row.died_txg  # None: a condemned pack that never had live blocks

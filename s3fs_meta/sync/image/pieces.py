@@ -28,7 +28,7 @@ Take = Callable[[int], Awaitable[None]]
 
 
 async def at_once(_size_bytes: int) -> None:
-    """Return at once, because no upload limit applies."""
+    """Return immediately, because no upload limit applies."""
 
 
 class NewImage(NamedTuple):

@@ -295,7 +295,7 @@ class Restorer:
         return link
 
     def _take_last_level(self) -> ObjectKey | None:
-        """Return the level object that was applied last, and forget it."""
+        """Return and clear the level object that was applied last."""
         level, self._last_level = self._last_level, None
         return level
 

@@ -397,7 +397,7 @@ class Uploader:
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
-        """Let a file refer to an equal, stored block instead of its own block."""
+        """Make a file refer to an equal, stored block instead of its own block."""
         placements.apply(
             self._db,
             [

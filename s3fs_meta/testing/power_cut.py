@@ -3,17 +3,14 @@
 Owns: the rules, choosing states, writing a state to a directory. Does not know: the correct states
 after recovery.
 
-    synced before the cut     is on the disk
-    an unsynced name          is on the disk or not, independently of other names; a rename is one
-                              step
-    an unsynced write to the  is on the disk, or not, or only some of its 512-byte sectors are
-      database or its journal
-    an unsynced page of a     has its state at any time since the last sync, each 4 KiB page
-      block file              independently; if it overwrites old bytes, each sector independently
-    an unsynced size of a     has its value at any time since the last sync
-      block file
-    a write before a failed   is not on the disk, even if later syncs succeed
-      sync of its file
+    Changes that were synced before the cut are on the disk.
+    An unsynced name is on the disk or not, independently of other names; a rename is one step.
+    An unsynced write to the database or its journal is on the disk or not, or only some of its
+      512-byte sectors are on the disk.
+    An unsynced page of a block file has its state at any time since the last sync. The states of
+      4 KiB pages are independent; in a page that overwrites old bytes, the states of sectors are.
+    An unsynced size of a block file has its value at any time since the last sync.
+    A write before a failed sync of its file is not on the disk, even if later syncs succeed.
 
 The rules for block files allow fewer states than the rule for the database: the kernel writes
 pages, and no known filesystem shows parts of a page that it never wrote. SQLite does not rely on

@@ -5,7 +5,7 @@ local_state_choice:  continue from the local database, follow the bucket, or res
 current_database:    the resulting database: local, or restored up to a retained txg.
 offline:             opening read-only while the bucket is unreachable.
 
-Start at ``opening``; the table in ``local_state_choice`` shows the decision.
+Start at ``opening``; the docstring of ``local_state_choice`` lists the decisions.
 Below: lease, superblock, image, history.
 Above: session, mkfs, mount.
 """

@@ -3,14 +3,14 @@
 Owns: the decision, based on the positions of local state and bucket in the chain.
 Does not know: the lease, the cache's internals.
 
-    local state             the bucket                  decision
-    none                    anything                    restore it
-    any                     ends at our link            continue from local state
-    nothing unshipped       has later txgs              apply them
-    something unshipped     ends at our link            a follower: refuse
-    something unshipped     has later txgs              restore; quarantine local state, report it
-    any                     lost our link to damage     continue; the next txg is an image
-    any                     is older, or differs        refuse; fsck -y may continue, as above
+    Without local state, the state is restored from the bucket.
+    If the bucket ends at our link, the local state is used; a follower must have nothing unshipped.
+    If the bucket has later txgs and nothing is unshipped, the txgs are applied.
+    If the bucket has later txgs and something is unshipped, the state is restored from the bucket;
+      the local state is quarantined and reported.
+    If damage removed our link from the bucket, the local state is used; the next txg is an image.
+    If the bucket is older or differs, the mount is refused; fsck -y may use the local state, and
+      then the next txg is an image.
 
 If the bucket has the changelog that this host tried to upload last, that changelog is our link.
 Design: docs/design/durability.md, "At mount".

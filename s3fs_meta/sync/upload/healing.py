@@ -1,8 +1,8 @@
 """Damage in the bucket: marking proven damage, and healing it by intact copies.
 
-    mark     records that the store lost the content of a location; no new block shares the location
-    heal     records the location of equal content for a damaged block; references to the block do
-             not change, so the next txg repairs every file that shares the block, on every host
+    mark: records that the store lost the content of a location; no new block shares the location.
+    heal: records the location of equal content for a damaged block. References to the block do not
+          change, so the next txg repairs every file that shares the block, on every host.
 
 Equal content that a program writes heals a damaged block when it is uploaded (``move_damaged``). A
 clean cached copy also heals the block: the uploader stores it like a block that compaction moves.

@@ -167,7 +167,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
 
 
 def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
-    """Save the counts of a meter. The call blocks; a cancelled caller waits, so no count is lost."""
+    """Save the counts of a meter. The call blocks; a cancelled caller waits, so all counts stay."""
     if not any((state / name).exists() for name in _STATE):
         return None
     taken = meter.take()

@@ -110,7 +110,7 @@ async def roll_back(
 
 
 async def _ship(session: Session, progress: Progress) -> str:
-    """Ship all changes; return why a block may be missing in the bucket, or "" if none is."""
+    """Ship all changes; return why the bucket may lack a block, or "" if it has all blocks."""
     try:
         await session.flush_at_end(progress)
     except LostBlockError as exc:

@@ -90,7 +90,7 @@ class Salvager:
         self.newer: NewerFormatError | None = None  # first claim of a newer version, not verified
 
     async def lay_out(self, path: Path) -> AsyncGenerator[SalvagedImage, None]:
-        """Write each image that has its first piece to a file and yield it, the best image first.
+        """Write each image with a first piece to a file and yield the image, the best image first.
 
         The images have this order:
 

@@ -141,7 +141,7 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # from sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one in eight chosen names may be absent
+_WISHES_PER_ABSENT_NAME: Final = 8  # one in eight chosen names may be absent
 _PATTERN_BYTES: Final = 61  # a prime, so that blocks begin at different bytes of the pattern
 
 
@@ -192,7 +192,7 @@ def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) ->
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
-    if entries and d % _WISHES_FOR_WHAT_IS_NOT:
+    if entries and d % _WISHES_PER_ABSENT_NAME:
         directory, name = entries[a % len(entries)]
     if act not in _FROM_TO:
         return Operation(act, directory, name)

@@ -254,7 +254,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(AccessTime.RELATIVE),
         "relatime",
-        "The same as `relatime`, the default; overrides an earlier `noatime`.",
+        "Has the same effect as `relatime`, and overrides an earlier `noatime`.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -352,7 +352,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         point_of_txg,
         "",
         "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
-        "The same as for `at`.",
+        "The costs are those of the option `at`.",
         NO_EFFECT,
     ),
     Option(

@@ -25,8 +25,8 @@ HELP = CommandHelp(
         "kept, and so are cached blocks whose location in the bucket is marked as damaged, because "
         "they may be the last copies. Content that is shared with files outside the tree is also "
         "removed.",
-        "Pinned content is kept unless --pinned is given. Its pins stay, and the mount downloads "
-        "it again in the background; run s3fs-meta unpin first to keep it out of the cache.",
+        "Pinned content is kept unless --pinned is given. With --pinned the pins stay, and the mount "
+        "downloads the content again in the background; s3fs-meta unpin removes the pins.",
         "The kernel's page cache is not dropped: echo 3 > /proc/sys/vm/drop_caches does that.",
     ),
     examples=(

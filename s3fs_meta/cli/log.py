@@ -51,7 +51,7 @@ HELP = CommandHelp(
         "changes until then. A read is not a change. Two kinds of groups are always listed: a "
         "group of kind image (made by fsck or rollback), which may have changed anything, and a "
         "group whose changelog is missing or damaged, with the reason. The history index in the "
-        "bucket lists the changelogs to read; where it is missing, all are read.",
+        "bucket lists the changelogs to read; without it, all are read.",
         "s3fs-meta versions lists the versions of one file, with its size and the kind of change "
         "in each group. This command shows when a directory changed; s3fs-meta diff shows what "
         "changed in it.",

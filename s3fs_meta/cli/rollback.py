@@ -43,7 +43,7 @@ HELP = CommandHelp(
         "as a new transaction group. The history stays, so a second rollback can undo the first, "
         "as long as the state before it is retained. s3fs-meta restore recovers single files.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
-        "txg=N or the name of a kept point; s3fs-meta log lists them, keep --list the kept points.",
+        "txg=N or the name of a kept point. s3fs-meta log and keep --list list these points.",
     ),
     examples=(
         Example(

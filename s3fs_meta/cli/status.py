@@ -23,11 +23,11 @@ HELP = CommandHelp(
     name="status",
     summary="Show statistics of a mounted filesystem, or facts about the objects in a bucket.",
     description=(
-        "For a mountpoint: sizes, counts, ratios, cache, changes that are not uploaded yet, the "
-        "last image. For a URL that is mounted on this host: the same. Without an argument: every "
-        "mount on this host.",
-        "For another URL the answer comes from the bucket alone, with about ten requests; nothing "
-        "is written, and no lease is taken: the newest state with its time, the host that held "
+        "For a mountpoint, or for a URL that is mounted on this host, the command shows sizes, "
+        "counts, ratios, the cache, changes that are not uploaded yet, and the last image. "
+        "Without an argument, it shows every mount on this host.",
+        "For another URL, the command sends about ten requests to the bucket; it writes nothing, "
+        "and takes no lease. It shows the newest state with its time, the host that held "
         "the lease and whether it released it, the last image, the changelogs after it, and the "
         "command to run next. The exit status is 12 if one of these objects is missing or "
         "damaged; fsck -n examines the rest. Contents of an encrypted filesystem are examined "

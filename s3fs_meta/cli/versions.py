@@ -38,8 +38,7 @@ HELP = CommandHelp(
         "With a path in a mounted filesystem the command queries the mount, so changes that are "
         "not uploaded yet are also listed. With a URL everything is read from the bucket, and "
         "PATH is relative to the root; the filesystem may be mounted on any host.",
-        "The history index in the bucket lists the changelogs to read; where it is missing, all "
-        "are read.",
+        "The history index in the bucket lists the changelogs to read; without it, all are read.",
     ),
     examples=(
         Example("s3fs-meta versions /mnt/home/thesis/draft.txt", "list the versions of a file"),

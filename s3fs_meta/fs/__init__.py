@@ -1,13 +1,13 @@
 """POSIX semantics without FUSE.
 
-filesystem    one mounted filesystem, assembled from its parts
-namespace     lookup, create, link, unlink, rename
-attributes    mode, owner, times; see also ``acl``, ``xattrs`` and ``inode_flags``
-content/      read and write of file content
-trees/        cloning, removing and locking complete trees
-orphans       inodes without a name; they are kept while they are in use
-write_gate    the checks before every operation that changes files
-protection    the checks for locked, immutable and append-only inodes
+filesystem:   one mounted filesystem, assembled from its parts.
+namespace:    lookup, create, link, unlink, rename.
+attributes:   mode, owner, times; see also ``acl``, ``xattrs`` and ``inode_flags``.
+content/:     read and write of file content.
+trees/:       cloning, removing and locking complete trees.
+orphans:      inodes without a name; they are kept while they are in use.
+write_gate:   the checks before every operation that changes files.
+protection:   the checks for locked, immutable and append-only inodes.
 
 Start at ``namespace``. ``lookup_counts`` and ``open_files`` list the inodes that the kernel still
 uses; ``removed_trees`` lists the removed trees that are not empty yet.

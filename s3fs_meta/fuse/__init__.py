@@ -1,14 +1,14 @@
 """The adaptor to pyfuse3 and the kernel.
 
-frequent_requests  handlers that the extension calls directly; none of them waits
-operations         handlers that pyfuse3 calls, for all other requests and those that wait
-raw_operations     handlers of requests that pyfuse3 does not support
-error_boundary     a wrapper of every handler that converts exceptions to errnos
-kernel_session     one session: mounts, serves requests, unmounts
-request_loop       receives requests from the kernel
-request_times      the durations of requests, and the threads that send them
-kernel_cache       invalidates the kernel's caches after changes made outside the kernel
-write_back         collects dirty pages from the kernel
+frequent_requests: handlers that the extension calls directly; none of them waits.
+operations:        handlers that pyfuse3 calls, for all other requests and those that wait.
+raw_operations:    handlers of requests that pyfuse3 does not support.
+error_boundary:    a wrapper of every handler that converts exceptions to errnos.
+kernel_session:    one session: mounts, serves requests, unmounts.
+request_loop:      receives requests from the kernel.
+request_times:     the durations of requests, and the threads that send them.
+kernel_cache:      invalidates the kernel's caches after changes made outside the kernel.
+write_back:        collects dirty pages from the kernel.
 
 Start at ``operations``. ``extension`` imports pyfuse3 after the compiled extension.
 Below: fs.

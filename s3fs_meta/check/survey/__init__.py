@@ -1,12 +1,12 @@
 """The surveys of fsck: reading the bucket and the cache directory.
 
-bucket       lists the objects, and checks the images
-packs        reads every stored pack, block by block (--deep), or only packs of a wrong size
-indexes      searches the indexes of packs for blocks with a wrong location
-moved_packs  finds packs that are stored under the names of other packs
-cache        lists the block files on this host, and verifies some
-chain        reads the changelogs after the base image
-kept         finds the objects that kept points need
+bucket:      lists the objects, and checks the images.
+packs:       reads every stored pack, block by block (--deep), or only packs of a wrong size.
+indexes:     searches the indexes of packs for blocks with a wrong location.
+moved_packs: finds packs that are stored under the names of other packs.
+cache:       lists the block files on this host, and verifies some.
+chain:       reads the changelogs after the base image.
+kept:        finds the objects that kept points need.
 
 Each survey writes its results to ``observations``. The rules evaluate them.
 Start at ``bucket``.

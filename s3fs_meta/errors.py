@@ -38,7 +38,7 @@ class S3fsError(Exception):
         self.args = (message,)
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- errors of requests ------------------------------------------------------------------------
 
 
 def quoted(name: bytes) -> str:
@@ -227,7 +227,7 @@ class UnknownLengthError(FsError):
         self.ino = ino
 
 
-# --- the object store --------------------------------------------------------------------------
+# --- errors of the object store ----------------------------------------------------------------
 
 
 def _object(key: str) -> str:
@@ -316,7 +316,7 @@ class NotLocalError(StoreError):
         self.block = block
 
 
-# --- bytes and rows ----------------------------------------------------------------------------
+# --- damaged bytes and rows --------------------------------------------------------------------
 
 
 class CorruptionError(S3fsError):
@@ -399,7 +399,7 @@ class FencedError(S3fsError):
         self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
 
 
-# --- configuration -----------------------------------------------------------------------------
+# --- errors in the configuration ---------------------------------------------------------------
 
 
 class SettingsError(S3fsError):
@@ -473,7 +473,7 @@ class UnconditionalStoreError(SettingsError):
     """The store does not honour conditional writes, so it cannot fence a second writer."""
 
 
-# --- the control socket ------------------------------------------------------------------------
+# --- errors of the control socket --------------------------------------------------------------
 
 
 class ControlError(S3fsError):

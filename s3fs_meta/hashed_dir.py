@@ -420,7 +420,7 @@ def write_again(
             size_bytes = os.fstat(source).st_size if keep_bytes is None else keep_bytes
             for start, stop in _data_ranges(source, size_bytes):
                 offset = start
-                while offset < stop:  # bounded: each iteration writes at least one byte or raises
+                while offset < stop:  # the loop ends: each pass writes at least one byte or raises
                     data = os.pread(source, min(piece_bytes, stop - offset), offset)
                     offset += os.pwrite(target, data, offset)
             os.ftruncate(target, size_bytes)

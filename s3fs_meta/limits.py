@@ -15,7 +15,7 @@ NAME_BYTES_MAX: Final = 255  # maximum length of a name: NAME_MAX in linux/limit
 SYMLINK_BYTES_MAX: Final = 4095  # maximum length of a symlink's target: PATH_MAX without the NUL
 XATTR_NAME_BYTES_MAX: Final = 255  # maximum length of an xattr's name: XATTR_NAME_MAX in xattr(7)
 XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # maximum xattr value: XATTR_SIZE_MAX in xattr(7)
-XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX: the longest list of listxattr(2)
+XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # maximum length of the list of listxattr(2): XATTR_LIST_MAX
 # Maximum number of hard links to an inode: the largest signed 32-bit integer.
 LINKS_MAX: Final = (1 << 31) - 1
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
@@ -90,7 +90,7 @@ DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 # The statements of this program have a few KiB.
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
-# --- changelogs --------------------------------------------------------------------------------
+# --- changelogs and the chain ------------------------------------------------------------------
 SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes that are shipped without delay
 # Number of polls without a new changelog after which a follower lists the bucket.
 # The listing finds a chain that continues after a gap in the txg numbers.
@@ -121,7 +121,7 @@ PURGED_AT_ONCE_MAX: Final = 50
 # More distant keys are ignored as foreign. Near 2^63, no numbers would be left for later txgs.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
-# A key after a gap above the maximum is used only if the encryption keys open its object.
+# A key after a longer gap is used only if the encryption keys open its object.
 TXG_GAP_MAX: Final = 100
 # Maximum number of foreign runs of keys after gaps. Keys after the last of these runs are ignored.
 TXG_GAPS_MAX: Final = 16
@@ -150,7 +150,7 @@ MARK_HASH_DIGITS: Final = 32  # number of digits of a changelog's hash that a mo
 # Minimum number of digits of a changelog's hash in the at_least= option.
 MARK_HASH_DIGITS_MIN: Final = 16
 
-# --- levels ------------------------------------------------------------------------------------
+# --- level objects -----------------------------------------------------------------------------
 # Number of objects of one level that are merged into one object of the next level.
 # A restore of a week of changes reads at most 53 objects.
 LEVEL_FAN_OUT: Final = 5
@@ -175,7 +175,7 @@ PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum bytes of past file content in
 PAST_DOWNLOADS_MAX: Final = 4
 # Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
 PAST_WINDOWS_MAX: Final = 8
-# Time for which a name such as 1h-ago still refers to the same txg after its last use.
+# Time after its last use for which a name such as 1h-ago keeps referring to one txg.
 # A program that copies a tree looks up the name once for each file.
 PAST_NAME_KEPT_S: Final = 60.0
 PAST_NAMES_MAX: Final = 1_000  # maximum number of names such as 1h-ago in memory
@@ -215,7 +215,7 @@ DIFF_CHANGELOGS_MAX: Final = 4_096
 # Maximum number of inodes that one path may have had in a search for versions.
 HISTORY_STAYS_MAX: Final = 1_000
 
-# --- retention ---------------------------------------------------------------------------------
+# --- retention and garbage collection ----------------------------------------------------------
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default retention: every point in time of the last week
 RETENTION_S_MAX: Final = 100 * 365 * 86_400  # maximum retention: 100 years
 RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to delete
@@ -230,8 +230,8 @@ RECLAIM_PACK_ROWS: Final = 100_000
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists; it counts all
-# Longest time that retention assumes between two txgs if only this host's clock measured it.
-# A jump of the clock loses at most a day of history.
+# Longest time assumed between two txgs if only the clock of this host measured the time.
+# After a jump of the clock, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds this limit. S3 refuses requests beyond 900 s.
@@ -268,7 +268,7 @@ STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the last retry
 # Time for retries if the store has never answered and its address refuses connections.
-# The last attempt begins when the time is over, because the server may be restarting.
+# The last attempt begins at the end of this time, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never answered is reported
 OFFLINE_AFTER_S: Final = 10.0  # silence after which a store counts as offline
@@ -311,7 +311,7 @@ INTENT_PIECES_MAX: Final = 256
 WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes copied at a time when a file is rewritten
 COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.
-# More passes would help only while programs write fast.
+# Further passes would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
 # Maximum number of write requests during a pass that collected all dirty data.
 # With more write requests, the kernel may have skipped files.
@@ -336,13 +336,13 @@ UPLOADS_MAX: Final = 2
 UPLOADS_MEASURED: Final = 8
 UPLOADS_MEASURED_S: Final = 30.0
 
-# --- cache -------------------------------------------------------------------------------------
+# --- cache and uploads -------------------------------------------------------------------------
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
 # Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
 # Number of empty block files that are created together, when half of the previous ones are used.
-# The remaining half of the files is enough for 100 ms of sequential writing.
+# Half of the files is enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
 # Number of block numbers left free for blocks written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32
@@ -389,14 +389,14 @@ READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 # Maximum size of fetched content that also stays in memory for its reader: two read-ahead runs.
 ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
-ARRIVED_S_MAX: Final = 1.0  # time after which a later run replaces a run that was not read
+ARRIVED_S_MAX: Final = 1.0  # age at which a later run replaces a run that was never read
 RUN_SLICE_BLOCKS: Final = 4  # number of blocks unpacked before waiting readers continue: 2 ms
 # Number of small blocks unpacked before waiting readers continue: 32 are a third faster than 4.
 RUN_SLICE_SMALL_BLOCKS: Final = 32
 # A read-ahead window starts with one run of blocks, and grows by this factor with each run read.
 READAHEAD_GROWTH: Final = 4
 
-# --- warm-up and pins --------------------------------------------------------------------------
+# --- warm-up and pinned trees ------------------------------------------------------------------
 # Number of parallel requests of a warm-up; equals the number of request threads.
 WARM_WORKERS: Final = 4
 # Maximum content of one request of a warm-up: a complete pack, if the network is fast enough.
@@ -416,14 +416,14 @@ PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
 # Maximum number of parent directories that a write checks for a pin.
-# The next check of the pinned trees finds changes that are deeper in a tree.
+# The next check of the pinned trees finds deeper changes.
 PIN_DEPTH_MAX: Final = 256
 PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while files change
 # Pause after a check of pins, as a multiple of its duration, so that checks use 2 % of the time.
 PIN_CHECK_PART: Final = 50
 PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 
-# --- rate limits -------------------------------------------------------------------------------
+# --- rate limits of transfers ------------------------------------------------------------------
 # Slowest rate limit. At this rate, a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum entries of a weekly timetable: four per hour
@@ -431,7 +431,7 @@ RATE_BURST_S: Final = 1.0  # maximum burst after a pause, in seconds at the limi
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
-# --- memory ------------------------------------------------------------------------------------
+# --- memory of the process ---------------------------------------------------------------------
 # Number of memory arenas of the C library, which all threads share.
 ALLOCATOR_ARENAS: Final = 2
 # Minimum size of a buffer with its own mapping, which free(3) returns to the system.
@@ -445,14 +445,14 @@ RANGE_BUFFER_BYTES: Final = READAHEAD_RUN_BYTES + 64 * KIB
 # Time without read-ahead after which the buffers of ranges are freed.
 RANGE_BUFFERS_IDLE_S: Final = 2.0
 
-# --- fuse --------------------------------------------------------------------------------------
+# --- FUSE requests and control socket ----------------------------------------------------------
 FUSE_TASKS_MAX: Final = 600  # number of waiting handlers at which pyfuse3 stops reading requests
 # Maximum number of descriptors of a process that are searched for an open file, in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
-# Time within which a busy program sends its next request. The extension waits as long before.
+# Time within which a busy program sends its next request. The C extension also waits this long.
 NEXT_REQUEST_S: Final = 50e-6
-# Maximum time between two scheduler passes that the request loop spends on requests.
-# The extension adds the same time (STREAK_NS in fuse_intercept.c).
+# Maximum time for which the request loop delays other tasks.
+# The C extension can add an equal delay (STREAK_NS in fuse_intercept.c).
 STREAK_S_MAX: Final = 0.5e-3
 # Maximum number of requests that wait for the store. One more request fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
@@ -467,11 +467,11 @@ CONTROL_CONNECTIONS_MAX: Final = 16
 CONTROL_EVENTS_MAX: Final = 64
 CONTROL_IDLE_S_MAX: Final = 60.0  # time after which an idle client is disconnected
 
-# --- directories that are never empty ----------------------------------------------------------
-# Maximum number of attempts to make a file while another thread removes its directory.
+# --- hashed directories ------------------------------------------------------------------------
+# Maximum number of attempts to create a file while another thread removes the directory.
 PRUNE_ATTEMPTS_MAX: Final = 100
 
-# --- fsck --------------------------------------------------------------------------------------
+# --- checks and repairs (fsck) -----------------------------------------------------------------
 # Maximum number of findings per invariant that a report lists. All findings are counted.
 FSCK_EXAMPLES_MAX: Final = 100
 # Maximum number of repair passes, because a repair may uncover further damage.
@@ -505,7 +505,7 @@ assert WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX < FUSE_T
     "a worker must always be free for metadata requests"
 )
 
-# --- stored text objects (superblock, lease) ----------------------------------------------------
+# --- text objects: superblock and lease ---------------------------------------------------------
 # Maximum size of a superblock or lease that is parsed. Usually it has a few hundred bytes.
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
 # Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
@@ -522,16 +522,16 @@ PROOF_OBJECTS_MAX: Final = 4
 TRACE_KEYS_MAX: Final = 1000
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX of Linux is 64; some systems allow more
 
-# --- passphrases: limits for argon2id parameters in a superblock, which may be hostile ----------
+# --- passphrases: bounds of argon2id parameters, because a superblock may be hostile ------------
 KDF_ITERATIONS_MAX: Final = 64
 KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # maximum memory of argon2id: 2 GiB
 KDF_LANES_MAX: Final = 16
 
-# --- pack index ---------------------------------------------------------------------------------
+# --- index of a pack ----------------------------------------------------------------------------
 # Size of the first read at the end of a pack: an index of about 1,000 entries.
 PACK_TAIL_BYTES: Final = 64 * KIB
 
-# --- SQLite -------------------------------------------------------------------------------------
+# --- SQLite caches and checkpoints --------------------------------------------------------------
 PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # size of SQLite's page cache on a small machine
 # Maximum size of SQLite's page cache. A larger cache would only duplicate the kernel's cache.
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
@@ -554,7 +554,7 @@ WAL_PASSES_MAX: Final = 8
 PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 64 * KIB
 
-# --- filesystem semantics -----------------------------------------------------------------------
+# --- operations on files and trees --------------------------------------------------------------
 PURGE_BLOCKS_MAX: Final = 256  # number of blocks of a removed file released in one slice: a few ms
 TREE_SLICE_NAMES: Final = 1000  # number of names of a removed tree deleted in one slice: 2 to 5 ms
 # Maximum number of small directories of removed trees that are emptied in one slice of work.
@@ -592,7 +592,7 @@ KERNEL_BACKGROUND_MAX: Final = 64
 UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 
 
-# --- s3fs-meta browse ---------------------------------------------------------------------------
+# --- the command s3fs-meta browse ---------------------------------------------------------------
 FOLDER_SIZES_MAX: Final = 1_000_000  # maximum number of directories whose sizes are shown: 56 MB
 FOLDER_SIZES_SLICE: Final = 10_000  # number of rows read before other tasks may run: about 10 ms
 NAME_SEARCH_SLICE: Final = 10_000  # number of names searched before other tasks may run: about 5 ms

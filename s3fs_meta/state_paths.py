@@ -47,7 +47,7 @@ def locate(url: str, cachedir: Path) -> Path:
 
     The name consists of a readable part and a hash, so that two URLs never share a directory.
     """
-    import hashlib  # imported late: loads OpenSSL
+    import hashlib  # imported late, because it loads OpenSSL
 
     digest = hashlib.blake2b(url.rstrip("/").encode(), digest_size=8).hexdigest()
     words = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")[-40:]
@@ -61,7 +61,7 @@ def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
         state: the state directory of the filesystem.
         mountpoint: the absolute path.
     """
-    import hashlib  # imported late: loads OpenSSL
+    import hashlib  # imported late, because it loads OpenSSL
 
     digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
     return state.with_name(f"{state.name}{SNAPSHOT_INFIX}{digest}")

@@ -37,7 +37,7 @@ _KINDS: Final = {
 class FolderEntry(NamedTuple):
     """One name in a directory."""
 
-    path: bytes  # path relative to the root
+    path: bytes  # path of the folder, relative to the root of the filesystem
     name: bytes
     kind: str
     mode: str

@@ -89,8 +89,8 @@ class _Side(NamedTuple):
     """One of two compared versions."""
 
     link: Link
-    path: bytes  # path of the file at the time of this version
-    text: str | None  # beginning of the content; None if the content is not text
+    path: bytes  # path that the file had in this version
+    text: str | None  # beginning of the content; None if the content is binary
     is_cut: bool
 
 

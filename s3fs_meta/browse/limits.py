@@ -4,12 +4,12 @@ from typing import Final
 
 from s3fs_meta.limits import KIB, MIB
 
-# --- connections -------------------------------------------------------------------------------
+# --- connections and requests ------------------------------------------------------------------
 # Maximum number of concurrent requests, and of concurrent replies. A browser opens six connections.
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for an escaped path of PATH_MAX bytes, and headers.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # long, because browsers connect before they need a page
+BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers connect long before they need a page
 BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads nothing is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # longest wait of a page for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting page
@@ -32,12 +32,12 @@ BROWSE_PIECE_BYTES: Final = 64 * KIB  # minimum size of the pieces in which an a
 BROWSE_LINKS_MAX: Final = 100_000  # maximum hard-linked files recorded for a tar: 20 MB
 BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each needs 1 KB
 
-# --- history -----------------------------------------------------------------------------------
+# --- pages about the history -------------------------------------------------------------------
 BROWSE_RUNS_MAX: Final = 128  # maximum number of rows of the time line
 BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a file
 # Number of changelogs that a page reads for txgs without a history index.
 BROWSE_CHANGELOGS_MAX: Final = 256
-BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes compared on a page: 100 ms
+BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compares: takes 100 ms
 # Maximum number of names that a comparison reads in changed directories and their parents.
 # The names are not kept in memory; reading a million names takes some seconds, in short pieces.
 BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
@@ -45,10 +45,10 @@ BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one p
 # Maximum number of compared lines of a text. A comparison takes seconds in the worst case.
 BROWSE_LINES_MAX: Final = 2000
 
-# --- space and plots ---------------------------------------------------------------------------
+# --- pages about used space, and plots ---------------------------------------------------------
 BROWSE_FOLDERS_SHOWN: Final = 100  # number of folders on the page about used space
 BROWSE_FILES_SHOWN: Final = 20  # number of the largest files on the page about used space
-BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # number of names searched for large files: 100 ms
+BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # number of names searched for large files: takes 100 ms
 BROWSE_SIZES_MAX: Final = 2  # number of points in time whose folder sizes are in memory
 BROWSE_SAMPLE_S: Final = 5.0  # interval at which the statistics of the mount are sampled
 BROWSE_SAMPLES_MAX: Final = 720  # number of samples in memory: one hour, 2 KB per sample

@@ -85,7 +85,7 @@ class Source:
         """Return the start and the reason of an outage of the bucket."""
         return outage_of(self.bucket.store)
 
-    # --- points in time ------------------------------------------------------------------------
+    # --- read points in time -------------------------------------------------------------------
 
     async def run(self) -> None:
         """Close unused databases until cancelled, then close all databases."""
@@ -101,7 +101,7 @@ class Source:
         if known is None or trio.current_time() - self._known_s > BROWSE_FRESH_S:
             newest = await self.bucket.find(NEWEST)
             if known is not None and newest.txg < known.newest.txg:
-                self.counted.clear()  # a rollback removed txgs
+                self.counted.clear()  # a rollback has removed txgs
             if known is None or newest != known.newest:
                 self._search = None
                 known = RetainedRange(await self.bucket.points.oldest(newest), newest)

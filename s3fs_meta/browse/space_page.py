@@ -40,7 +40,7 @@ class Part(NamedTuple):
     is_folder: bool
     size_bytes: int
     files: int
-    more_bytes: int | None  # growth since an earlier point in time; None if not compared
+    more_bytes: int | None  # growth since an earlier point in time; None without a comparison
 
 
 class Area(NamedTuple):
@@ -48,7 +48,7 @@ class Area(NamedTuple):
 
     part: Part
     tile: Tile
-    label: int  # number of characters that fit; 0 for no label
+    label: int  # number of characters that fit into the rectangle; 0 for no label
 
 
 class Grown(NamedTuple):

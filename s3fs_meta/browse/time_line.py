@@ -46,7 +46,7 @@ KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of runs, keyed by firs
 class _Indexed(NamedTuple):
     """The changes of one run, as the history index records them."""
 
-    inos: set[int]  # numbers of the changed inodes
+    inos: set[int]  # inode numbers of the changed inodes
     missing: list[Txg]  # txgs whose changes are not in the index
 
 
@@ -193,7 +193,7 @@ async def _indexed(
         def take(index: HistoryIndex, mask: int) -> None:
             times[index.first], times[index.last] = index.first_ns, index.created_ns
             rows = index.inodes
-            if mask == ALL_BITS:  # all rows of the index changed in the run
+            if mask == ALL_BITS:  # every inode in the index has changed during the run
                 into.inos.update(rows.inos)
                 return
             columns = zip(rows.inos, rows.content, rows.other, strict=True)

@@ -20,11 +20,11 @@ class ArrivedRange:
     """One received range, and its blocks whose content is in memory."""
 
     def __init__(self, memory_bytes: int, now_s: float) -> None:
-        self.memory_bytes = memory_bytes  # memory of the range, which views keep in use
+        self.memory_bytes = memory_bytes  # memory that views of the range keep allocated
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False
-        self.counted_bytes = 0  # the range if it has views, plus decompressed content
+        self.counted_bytes = 0  # bytes of decompressed content, and of the range if views exist
 
     def needed_bytes(self, content: Content) -> int:
         """Return how many more bytes of memory are needed to keep *content*."""

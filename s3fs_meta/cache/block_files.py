@@ -53,7 +53,7 @@ class BlockFiles:
         self.ahead = FilesAhead(self._directory)
         self._written = WrittenBlocks()
         self._open = OpenBlocks(self._written.close)
-        self._adoptions = itertools.count()  # several threads may use this counter
+        self._adoptions = itertools.count()  # several threads may increment this counter
         self._sync_failure = ""  # the error of the first failed sync; later syncs raise it again
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
@@ -521,7 +521,7 @@ def _name(block: BlockId) -> str:
 def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
     """Write all bytes of *data*; repeat pwrite(2) while it writes only a part."""
     written = os.pwrite(fd, data, offset)
-    while written < len(data):  # bounded: each iteration writes at least one byte or raises
+    while written < len(data):  # the loop ends: each pass writes at least one byte or raises
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)
 
 

@@ -56,7 +56,7 @@ class BlockSync:
         self._settled_durably = 0  # the last log entry in the files, according to the synced rows
         self.wants_log = False
 
-    # --- syncing files -------------------------------------------------------------------------
+    # --- sync block files ----------------------------------------------------------------------
 
     async def sync_files(self, *, meanwhile: Callable[[], None] | None = None) -> None:
         """Make the files of all unsynced blocks durable: content, names, directories.
@@ -112,7 +112,7 @@ class BlockSync:
             intent_replay.note_settled(self._db, used)
             self._settled = log.sequence
 
-    # --- logging content -----------------------------------------------------------------------
+    # --- log written content -------------------------------------------------------------------
 
     async def log_writes(
         self, *, meanwhile: Callable[[], None], afterwards: Callable[[], None]
@@ -137,7 +137,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # do not wait: ``sync_files`` can share the next sync
+        if not self.unlogged.are_known:  # no wait, because ``sync_files`` can share the next sync
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

@@ -25,7 +25,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 
-# The name of the row with the log's epoch, its key, and the last entry that the files contain.
+# This row records the log's epoch and key, and the last log entry that the files contain.
 _ROW: Final = "intent_log"
 
 

@@ -163,7 +163,7 @@ class Examination:
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
-    # --- queries -------------------------------------------------------------------------------
+    # --- query the database --------------------------------------------------------------------
 
     def derive(self) -> None:
         """Fill the temporary tables of ``sums``, unless they are up to date."""
@@ -233,7 +233,7 @@ class Examination:
         self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}")
         yield from self.db.iterate("SELECT * FROM temp.check_collected")
 
-    # --- changes -------------------------------------------------------------------------------
+    # --- change the database -------------------------------------------------------------------
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
         """Change rows for a repair; return the number of changed rows. Needs a transaction.

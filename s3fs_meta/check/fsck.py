@@ -69,7 +69,7 @@ def _judge_only(exam: Examination) -> bool:
         if holds:
             _find_all(exam)
     finally:
-        exam.db.all("ROLLBACK")  # this also drops the temporary tables of the run
+        exam.db.all("ROLLBACK")  # the rollback also drops the temporary tables of the run
         exam.forget()
     return holds
 
@@ -89,7 +89,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
-        db.rollback()  # undoes the repairs after an error, and has no effect after a commit
+        db.rollback()  # a rollback undoes the repairs after an error, but not after a commit
     return holds
 
 
@@ -143,7 +143,7 @@ def _shown(value: object) -> object:
         return value
 
 
-# --- repairing ---------------------------------------------------------------------------------
+# --- repair the findings -----------------------------------------------------------------------
 
 
 def _may_repair(invariant: Invariant, mode: Mode) -> bool:

@@ -86,7 +86,7 @@ class ObjectCopies:
         self._kept: list[KeptPoint] = []
         self.done: list[str] = []  # a line of the report for each restored object
 
-    # --- one object ----------------------------------------------------------------------------
+    # --- restore one object --------------------------------------------------------------------
 
     async def _fetch(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
@@ -150,7 +150,7 @@ class ObjectCopies:
         await self._put(key, found, copy[0])
         return copy[1]
 
-    # --- metadata ------------------------------------------------------------------------------
+    # --- restore metadata objects --------------------------------------------------------------
 
     async def mend_metadata(self, lease: Lease | None) -> None:
         """Restore changelogs, levels and images, before the filesystem is opened.
@@ -359,7 +359,7 @@ class ObjectCopies:
     async def _union(self, prefix: str) -> list[ObjectKey]:
         return sorted({*await _keys(self._store, prefix), *await _keys(self._copies, prefix)})
 
-    # --- packs ---------------------------------------------------------------------------------
+    # --- restore packs -------------------------------------------------------------------------
 
     async def mend_packs(self, db: Database, *, deep: bool) -> None:
         """Restore the packs to which rows refer, after the filesystem was opened.

@@ -43,7 +43,7 @@ class Finding:
     invariant: str  # name of the broken invariant, for example I12
     what: str  # description of the finding: one line, lower case, without a full stop
     ino: int | None = None
-    path: str | None = None  # path of the inode, or None if it has no name
+    path: str | None = None  # path of the inode, or None for an inode without a name
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding for --json."""

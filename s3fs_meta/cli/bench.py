@@ -109,7 +109,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # run() sets this to a temporary directory
+        self._folder = parent  # run() replaces this default by a temporary directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""
@@ -194,7 +194,7 @@ class Workload:
                     break
         return size_bytes
 
-    # --- phases --------------------------------------------------------------------------------
+    # --- phases of the benchmark ---------------------------------------------------------------
 
     def _of(self, thread: int) -> Path:
         return self._folder / str(thread)

@@ -50,7 +50,7 @@ def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
     return line.split()[1:]
 
 
-# --- mount options -----------------------------------------------------------------------------
+# --- completion of mount options ---------------------------------------------------------------
 
 
 def mount_options(context: typer.Context, incomplete: str) -> list[str]:
@@ -96,7 +96,7 @@ def settings(incomplete: str) -> list[str]:
     return [f"{name}=" for name in _CHANGEABLE if name.startswith(incomplete)]
 
 
-# --- points in time ----------------------------------------------------------------------------
+# --- completion of points in time --------------------------------------------------------------
 
 
 def points_in_time(context: typer.Context, incomplete: str) -> list[str]:
@@ -112,7 +112,7 @@ def kept_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _known(place: NamedFilesystem) -> "Known | None":
-    # imported late: most completions need no state
+    # imported late, because most completions need no state
     from s3fs_meta.sync import known_points
     from s3fs_meta.sync.json_file import NewerFileError
 
@@ -173,7 +173,7 @@ def _known_files(cachedir: Path) -> Iterator[Path]:
     return itertools.islice(cachedir.glob("*/points.json"), COMPLETED_STATES_MAX)
 
 
-# --- mountpoints -------------------------------------------------------------------------------
+# --- completion of mountpoints -----------------------------------------------------------------
 
 
 def mountpoints(incomplete: str) -> list[str]:

@@ -126,7 +126,7 @@ async def _ledger(place: Target) -> Ledger:
     return ledger
 
 
-# --- as text -----------------------------------------------------------------------------------
+# --- show the costs as text --------------------------------------------------------------------
 
 
 def heading(report: dict[str, Any]) -> list[str]:

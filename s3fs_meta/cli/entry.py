@@ -108,7 +108,7 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # imported late: slow, and only --version needs it
+        from importlib import metadata  # a slow import that only --version needs
 
         sys.stdout.write(f"s3fs-meta {metadata.version('s3fs-meta')}\n")
         raise typer.Exit

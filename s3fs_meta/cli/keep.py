@@ -218,7 +218,7 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
         )
 
 
-# --- mounted or not ----------------------------------------------------------------------------
+# --- access with or without a mount ------------------------------------------------------------
 
 
 class _Points(Protocol):
@@ -378,7 +378,7 @@ def _expired(listed: dict[str, Any], policy: Policy) -> dict[str, Any]:
     return {"points": rows, "dropped": False}
 
 
-# --- output ------------------------------------------------------------------------------------
+# --- print the results -------------------------------------------------------------------------
 
 
 def _show(wanted: _Wanted, result: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from s3fs_meta.limits import MIB
 
-# --- s3fs-meta log, versions, warm --------------------------------------------------------------
+# --- commands log, versions and warm ------------------------------------------------------------
 HISTORY_SHOWN_DEFAULT: Final = 30  # number of txgs that s3fs-meta log lists by default
 PATTERN_SHOWN_DEFAULT: Final = 5  # number of versions listed for each file that matches a pattern
 MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum uncached files that warm prints on a terminal
@@ -14,7 +14,7 @@ COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
 # Maximum number of states that completion examines; two already make a choice ambiguous.
 COMPLETED_STATES_MAX: Final = 2
 
-# --- s3fs-meta umount ---------------------------------------------------------------------------
+# --- the command s3fs-meta umount ---------------------------------------------------------------
 # Time for the daemon to exit after an unmount, if no process visibly uses the mount.
 HELD_S_MAX: Final = 5.0
 HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
@@ -22,13 +22,13 @@ HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 
-# --- s3fs-meta status --watch -------------------------------------------------------------------
+# --- the command s3fs-meta status --watch -------------------------------------------------------
 WATCH_S_MIN: Final = 0.2  # minimum time between screens; each takes the daemon a few ms
 # Numbers of operations and processes that fit on a screen of 24 lines.
 WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4
 
-# --- s3fs-meta bench ----------------------------------------------------------------------------
+# --- the command s3fs-meta bench ----------------------------------------------------------------
 # Maximum number of threads. More threads would only wait, and each needs a block of memory.
 BENCH_THREADS_MAX: Final = 256
 BENCH_FILES_MAX: Final = 1_000_000  # maximum files per thread; each latency needs 8 bytes

@@ -71,8 +71,8 @@ HELP = CommandHelp(
 class _Wanted(NamedTuple):
     """The part of the history to show."""
 
-    top: Ino  # inode of the directory to which the path is relative
-    names: list[bytes]  # components of the path; an empty list means everything below *top*
+    top: Ino  # inode of the directory at which the path begins
+    names: list[bytes]  # components of the path; an empty list selects everything below *top*
     since: PointInTime | None
     until: PointInTime
     most: int | None

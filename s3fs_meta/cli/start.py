@@ -23,7 +23,7 @@ def program() -> NoReturn:
     words = sys.argv[1:]
     if is_plain_removal(words) and not sys.flags.optimize:
         sys.exit(_remove([Path(word) for word in words[1:]]))
-    from s3fs_meta.cli import entry  # imported late: slow, because it loads the parser
+    from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
 
     entry.program()
 
@@ -56,7 +56,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 def _report(exc: BaseException) -> int:
     """Print an error as all other commands do; return the exit status."""
-    from s3fs_meta.console import boundary  # imported late: slow, because it loads the parser
+    from s3fs_meta.console import boundary  # imported late, because loading the parser is slow
 
     def again() -> int:
         raise exc

@@ -142,12 +142,12 @@ def status(
     if check:
         return _check(target, access.cachedir, _limits(max_age, max_pending, min_free))
     if prometheus:
-        from s3fs_meta.cli import status_prometheus  # imported late: only --prometheus needs it
+        from s3fs_meta.cli import status_prometheus  # only --prometheus needs this import
 
         status_prometheus.show(target, access.cachedir)
         return ExitStatus.DONE
     if watch:
-        from s3fs_meta.cli import status_watch  # imported late: only --watch needs it
+        from s3fs_meta.cli import status_watch  # only --watch needs this import
 
         status_watch.run(target, access.cachedir, interval)
         return ExitStatus.DONE

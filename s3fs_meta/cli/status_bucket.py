@@ -112,7 +112,7 @@ def _next(found: Overview, *, ours: bool, access: options.BucketOptions, url: st
     return ["mount", *takeover, *access.words, url, "MOUNTPOINT"]
 
 
-# --- as text -----------------------------------------------------------------------------------
+# --- show the bucket as text -------------------------------------------------------------------
 
 
 def rows(fields: Mapping[str, Any]) -> dict[str, str]:

@@ -119,7 +119,7 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
             return
 
 
-# --- one screen ----------------------------------------------------------------------------------
+# --- draw one screen -----------------------------------------------------------------------------
 
 
 def view(earlier: TimedFigures, later: TimedFigures, requesters: Mapping[str, Any]) -> StatusScreen:

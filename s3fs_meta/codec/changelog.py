@@ -87,9 +87,9 @@ assert (
 class Kind(enum.Enum):
     """The kind of a changelog: a group of changes, a fence record, or an image."""
 
-    GROUP = "group"  # contains the changes of one txg
-    FENCE = "fence"  # contains no changes; occupies the next txg number of the fenced writer
-    IMAGE = "image"  # replaces the complete state with the state in an image
+    GROUP = "group"  # a changelog with the changes of one txg
+    FENCE = "fence"  # no changes: the changelog occupies the next txg number of the fenced writer
+    IMAGE = "image"  # the image in the changelog replaces the complete state
 
 
 class Location(NamedTuple):
@@ -148,7 +148,7 @@ class Changelog:
     forgotten: tuple[PackId, ...] = ()  # packs whose objects have been deleted
     section: Section = NO_CHANGES
     floor: Txg = NO_FLOOR  # retention floor; objects that only earlier txgs need may be deleted
-    begins_span: bool = False  # True: earlier txgs may have later times; only for kind IMAGE
+    begins_span: bool = False  # True: earlier txgs may have later times; set only for kind IMAGE
 
 
 def key_of(txg: Txg) -> ObjectKey:

@@ -59,7 +59,7 @@ def _status(body: Body) -> ExitStatus | int:
     try:
         status = body() or ExitStatus.DONE
         if sys.stdout is not None:  # stdout is None if the caller closed it
-            sys.stdout.flush()  # a failed flush at exit would change the exit status
+            sys.stdout.flush()  # a failed flush at the exit would change the exit status
     except (BrokenPipeError, SystemExit) as exc:
         # After EPIPE, typer and rich raise SystemExit.
         if isinstance(exc, SystemExit) and not isinstance(exc.__context__, BrokenPipeError):

@@ -99,7 +99,7 @@ class Copier:
         # Number of entries and attributes that the target refused, by kind.
         self.refused: Counter[str] = Counter()
 
-    # --- names -----------------------------------------------------------------------------------
+    # --- create directories and names ------------------------------------------------------------
 
     def make_directory(self, path: bytes) -> None:
         """Create a directory that only this user can enter, until ``finish_directory``."""
@@ -174,7 +174,7 @@ class Copier:
     def _place(self, path: bytes) -> bytes:
         return os.path.join(self._target, path) if path else self._target
 
-    # --- content ---------------------------------------------------------------------------------
+    # --- copy file content -----------------------------------------------------------------------
 
     async def fill(self, file: Empty) -> CopiedFile:
         """Write the content and the attributes of a file, and close it.
@@ -217,7 +217,7 @@ class Copier:
         if content.sure_bytes < length:
             copied.unsure.append((start + content.sure_bytes, start + length - 1))
 
-    # --- attributes ------------------------------------------------------------------------------
+    # --- copy attributes -------------------------------------------------------------------------
 
     def _set_attributes(self, what: int | bytes, attributes: Attributes) -> None:
         """Apply to a copy all attributes that the user and the target filesystem permit.
@@ -297,7 +297,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete files. Others are only counted.
+        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete files. Further files are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:

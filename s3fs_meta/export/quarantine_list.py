@@ -159,7 +159,7 @@ class Names:
     def _directory(self, ino: Ino) -> bytes | None:
         """Return the path of a directory, without recursion, because trees may be deep."""
         way: list[Ino] = []
-        while ino not in self._paths:  # bounded, because each pass adds a directory
+        while ino not in self._paths:  # the loop ends, because each pass adds a directory
             way.append(ino)
             self._paths[ino] = None  # ends the loop if damaged rows form a cycle
             if ino not in self._directories:

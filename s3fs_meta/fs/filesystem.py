@@ -167,7 +167,7 @@ class Filesystem:
             self.orphans.adopt_all()
             self.capacity.count()
 
-    # --- forget, open, release -----------------------------------------------------------------
+    # --- open, release and forget inodes -------------------------------------------------------
 
     def forget(self, ino: Ino, times: int) -> None:
         """Decrease the lookup count of an inode at the kernel's request. Never yields."""

@@ -66,7 +66,7 @@ class Namespace:
         self._now_ns = now_ns
         self._capacity = Capacity(db)
 
-    # --- lookup --------------------------------------------------------------------------------
+    # --- look up names -------------------------------------------------------------------------
 
     def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
         """Return the attributes of a name's inode, or None if the name is not in the directory.
@@ -114,7 +114,7 @@ class Namespace:
             raise EntryExistsError(parent, name)
         return directory
 
-    # --- creation ------------------------------------------------------------------------------
+    # --- create files and directories ----------------------------------------------------------
 
     def make_node(
         self, parent: Ino, name: bytes, mode: int, caller: Caller, rdev: int = 0
@@ -267,7 +267,7 @@ class Namespace:
         inodes.change_directory(self._db, parent, now_ns, entries=1)
         return inodes.get(self._db, ino)
 
-    # --- removal -------------------------------------------------------------------------------
+    # --- remove names --------------------------------------------------------------------------
 
     def unlink(self, parent: Ino, name: bytes) -> None:
         """Remove a name of an inode that is not a directory.
@@ -312,7 +312,7 @@ class Namespace:
         if before.nlink == 1:
             self._orphans.unlinked(before.ino)
 
-    # --- rename --------------------------------------------------------------------------------
+    # --- rename files and directories ----------------------------------------------------------
 
     def rename(
         self,
@@ -476,7 +476,7 @@ class Namespace:
         self._moved(target, new_parent, parent, now_ns)
 
     def _moved(self, moved: Attributes, parent: Ino, new_parent: Ino, now_ns: int) -> None:
-        inodes.add_links(self._db, moved.ino, 0, now_ns)  # this only sets the ctime
+        inodes.add_links(self._db, moved.ino, 0, now_ns)  # this call only sets the ctime
         if parent == new_parent:
             return
         if stat.S_ISDIR(moved.mode):

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Invalidations(NamedTuple):
     """Names and inodes to invalidate in the kernel, for example after a lost group."""
 
-    names: list[tuple[Ino, bytes]]  # each name, with its directory
+    names: list[tuple[Ino, bytes]]  # each name as (directory, name)
     inodes: list[Ino]
 
 

@@ -55,7 +55,7 @@ SETXATTR: Final = struct.Struct("=II")  # fields: length, flags; the name and th
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
 
 _SECOND_NS: Final = 1_000_000_000
-_new = tuple.__new__  # three times as fast as calling the class
+_new = tuple.__new__  # tuple.__new__ takes a third of the time of calling the class
 # The kernel and cp(1) often request these extended attributes, which few files have.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 

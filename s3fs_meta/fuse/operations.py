@@ -138,7 +138,7 @@ class Operations(pyfuse3.Operations):
             return name in (self.barrier.name, self.past.name)
         return parent >= PAST_INO_MIN
 
-    # --- names ---------------------------------------------------------------------------------
+    # --- requests for names --------------------------------------------------------------------
 
     @override
     @answered
@@ -241,7 +241,7 @@ class Operations(pyfuse3.Operations):
             return self.past.for_caller().readlink(ino)
         return self._fs.readlink(ino)
 
-    # --- attributes ----------------------------------------------------------------------------
+    # --- requests for attributes ---------------------------------------------------------------
 
     @override
     @answered
@@ -317,7 +317,7 @@ class Operations(pyfuse3.Operations):
         """Remove an extended attribute."""
         self._fs.xattrs.remove(ino, name)
 
-    # --- content -------------------------------------------------------------------------------
+    # --- requests for file content -------------------------------------------------------------
 
     @override
     @answered
@@ -432,7 +432,7 @@ class Operations(pyfuse3.Operations):
         if record is not None and record.shows_blocks(blocks):
             invalidate_inode(ino, attr_only=True)
 
-    # --- directories ---------------------------------------------------------------------------
+    # --- requests for directories --------------------------------------------------------------
 
     @override
     @answered
@@ -507,7 +507,7 @@ class Operations(pyfuse3.Operations):
     async def _nothing_to_sync(self) -> None:
         """Return immediately, because directories of past states are already in the bucket."""
 
-    # --- the filesystem as a whole -------------------------------------------------------------
+    # --- statfs and forget requests ------------------------------------------------------------
 
     @override
     @answered

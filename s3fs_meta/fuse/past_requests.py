@@ -151,7 +151,7 @@ class PastRequests:
                     return
         shift = _TOP_SHIFT if ino == PAST_TOP_INO else 0
         after = Cookie(max(start - shift, 0) if shift else max(start, _AT_DOT_DOT))
-        while True:  # bounded by the space in the reply
+        while True:  # the space in the reply limits the number of iterations
             page = await tree.read_directory(ino, after, READDIR_ROWS_MIN)
             for name, cookie, attributes in page:
                 entry = entry_of(attributes)

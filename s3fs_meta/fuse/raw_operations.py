@@ -223,7 +223,7 @@ class RawOperations(FrequentRequests):
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
         return WRITE_OUT.pack(copied)
 
-    # --- flags, birth time, privileges ---------------------------------------------------------
+    # --- inode flags, birth time, privileges ---------------------------------------------------
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Get or set the flags of an inode; reply to all other commands with ENOTTY immediately.

@@ -96,7 +96,7 @@ class _Shape(NamedTuple):
     key: set[int]  # positions of the columns of the primary key
 
 
-# --- complete changesets -----------------------------------------------------------------------
+# --- merge, split and apply changesets ---------------------------------------------------------
 
 
 def merge(changesets: Iterable[bytes]) -> bytes:
@@ -190,7 +190,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
 
-# --- the content of a changeset ----------------------------------------------------------------
+# --- read the content of a changeset -----------------------------------------------------------
 
 
 def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
@@ -399,7 +399,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- decode changes ----------------------------------------------------------------------------
 
 
 def _changes(

@@ -165,7 +165,7 @@ def inode_row(db: Database, ino: Ino) -> dict[str, int] | None:
     return None if row is None else _columns(row)
 
 
-# --- one inode ---------------------------------------------------------------------------------
+# --- changes of one inode ----------------------------------------------------------------------
 
 
 @dataclass(slots=True)

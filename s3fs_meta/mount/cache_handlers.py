@@ -66,7 +66,7 @@ class CacheHandlers:
             cache_requests.UNPIN: self._on_unpin,
         }
 
-    # --- settings ------------------------------------------------------------------------------
+    # --- change settings -----------------------------------------------------------------------
 
     async def _on_set(self, arguments: Message, _report: Report) -> Message:
         """Check all values, then apply them; return the current settings."""
@@ -119,7 +119,7 @@ class CacheHandlers:
             for word, facts in present.items()
         ]
 
-    # --- content -------------------------------------------------------------------------------
+    # --- load and evict content ----------------------------------------------------------------
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
         """Sync block locations, so that uploaded blocks become clean; drop clean blocks."""
@@ -162,7 +162,7 @@ class CacheHandlers:
             "pinned": is_pin,
         }
 
-    # --- pins ----------------------------------------------------------------------------------
+    # --- pin and unpin trees -------------------------------------------------------------------
 
     async def load(self) -> None:
         """Read the pins on this host. Call this before the mount serves requests."""

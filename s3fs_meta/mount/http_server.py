@@ -200,7 +200,7 @@ class _Exchange:
         return _SLOW if self._http.trailing_data[0] else None
 
     async def _request(self) -> HttpRequest | None:
-        while True:  # bounded by request_bytes and request_s
+        while True:  # request_bytes and request_s limit the number of iterations
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._has_body = event.method != b"HEAD"

@@ -43,11 +43,11 @@ ENDED_NOTES_MAX: Final = 64
 CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount
 DEAD_MOUNT_S_MAX: Final = 5.0  # if statfs(2) takes longer, the daemon was not killed
 
-# --- prices -------------------------------------------------------------------------------------
+# --- prices of requests -------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
 PRICE_MAX: Final = 1e6  # maximum price; a higher one must be a mistake in any currency
 
-# --- service manager ----------------------------------------------------------------------------
+# --- the service manager systemd ----------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd
 # Extra time requested from systemd at a stop: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0

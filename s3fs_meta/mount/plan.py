@@ -54,7 +54,7 @@ class MountPlan:
     """The settings of one mount, separated by component."""
 
     place: Target
-    mountpoint: Path  # an absolute path
+    mountpoint: Path  # absolute path of the mountpoint
     options: MountOptions
     s3: S3Options
     open: OpenOptions

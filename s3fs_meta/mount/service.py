@@ -411,7 +411,7 @@ class Mount:
         plan = self._plan
         self._front.notice(f"{plan.place.url} is mounted on {plan.mountpoint}: {described(link)}")
 
-    # --- stopping ------------------------------------------------------------------------------
+    # --- stop the mount ------------------------------------------------------------------------
 
     async def _end(self) -> None:
         """Upload dirty blocks and changes until a signal arrives; keep the local state."""
@@ -458,7 +458,7 @@ class Mount:
         session = self._session
         return session.status.read_only and not session.db.changed and not session.uploader.pending
 
-    # --- the control socket --------------------------------------------------------------------
+    # --- answer control requests ---------------------------------------------------------------
 
     def _handlers(self) -> dict[str, Handler]:
         return {

@@ -62,7 +62,7 @@ from s3fs_meta.objects.contract import (
     listing_of,
 )
 
-UNFINISHED: Final = "tmp"  # name of a reserved directory; no key begins with this component
+UNFINISHED: Final = "tmp"  # name of a reserved directory; keys never begin with this component
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 

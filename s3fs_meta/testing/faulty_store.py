@@ -77,7 +77,7 @@ class FaultyStore(StoreWrapper):
         self._faults: dict[str, deque[Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 
-    # --- requested faults -------------------------------------------------------------------
+    # --- request faults ---------------------------------------------------------------------
 
     def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
         """Make the next calls raise *error*, by default a transient error, and do nothing else."""
@@ -110,7 +110,7 @@ class FaultyStore(StoreWrapper):
     def _order(self, method: str, fault: Fault, times: int) -> None:
         self._faults.setdefault(method, deque()).extend([fault] * times)
 
-    # --- the contract ----------------------------------------------------------------------
+    # --- implement the store contract ------------------------------------------------------
 
     async def now_ns(self) -> int | None:
         """Return the time of the store's clock."""

@@ -94,7 +94,7 @@ class ModelFilesystem:
             left.purge(ino)
         return left
 
-    # --- lookups -------------------------------------------------------------------------------
+    # --- look up inodes ------------------------------------------------------------------------
 
     def tree(self) -> dict[bytes, Seen]:
         """Return the visible state of each inode by path; the root is ``/``."""
@@ -161,7 +161,7 @@ class ModelFilesystem:
             raise InvalidRequestError("operation on a special file: inode", ino)
         return node
 
-    # --- names ---------------------------------------------------------------------------------
+    # --- operations on names -------------------------------------------------------------------
 
     def make(
         self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, target: bytes = b""
@@ -328,7 +328,7 @@ class ModelFilesystem:
         if ino != ROOT_INO and not named and not self.opens.get(ino):
             self.nodes.pop(ino, None)
 
-    # --- inodes --------------------------------------------------------------------------------
+    # --- operations on inodes ------------------------------------------------------------------
 
     def open(self, ino: Ino) -> None:
         """Open an inode, which then exists until ``release``, even without a name."""

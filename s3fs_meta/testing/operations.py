@@ -242,7 +242,7 @@ def _choose_range(model: ModelFilesystem, wish: Wish, target: Ino) -> Operation 
     return Operation(act, target, number=number, source=source, start=start, length=length)
 
 
-# --- applying operations -----------------------------------------------------------------------
+# --- apply operations --------------------------------------------------------------------------
 
 
 def apply(model: ModelFilesystem, operation: Operation) -> Outcome:

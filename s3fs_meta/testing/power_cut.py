@@ -224,7 +224,7 @@ class PowerCut:
             self.choose(dice)
         return max(dice.asked for dice in counts)
 
-    # --- choosing a state ------------------------------------------------------------------------
+    # --- choose a state --------------------------------------------------------------------------
 
     def choose(self, dice: "Dice") -> State:
         """Return the state that *dice* chooses."""
@@ -296,7 +296,7 @@ class Exactly(Dice):
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
-        self.asked = 0  # number of bits that were used
+        self.asked = 0  # number of random bits that callers used
 
     @override
     def keeps(self) -> bool:

@@ -140,7 +140,7 @@ class DiskRecorder:
             return None
         return text[len(self.root) + 1 :]
 
-    # --- recording events ------------------------------------------------------------------------
+    # --- record events ---------------------------------------------------------------------------
 
     def created(self, path: str, inode: int) -> None:
         """Record a new, empty file."""
@@ -174,7 +174,7 @@ class DiskRecorder:
         return self._lock
 
 
-# --- replaying -----------------------------------------------------------------------------------
+# --- replay events -------------------------------------------------------------------------------
 
 
 class Disk:
@@ -234,7 +234,7 @@ def contents_of(root: Path) -> dict[str, bytes | None]:
     }
 
 
-# --- replaced system calls -----------------------------------------------------------------------
+# --- replace system calls ------------------------------------------------------------------------
 
 _REAL: Final = {
     name: getattr(os, name)

@@ -13,7 +13,7 @@ from s3fs_meta.limits import (
 _TARGETS: Final = "symlinks AS s LEFT JOIN inodes AS i ON i.ino = s.ino"
 _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 
-# --- symbolic links ----------------------------------------------------------------------------
+# --- targets of symbolic links -----------------------------------------------------------------
 
 
 def _name_lost_target(exam: Examination, invariant: Invariant) -> None:
@@ -57,7 +57,7 @@ def _measure_targets(exam: Examination, invariant: Invariant) -> None:
     )
 
 
-# --- attributes and flags ----------------------------------------------------------------------
+# --- extended attributes and flags -------------------------------------------------------------
 
 _BAD_XATTR: Final = (
     f"typeof(x.name) <> 'blob' OR length(x.name) NOT BETWEEN 1 AND {XATTR_NAME_BYTES_MAX}"

@@ -40,7 +40,7 @@ CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
-# --- repairing a location ----------------------------------------------------------------------
+# --- repair a block's location -----------------------------------------------------------------
 
 
 def mend_locations(exam: Examination, invariant: Invariant) -> None:
@@ -144,7 +144,7 @@ def record_lost(exam: Examination, damaged: str) -> None:
     )
 
 
-# --- overlaps ----------------------------------------------------------------------------------
+# --- overlapping blocks ------------------------------------------------------------------------
 
 
 def _overlapping(exam: Examination) -> Iterator[Row]:
@@ -197,7 +197,7 @@ def overlaps(exam: Examination) -> str:
     return "SELECT block FROM temp.check_overlaps"
 
 
-# --- other repairs -----------------------------------------------------------------------------
+# --- other repairs of blocks -------------------------------------------------------------------
 
 
 def _mend_lengths(exam: Examination, invariant: Invariant) -> None:

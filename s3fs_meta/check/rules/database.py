@@ -88,7 +88,7 @@ def _mend_rows(exam: Examination, invariant: Invariant) -> None:
     _reindex(exam, invariant)
 
 
-# --- schema ------------------------------------------------------------------------------------
+# --- schema of the database --------------------------------------------------------------------
 
 
 _IS_MISSING: Final = "is missing"
@@ -157,7 +157,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# --- facts and numbers -------------------------------------------------------------------------
+# --- properties and highest numbers ------------------------------------------------------------
 
 _PROPERTY_FAULTS: Final = (
     "(SELECT 'block_bytes' AS name WHERE NOT EXISTS (SELECT 1 FROM properties"
@@ -276,7 +276,7 @@ NUMBERS: Final = (
 )
 
 
-# --- counters ----------------------------------------------------------------------------------
+# --- the row of counters -----------------------------------------------------------------------
 
 
 def _set_counters(exam: Examination, invariant: Invariant) -> None:
@@ -299,7 +299,7 @@ TOTALS: Final = (
 )
 
 
-# --- types of values ---------------------------------------------------------------------------
+# --- types of column values --------------------------------------------------------------------
 #
 # SQLite stores values of any type in any column, and all other queries compute with integers.
 # Types are checked and repaired first. SQLite converts a wrong value to an integer, usually 0.

@@ -43,11 +43,11 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
 _REMOVED: Final = InodeFlag.REMOVED
 
-# A top is a removed directory with content. Any other directory without a name has lost its name.
+# A removed directory with content is called a top. Other directories without a name have lost it.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
-# --- the root ----------------------------------------------------------------------------------
+# --- the root directory ------------------------------------------------------------------------
 
 
 def _make_root(exam: Examination, _invariant: Invariant) -> None:
@@ -64,7 +64,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
     )
 
 
-# --- numbers in range --------------------------------------------------------------------------
+# --- valid ranges of numbers -------------------------------------------------------------------
 
 # BETWEEN also rejects text and blobs, because SQLite sorts text and blobs after all numbers.
 _OUT_OF_RANGE: Final = " OR ".join(
@@ -106,7 +106,7 @@ def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
         lost_found.renumber(exam, ino)
 
 
-# --- types -------------------------------------------------------------------------------------
+# --- types of inodes ---------------------------------------------------------------------------
 
 
 def _retype(exam: Examination, invariant: Invariant) -> None:
@@ -200,7 +200,7 @@ def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM xattrs WHERE ino IN ({invariant.select('x.ino')})")
 
 
-# --- orphans -----------------------------------------------------------------------------------
+# --- orphaned inodes ---------------------------------------------------------------------------
 
 
 def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
@@ -211,7 +211,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM inodes WHERE ino IN {orphans}")
 
 
-# --- flags -------------------------------------------------------------------------------------
+# --- flags of inodes ---------------------------------------------------------------------------
 
 # Flags that users set. The other flags, HAS_XATTRS and REMOVED, are derived from rows.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)

@@ -21,7 +21,7 @@ _TARGETS: Final = "temp.check_names AS n LEFT JOIN inodes AS i ON i.ino = n.ino"
 _COLLISIONS: Final = (1 << COOKIE_COLLISION_BITS) - 1
 _HAS_ENTRIES: Final = "EXISTS (SELECT 1 FROM dentries AS e WHERE e.parent = i.ino)"
 
-# --- single names ------------------------------------------------------------------------------
+# --- repairs of single names -------------------------------------------------------------------
 
 _BAD_NAME: Final = (
     f"typeof(e.name) <> 'blob' OR length(e.name) NOT BETWEEN 1 AND {NAME_BYTES_MAX}"
@@ -96,7 +96,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
             _move(exam, parent, cookie, name, ino)
 
 
-# --- the tree ----------------------------------------------------------------------------------
+# --- repairs of the directory tree -------------------------------------------------------------
 
 
 def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
@@ -147,7 +147,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
     """Return a directory in the cycle above a directory that the search did not reach."""
     seen = set()
-    while ino not in seen:  # bounded by the number of directories
+    while ino not in seen:  # the loop ends after at most one iteration per directory
         seen.add(ino)
         row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
         assert row is not None, "a directory that the search did not reach has a name"

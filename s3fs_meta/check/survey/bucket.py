@@ -97,7 +97,7 @@ async def survey(
     exam.evidence.surveyed |= Need.OBJECTS
 
 
-# --- the listing -------------------------------------------------------------------------------
+# --- list the bucket ---------------------------------------------------------------------------
 
 
 async def _note_listing(exam: Examination, store: ObjectStore, progress: Progress) -> None:
@@ -121,7 +121,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
     """Request each object that the listing omits; repeat this until a pass finds no object."""
-    while True:  # bounded: each pass except the last one finds an object
+    while True:  # the loop ends: each pass except the last one finds an object
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
         if not there:
@@ -185,7 +185,7 @@ def count_foreign(exam: Examination) -> None:
     exam.report.foreign(int(count[0]), keys)
 
 
-# --- images ------------------------------------------------------------------------------------
+# --- images in the bucket ----------------------------------------------------------------------
 
 
 async def _note_images(
@@ -349,7 +349,7 @@ async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
     Always yields to other tasks.
     """
     deleted = 0
-    while True:  # bounded: each pass deletes a pack and its row in seen_unnamed
+    while True:  # the loop ends: each pass deletes a pack and its row in seen_unnamed
         keys = [ObjectKey(row[0]) for row in exam.db.all(f"{UNKNOWN} LIMIT {DELETE_BATCH_KEYS}")]
         if not keys:
             return deleted

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockIndex, BlockState
 
-_new = tuple.__new__  # three times as fast as calling the class
+_new = tuple.__new__  # tuple.__new__ takes a third of the time of calling the class
 
 
 class Span(NamedTuple):

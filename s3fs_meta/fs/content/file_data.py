@@ -64,9 +64,9 @@ from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
-_new = tuple.__new__  # three times as fast as calling the class
-# Bytes of a file within one cached block: the content of the block or the descriptor of its file,
-# the offset in the block, and the length.
+_new = tuple.__new__  # tuple.__new__ takes a third of the time of calling the class
+# Bytes of a file within one cached block.
+# Fields: content of the block or descriptor of its file, offset in the block, length.
 CachedBytes = tuple[int | Content, int, int]
 
 
@@ -103,7 +103,7 @@ class FileData:
         """Return the number of requests that wait for the store or for room in the cache."""
         return len(self._waiting)
 
-    # --- reading -------------------------------------------------------------------------------
+    # --- read files ----------------------------------------------------------------------------
 
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
         """Return *length* bytes starting at *offset*, or fewer at the end of the file.
@@ -212,7 +212,7 @@ class FileData:
         found = block_map.locate_range(self._db, ino, wanted[0].block_index, wanted[-1].block_index)
         return [(span, found.get(span.block_index)) for span in wanted]
 
-    # --- writing -------------------------------------------------------------------------------
+    # --- write files ---------------------------------------------------------------------------
 
     async def write(
         self, ino: Ino, offset: int, data: bytes | memoryview, *, sets_times: bool = True
@@ -286,7 +286,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # an empty list: the caller must write all parts again
+            return []  # an empty list makes the caller write all parts again
         return None
 
     async def write_after(
@@ -410,7 +410,7 @@ class FileData:
         elif mapped or size_bytes != before.size_bytes:
             inodes.set_size(self._db, before.ino, size_bytes, mapped)
 
-    # --- size ----------------------------------------------------------------------------------
+    # --- change the size of a file -------------------------------------------------------------
 
     async def truncate(self, ino: Ino, size_bytes: int, *, sets_times: bool = True) -> None:
         """Set the size of a regular file. Content beyond the size is removed; an extension is a hole.
@@ -506,7 +506,7 @@ class FileData:
         unmap(self._db, self._cache, before.ino, blocks)
         self._set_size(before, size_bytes, -len(blocks), sets_times=sets_times)
 
-    # --- waiting for blocks --------------------------------------------------------------------
+    # --- wait for blocks -----------------------------------------------------------------------
 
     def regular(self, ino: Ino) -> Attributes:
         """Return the attributes of a regular file.

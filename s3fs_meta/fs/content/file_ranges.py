@@ -81,7 +81,7 @@ class FileRanges:
         self._slices = slices
         self._capacity = Capacity(db)
 
-    # --- finding data and holes ----------------------------------------------------------------
+    # --- find data and holes -------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
         """Return the offset of the next data or hole; this is *offset* if it is already inside.
@@ -128,7 +128,7 @@ class FileRanges:
             await trio.lowlevel.checkpoint()
         return max(index * self._block_bytes, offset)
 
-    # --- allocating space, punching holes ------------------------------------------------------
+    # --- allocate space, punch holes -----------------------------------------------------------
 
     async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
         """Allocate or clear a range like fallocate(2), but check free space without reserving it.
@@ -216,7 +216,7 @@ class FileRanges:
             unmap(self._db, self._cache, ino, found)
             inodes.set_size_and_mtime(self._db, ino, before.size_bytes, self._now_ns(), 0)
 
-    # --- sharing blocks between files ----------------------------------------------------------
+    # --- share blocks between files ------------------------------------------------------------
 
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.

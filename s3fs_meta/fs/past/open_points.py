@@ -214,7 +214,7 @@ class OpenPoints:
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
             bucket, wanted = self._bucket_of(txg), PointInTime(f"txg={txg}", txg=txg)
             try:
-                state = await trio.to_thread.run_sync(self._state_of, txg)  # this syncs directories
+                state = await trio.to_thread.run_sync(self._state_of, txg)  # the call syncs to disk
                 # The size is estimated from the present database, whose file never shrinks.
                 # ``hold_more`` corrects this size when the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size

@@ -89,7 +89,7 @@ class PastTree:
         self._fetching: dict[tuple[Txg, int], trio.Event] = {}
         self._downloads = trio.Semaphore(PAST_DOWNLOADS_MAX)
 
-    # --- inodes --------------------------------------------------------------------------------
+    # --- inodes of the past --------------------------------------------------------------------
 
     async def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
         """Return the inode of a name in or below ``.snapshots``, or None if the name is missing.
@@ -179,7 +179,7 @@ class PastTree:
             page = dentries.page(point.db, past_ino, after, limit)
             return [(name, cookie, self._shown(txg, one)) for name, cookie, one in page]
 
-    # --- content -------------------------------------------------------------------------------
+    # --- content of past files -----------------------------------------------------------------
 
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
         """Return *length* bytes of a file starting at *offset*, or fewer at the end of the file.
@@ -237,7 +237,7 @@ class PastTree:
             _, dropped = self._blocks.popitem(last=False)
             self.cached_bytes -= len(dropped)
 
-    # --- numbers -------------------------------------------------------------------------------
+    # --- inode numbers of the past -------------------------------------------------------------
 
     async def _point(self, name: bytes) -> Attributes | None:
         """Return the root directory at the point in time that a name specifies.

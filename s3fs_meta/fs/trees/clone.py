@@ -216,7 +216,7 @@ class TreeClone:
         )
         return self._removal.announce(*target)
 
-    # --- building ------------------------------------------------------------------------------
+    # --- create the copy -----------------------------------------------------------------------
 
     async def _build(self, source: Attributes, new: Ino, work: _Work) -> int:
         """Copy all names and contents; return the number of subdirectories of the copied directory."""
@@ -282,7 +282,7 @@ class TreeClone:
             self._db.undo()
             raise
 
-    # --- content -------------------------------------------------------------------------------
+    # --- copy file content ---------------------------------------------------------------------
 
     async def _copy_contents(self, files: Sequence[tuple[Ino, Ino]], work: _Work) -> None:
         """Copy the content of files whose blocks were not shared with their names."""

@@ -105,7 +105,7 @@ class Pins:
                 mib(self._cache.pinned.bytes_max),
             )
 
-    # --- requests ------------------------------------------------------------------------------
+    # --- pin and unpin trees -------------------------------------------------------------------
 
     def require_cache(self, cache_bytes: int) -> None:
         """Raise NoSpaceLeftError if a cache of the given size is too small for the pins.
@@ -222,7 +222,7 @@ class Pins:
         self._changed.set()
         self._changed = trio.Event()
 
-    # --- checks --------------------------------------------------------------------------------
+    # --- check the pinned trees ----------------------------------------------------------------
 
     @contextlib.contextmanager
     def downloads_paused(self) -> Iterator[None]:
@@ -312,7 +312,7 @@ class Pins:
             if is_present is is_cached and not self._cache.pinned.pin(block, size_bytes):
                 self.over_bytes += size_bytes
 
-    # --- paths ---------------------------------------------------------------------------------
+    # --- follow renamed paths ------------------------------------------------------------------
 
     async def _follow_paths(self) -> None:
         """Update the path and inode of each pin; delete the pins of removed trees."""

@@ -51,7 +51,7 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are removed together
+_SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are removed in groups
 
 
 class _Slice(NamedTuple):
@@ -133,7 +133,7 @@ class TreeRemoval:
         self._slices = slices
         self._names_max = slices.names
 
-    # --- the command ---------------------------------------------------------------------------
+    # --- remove trees at a request -------------------------------------------------------------
 
     def remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool = False) -> trio.Event:
         """Remove a name and everything below it.
@@ -221,7 +221,7 @@ class TreeRemoval:
         """Return the progress of the background task, or None if it is idle."""
         return self._trees.progress
 
-    # --- the background ------------------------------------------------------------------------
+    # --- remove trees in the background --------------------------------------------------------
 
     async def run(self) -> None:
         """Delete removed trees, until cancelled. After a failure the next mount continues."""

@@ -83,7 +83,7 @@ class Database(Statements):
         self._wants_restart = False  # True if the last written commit left a log to restart
         self._view: View | None = None  # set only on a follower, where groups never change the file
 
-    # --- opening -------------------------------------------------------------------------------
+    # --- create and open databases -------------------------------------------------------------
 
     @classmethod
     def create(
@@ -265,7 +265,7 @@ class Database(Statements):
         """Set the recorder for the next groups; it replaces an earlier recorder."""
         self.recorder, self.bulk_recorder = recorder, bulk
 
-    # --- groups --------------------------------------------------------------------------------
+    # --- groups of operations ------------------------------------------------------------------
 
     def rows_changed(self) -> int:
         """Return a number that increases with every row that an operation changes.
@@ -429,7 +429,7 @@ class Database(Statements):
             _log.error("database %s is unreadable after a failed commit: %s", self.path, exc)
             self._refuses = True
 
-    # --- following -----------------------------------------------------------------------------
+    # --- apply txgs on a follower --------------------------------------------------------------
 
     def follow(self) -> None:
         """Pin the committed state: read this state even if another connection commits.

@@ -50,7 +50,7 @@ class InodeTable:
     def __len__(self) -> int:
         return len(self._rows)
 
-    # --- rows in memory ------------------------------------------------------------------------
+    # --- rows cached in memory -----------------------------------------------------------------
 
     def read(self, attributes: Attributes) -> None:
         """Cache a row that was just read from the table ``inodes``."""
@@ -93,7 +93,7 @@ class InodeTable:
         self._rows.clear()
         self.changed.clear()
 
-    # --- writing -------------------------------------------------------------------------------
+    # --- write rows ----------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write the changed rows of ``inodes`` from memory to the table.
@@ -111,8 +111,8 @@ class InodeTable:
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
             assert written == len(made) + len(changed), "every changed inode must have a row"
-        except BaseException:  # for example because a number is too large for SQLite
-            self._db.rollback()  # otherwise a commit would keep names without inodes
+        except BaseException:  # SQLite refuses a row, for example because a number is too large
+            self._db.rollback()  # without a rollback, a commit would keep names without inodes
             raise
         self.unwritten_changes -= written
         if len(self._rows) >= INODE_ROWS_MAX:
@@ -128,7 +128,7 @@ class InodeTable:
         self.settle()
         self.writes_through = True
 
-    # --- statements on the table ---------------------------------------------------------------
+    # --- run statements on the table -----------------------------------------------------------
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
         """Return the first row of a query on the table ``inodes``, or None if it has no row."""

@@ -200,7 +200,7 @@ def share_range(
     return (BlockIndex(last[0] + 1) if count == limit else None), revived
 
 
-# --- before a copy begins ----------------------------------------------------------------------
+# --- check the content before a copy -----------------------------------------------------------
 
 
 def is_retained(db: Database, pack: PackId, key: ObjectKey) -> bool:

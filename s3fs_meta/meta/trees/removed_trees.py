@@ -261,7 +261,7 @@ def delete_targets(db: Database, inos: Collection[Ino]) -> None:
         db.run(f"DELETE FROM symlinks WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
 
 
-# --- hard links --------------------------------------------------------------------------------
+# --- release hard links ------------------------------------------------------------------------
 
 
 def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
@@ -296,7 +296,7 @@ def lose_names(
     )
 
 
-# --- blocks ------------------------------------------------------------------------------------
+# --- release blocks ----------------------------------------------------------------------------
 
 
 def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
@@ -351,7 +351,7 @@ def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:
         packs.drop_live_bytes(db, pack, stored_bytes)
 
 
-# --- locks -------------------------------------------------------------------------------------
+# --- lock trees --------------------------------------------------------------------------------
 
 
 class Child(NamedTuple):
@@ -360,7 +360,7 @@ class Child(NamedTuple):
     parent: Ino
     cookie: Cookie
     ino: Ino
-    names: int  # number of names in a child that is a directory, 0 for other children
+    names: int  # number of names in a child directory; 0 for other children
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:

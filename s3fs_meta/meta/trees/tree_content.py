@@ -14,7 +14,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Ino, PackId
 
 _LAST_INDEX: Final = BlockIndex(
     (1 << 63) - 2
-)  # an invalid index, which is text, sorts after all numbers
+)  # SQLite sorts an invalid index, which is text, after all numbers
 
 
 class TreeBlock(NamedTuple):

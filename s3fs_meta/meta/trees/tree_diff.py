@@ -107,8 +107,8 @@ class TreeDiff:
         self._piece_rows = piece_rows
         for db in (before, after):
             db.inodes.flush()
-        # To save memory, names of inodes from this number on are not kept, because each of them is
-        # listed as added. If such a name is needed, it is read again.
+        # Inodes from this number on are listed as added, so their names are not kept in memory.
+        # A name that was not kept is read again when needed.
         self._first_new = before.counters.next_ino
         self._before = _State(before)
         self._after = _State(after)

@@ -262,4 +262,4 @@ class _Way(NamedTuple):
     """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # last txgs of level objects, grouped by their first txg
+    ends: dict[Txg, list[Txg]]  # last txgs of level objects, grouped by first txg

@@ -37,7 +37,7 @@ class IndexChecker:
         self._uuid = uuid
         # foreign objects whose keys have the form of index objects
         self.foreign: list[ObjectKey] = []
-        self._faults: dict[ObjectKey, str | None] = {}  # results of checks
+        self._faults: dict[ObjectKey, str | None] = {}  # faults that earlier checks found
 
     async def fault(self, key: ObjectKey) -> str | None:
         """Return why an index object must not be used, or None if no fault is found.

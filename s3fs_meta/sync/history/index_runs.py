@@ -222,7 +222,7 @@ class _Joined:
 
     def __init__(self) -> None:
         self._done = RunChanges(Inodes.of(()), RemovedNames.of(()))
-        self._waiting: list[tuple[int, RunChanges]] = []  # mask of a part, and its changes
+        self._waiting: list[tuple[int, RunChanges]] = []  # (mask of a part, changes of the part)
 
     def add(self, mask: int, changes: RunChanges) -> None:
         """Add the changes of a part; *mask* replaces each of their nonzero masks."""
@@ -250,7 +250,7 @@ class _Joined:
         return self._done
 
 
-# first link (only its time is used), last link, hash of the changelog before the run
+# First and last link of a run, and the hash of the changelog before the run.
 _Ends = tuple[Link, Link, str]
 
 

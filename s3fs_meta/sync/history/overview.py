@@ -208,7 +208,7 @@ def _missing(run: Run) -> str:
     )
 
 
-# --- facts that need no keys -------------------------------------------------------------------
+# --- overview without keys ---------------------------------------------------------------------
 
 
 async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock) -> Overview:

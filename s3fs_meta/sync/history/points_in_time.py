@@ -300,7 +300,7 @@ class PointsInTime:
                 may be the wanted link.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
-        while first < stop:  # bounded: each iteration shrinks the range
+        while first < stop:  # the loop ends, because each iteration shrinks the range
             middle = Txg((first + stop) // 2)
             link = await self._first_readable(middle, newest)
             if link.txg >= stop or link.created_ns > time_ns:

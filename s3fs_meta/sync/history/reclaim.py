@@ -217,7 +217,7 @@ class Reclaimer:
         """
         found = await self.reclaim(progress)
         kinds = found.counts
-        while found.total:  # bounded: each iteration deletes objects
+        while found.total:  # the loop ends, because each iteration deletes objects
             found = await self.reclaim(progress)
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
@@ -249,7 +249,7 @@ class Reclaimer:
             self._forget_given_up(found)
         return found
 
-    # --- condemn packs -------------------------------------------------------------------------
+    # --- condemn dead packs --------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
         """Record in rows that objects are condemned, so that no new row refers to these objects.

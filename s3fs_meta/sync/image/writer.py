@@ -92,7 +92,7 @@ class Imager:
         Raises:
             StoreError: the bucket cannot be listed.
         """
-        while self._image_bytes is None:  # bounded: repeats only if a new image appears
+        while self._image_bytes is None:  # the loop repeats only if a new image appears
             await self._measure()
         wanted = max(changelog_bytes_min, self._image_bytes // IMAGE_SHARE)
         return self._shipper.since_image.bytes > wanted

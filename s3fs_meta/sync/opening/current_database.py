@@ -191,7 +191,7 @@ class CurrentDatabase:
         db.commit_durable()
         return db
 
-    # --- mend a chain whose last changelogs are unreadable -------------------------------------
+    # --- repair a chain whose last changelogs are unreadable -----------------------------------
 
     async def _end_chain(
         self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError

@@ -77,7 +77,7 @@ class Keys:
     superblock: Superblock
     keyring: Keyring
     data: bytes  # bytes of the superblock object
-    copies: tuple[SuperblockCopy, SuperblockCopy]  # the first and the second copy in the bucket
+    copies: tuple[SuperblockCopy, SuperblockCopy]  # both copies of the superblock in the bucket
     # how each copy differs from the copy in use; "" if equal or never created
     faults: tuple[str, str]
     retention_s: int  # the longest retention of any copy, unless both objects agree
@@ -198,7 +198,7 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
     return best.found
 
 
-# --- read the copies ---------------------------------------------------------------------------
+# --- read the superblock copies ----------------------------------------------------------------
 
 
 async def _read_all(
@@ -304,7 +304,7 @@ async def find_trace(store: ObjectStore) -> ObjectKey | None:
     return None
 
 
-# --- decide which copy to use ------------------------------------------------------------------
+# --- choose the superblock copy ----------------------------------------------------------------
 
 
 def _generation(copy: SuperblockCopy) -> int:

@@ -470,7 +470,7 @@ class Uploader:
             FencedError: another host has taken over the filesystem; the pack was not stored.
         """
         delay_s = 1.0
-        while True:  # bounded: an unmount cancels the loop; the store limits the time per attempt
+        while True:  # an unmount ends this loop; the store limits the time of each attempt
             await self._cache.throttles.upload.take(len(pack.data))
             await self._confirm_hold()
             begun_s = trio.current_time()

@@ -292,7 +292,7 @@ KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion of
 KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
-GROUP_DELAY_S: Final = 0.005  # time without an operation after which a group is committed
+GROUP_DELAY_S: Final = 0.005  # idle time after which a group is committed
 GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds what a killed daemon loses
 GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds what SQLITE_FULL loses
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
@@ -304,7 +304,7 @@ WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
 INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
-# Maximum content of a log entry. Logged content is written twice, so for more, syncing is faster.
+# Maximum content of a log entry. Logged content is written twice; above this, syncing is faster.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256
@@ -341,10 +341,10 @@ CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
 # Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
-# Number of empty block files that are created together, when half of the previous ones are used.
+# Number of empty block files created together, when half of the previous files are used.
 # Half of the files is enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
-# Number of block numbers left free for blocks written before the first empty files exist.
+# Number of block numbers reserved for blocks written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32
 CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
@@ -385,7 +385,7 @@ FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store concur
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
-# Number of bytes per read-ahead request: large enough to make the latency negligible.
+# Number of bytes of a read-ahead request: so large that the latency is negligible.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 # Maximum size of fetched content that also stays in memory for its reader: two read-ahead runs.
 ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
@@ -454,7 +454,7 @@ NEXT_REQUEST_S: Final = 50e-6
 # Maximum time for which the request loop delays other tasks.
 # The C extension can add an equal delay (STREAK_NS in fuse_intercept.c).
 STREAK_S_MAX: Final = 0.5e-3
-# Maximum number of requests that wait for the store. One more request fails with an error.
+# Maximum number of requests that wait for the store. Further requests fail with an error.
 WAITING_HANDLERS_MAX: Final = 300
 # Maximum number of additional waiting write-back requests: all that the kernel sends in parallel.
 WRITE_BACK_WAITING_MAX: Final = 64
@@ -539,7 +539,7 @@ PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
-STATEMENTS_CACHED_MAX: Final = 256  # more than the number of different SQL statements
+STATEMENTS_CACHED_MAX: Final = 256  # exceeds the number of different SQL statements
 DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
 # Number of bytes of new pages in the WAL for which a checkpoint in a thread is worthwhile.

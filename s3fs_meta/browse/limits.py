@@ -10,7 +10,7 @@ BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for an escaped path of PATH_MAX bytes, and headers.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
 BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers connect long before they need a page
-BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads nothing is disconnected
+BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads no data is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # longest wait of a page for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting page
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
@@ -30,7 +30,7 @@ BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # maximum size of a picture with a p
 BROWSE_PATH_BYTES_MAX: Final = 16 * KIB
 BROWSE_PIECE_BYTES: Final = 64 * KIB  # minimum size of the pieces in which an archive is sent
 BROWSE_LINKS_MAX: Final = 100_000  # maximum hard-linked files recorded for a tar: 20 MB
-BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each needs 1 KB
+BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each file needs 1 KB
 
 # --- pages about the history -------------------------------------------------------------------
 BROWSE_RUNS_MAX: Final = 128  # maximum number of rows of the time line

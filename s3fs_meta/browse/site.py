@@ -85,7 +85,7 @@ _OF_PATH: Final[dict[bytes, _Page]] = {
     b"compare": history_pages.compare,
     b"": history_pages.time_line,
 }
-# Pages that may take seconds to generate. Downloads and pictures never show a waiting page.
+# Pages that may take seconds. Downloads and pictures never show a waiting page.
 _PATIENT: Final = {b"at", b"find", b"changes", b"space", b"inode", b"go", *_OF_PATH}
 _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     WrongAddressError: (http_server.NOT_FOUND, "Not found"),

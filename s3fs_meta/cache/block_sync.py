@@ -46,14 +46,14 @@ class BlockSync:
         self._copies = copies
         self._lock = trio.Lock()
         self._thread = QuickThread()
-        self._begun = 0  # the number of the last sync of files that began
-        self._done = 0  # the number of the last sync of files that succeeded
+        self._begun = 0  # number of the last started sync of block files
+        self._done = 0  # number of the last successful sync of block files
         self.unlogged = UnloggedRanges()
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
         self._is_announced = False  # True: the rows record that the log is in use
-        self._settled = 0  # the last log entry that the files contain, according to the rows
-        self._settled_durably = 0  # the last log entry in the files, according to the synced rows
+        self._settled = 0  # last log entry that the files contain, according to the rows
+        self._settled_durably = 0  # last log entry in the files, according to the synced rows
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------

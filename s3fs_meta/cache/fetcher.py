@@ -202,7 +202,7 @@ class Fetcher:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
             for fetch in fetches.values():
-                # All waiting readers receive the error, because they have waited nearly as long.
+                # All waiting readers get the error, because they have waited nearly as long.
                 fetch.error = exc
             raise
         finally:
@@ -230,7 +230,7 @@ class Fetcher:
             )
             for located, content in unpacked:
                 self._arrived(located)
-                # A waiting reader will read the file, so it would not drop content from memory.
+                # Content stays out of memory if readers wait, because they will read the file.
                 waiting = self._under_way[located.block].done.statistics().tasks_waiting
                 if keeps_content and not waiting:
                     self.arrived_content.add(located, content, source)
@@ -282,7 +282,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each, _content in unpacked:  # no schedule point since the files were written
+                for each, _content in unpacked:  # no other task has run since the write
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 

@@ -82,7 +82,7 @@ class FilesAhead:
         made: dict[int, int] = {}
         wanted = range(first, first + FILES_AHEAD)
         try:
-            # A cancellation here would lose the descriptors of files that were already made.
+            # A cancellation at this point would lose the descriptors of created files.
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._make, wanted, made)
         finally:
@@ -92,7 +92,7 @@ class FilesAhead:
         """Make files and their names durable; add their descriptors to *made*. Runs in a thread."""
         try:
             for number in numbers:
-                # Keep an existing file: it is left over from a group that a crash undid.
+                # Keep an existing file, which is left over from a group that a crash undid.
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:

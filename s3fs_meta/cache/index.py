@@ -39,7 +39,7 @@ class CacheIndex:
     def clear(self) -> None:
         """Remove all blocks from the index; keep the pins."""
         self._held: dict[BlockId, Held] = {}
-        self.total_bytes = 0  # size of all cached blocks in bytes
+        self.total_bytes = 0  # total size of the cached blocks in bytes
         self.total_count = 0
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)

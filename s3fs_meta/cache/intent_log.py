@@ -28,8 +28,8 @@ from s3fs_meta.model import BlockId
 NAME: Final = "intent-log"
 
 _MAGIC: Final = b"s3fsil1\n"
-_HEADER: Final = struct.Struct(">8sQQII")  # header: magic, epoch, sequence, pieces, content bytes
-_PIECE: Final = struct.Struct(">QII")  # piece: block, offset in the block, length
+_HEADER: Final = struct.Struct(">8sQQII")  # fields: magic, epoch, sequence, pieces, content bytes
+_PIECE: Final = struct.Struct(">QII")  # fields of a piece: block, offset in the block, length
 _DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 16
 _PAGE_BYTES: Final = 4 * KIB

@@ -98,7 +98,7 @@ class Location(NamedTuple):
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the block's content; zeros if the content is lost
-    pack: PackId | None  # None if the content is lost; then the next two fields are also None
+    pack: PackId | None  # None if the content is lost, also for offset and length
     pack_offset: int | None
     stored_bytes: int | None
 

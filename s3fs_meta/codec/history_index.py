@@ -81,9 +81,9 @@ class RemovedName(NamedTuple):
     """
 
     parent: Ino
-    name: bytes  # b"" if another inode took the name; then only the cookie is known
-    cookie: Cookie  # cookie of a name that is not known; 0 if the name is known
-    ino: Ino  # the inode that lost this name
+    name: bytes  # b"" if the name is unknown, because another inode took it
+    cookie: Cookie  # cookie of an unknown name; 0 if the name is known
+    ino: Ino  # the inode that lost the name
     mask: int
 
 
@@ -140,7 +140,7 @@ class RemovedNames:
     inos: "array[int]"
     cookies: "array[int]"
     masks: "array[int]"
-    ends: "array[int]"  # end of the name of each row in *text*
+    ends: "array[int]"  # end of each row's name in *text*
     text: bytes  # all names without separators
 
     @classmethod

@@ -23,18 +23,18 @@ from s3fs_meta.limits import (
 class Slices:
     """The maximum amount of work of each kind between two schedule points."""
 
-    # Number of blocks that a truncation, a punched hole or a removal releases.
+    # Number of blocks that a truncation, a punched hole or a removal releases in one slice.
     purged_blocks: int = PURGE_BLOCKS_MAX
-    names: int = TREE_SLICE_NAMES  # number of names that are removed, locked or listed
-    # Number of directories whose names are removed, locked or listed.
+    names: int = TREE_SLICE_NAMES  # number of names to remove, lock or list in one slice
+    # Number of directories whose names are removed, locked or listed in one slice.
     directories: int = TREE_SLICE_DIRECTORIES
-    walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks of files that are listed
+    walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks of files to list in one slice
     cloned_names: int = CLONE_SLICE_NAMES
-    shared_blocks: int = CLONE_SLICE_BLOCKS  # number of blocks that a clone or copied range shares
-    # Number of block map entries that a clone copies from a file with dirty blocks.
+    shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks that a clone or copied range shares in a slice
+    # Number of block map entries that a clone copies in one slice from a file with dirty blocks.
     cloned_indexes: int = LOOP_SLICE_ROWS
-    cloned_bytes: int = CLONE_COPIED_BYTES  # number of bytes that a clone copies from dirty blocks
-    copied_bytes: int = COPIED_RANGE_BYTES  # number of bytes that one copy_file_range(2) writes
+    cloned_bytes: int = CLONE_COPIED_BYTES  # dirty bytes that a clone copies in one slice
+    copied_bytes: int = COPIED_RANGE_BYTES  # bytes that copy_file_range(2) writes in one slice
 
 
 DEFAULT_SLICES: Final = Slices()

@@ -38,8 +38,8 @@ SET_CTIME: Final = 1 << 10
 
 CREATE: Final = struct.Struct("=III4x")  # fields: flags, mode, umask; the name follows
 FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
-FORGETS: Final = struct.Struct("=I4x")  # field: the number of pairs that follow
-FORGOTTEN: Final = struct.Struct("=QQ")  # one of the pairs: inode, number of lookups to subtract
+FORGETS: Final = struct.Struct("=I4x")  # field: number of (inode, lookups) pairs that follow
+FORGOTTEN: Final = struct.Struct("=QQ")  # fields of one pair: inode, number of lookups to subtract
 LINK: Final = struct.Struct("=Q")  # field: the inode; the new name follows
 MKDIR: Final = struct.Struct("=II")  # fields: mode, umask; the name follows
 RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow

@@ -282,7 +282,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
-        self._keeps = trio.Event()  # set to stop the last upload; its changes stay on this host
+        self._keeps = trio.Event()  # set to stop the last upload: unsent changes stay on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False

@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 class _Commit(NamedTuple):
     """A commit that a sync of the WAL makes durable."""
 
-    begun: tuple[int, int]  # the numbers of its last change and of its last timestamp change
-    mark: int  # the number of its last change record
-    settled: int  # the last entry of the intent log that the block files contain
+    begun: tuple[int, int]  # numbers of the last change and of the last timestamp change
+    mark: int  # number of the last change record in the commit
+    settled: int  # last entry of the intent log that the block files contain
 
 
 class Durability:

@@ -54,8 +54,8 @@ class WritePlan(NamedTuple):
 class Shortening(NamedTuple):
     """The blocks that are removed, and the block that is cut, when a file is shortened."""
 
-    remove_from: BlockIndex  # this block and all later blocks are removed
-    keep_index: BlockIndex  # index of the block whose first keep_bytes remain
+    remove_from: BlockIndex  # first removed block; all later blocks are also removed
+    keep_index: BlockIndex  # index of the block that keeps its first keep_bytes
     keep_bytes: int
 
 

@@ -105,7 +105,7 @@ class OpenPoints:
         # the txg of the latest search, and the bucket as that search read it
         self._found: tuple[Txg, Bucket] | None = None
         self._lock = trio.Lock()
-        # True after the end of ``run``: points in time that are then still in use close themselves.
+        # True after the end of ``run``: points in time that are still in use then close themselves.
         self._has_ended = False
 
     @property

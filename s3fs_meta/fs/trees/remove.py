@@ -178,7 +178,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            # If the group was lost, the flag was never cleared.
+            # If the group was lost, the flag was never cleared on the disk.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Invalidations([], [ino]))

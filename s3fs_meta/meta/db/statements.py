@@ -33,7 +33,7 @@ class Statements(abc.ABC):
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # only recorders use this; all other code calls run()
+        self.connection = connection  # only recorders use this attribute directly
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
         self._recent_at = -1  # value of total_changes() at the time when results were cached

@@ -73,7 +73,7 @@ def recorded(db: Database) -> Iterator[list[bytes]]:
     if recorder is None:
         yield made
         return
-    db.inodes.settle()  # otherwise the ``with`` block would write these rows unrecorded
+    db.inodes.settle()  # without this call, the ``with`` block would write unrecorded rows
     recorder.pause()
     try:
         yield made

@@ -72,12 +72,12 @@ class FolderSizes:
         self._folders_max = folders_max
         self._slice_rows = slice_rows
         self._inos = array("q")  # inode numbers of all directories, ascending
-        self._above = array("q")  # position of each directory's parent
+        self._above = array("q")  # position of the parent of each directory
         self._bytes = array("q")
         self._files = array("q")
         self._own_bytes = array("q")
         self._own_files = array("q")
-        self._by_parent = array("q")  # positions, in the order of the parents' positions
+        self._by_parent = array("q")  # positions of directories, sorted by parent
 
     def __len__(self) -> int:
         return len(self._inos)

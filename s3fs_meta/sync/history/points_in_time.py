@@ -264,7 +264,7 @@ class PointsInTime:
         """
         point = await KeptPointReader(self._store, self._keyring, self._uuid).find(name)
         link = await self.readable(point.txg)
-        if link is None:  # the changelog is gone, but a level object may replace it
+        if link is None:  # a level object may replace the missing changelog
             return Link(point.txg, point.hash, point.created_ns)
         if link.hash != point.hash:
             raise FormatError(

@@ -9,7 +9,7 @@ import functools
 import os
 from typing import Final, Protocol
 
-_MFD_NOEXEC_SEAL: Final = 8  # from linux/memfd.h; the sysctl vm.memfd_noexec may require this flag
+_MFD_NOEXEC_SEAL: Final = 8  # from linux/memfd.h; sysctl vm.memfd_noexec may require this flag
 
 
 class Clock(Protocol):

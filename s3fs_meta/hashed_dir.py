@@ -442,7 +442,7 @@ def _data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
         try:
             start = os.lseek(fd, stop, os.SEEK_DATA)
         except OSError as exc:
-            if exc.errno == errno.ENXIO:  # the file has only a hole after this offset
+            if exc.errno == errno.ENXIO:  # only a hole follows in the file
                 return
             raise
         stop = os.lseek(fd, start, os.SEEK_HOLE)

@@ -87,7 +87,7 @@ ENVELOPE_BYTES_MAX: Final = 64 * MIB
 # The longest valid value is a changelog object that was not uploaded yet.
 DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 # Maximum length of an SQL statement, or of a definition in a hostile database.
-# The statements of this program have a few KiB.
+# Statements of s3fs-meta have a few KiB.
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs and the chain ------------------------------------------------------------------
@@ -106,7 +106,7 @@ LOOP_MERGE_BYTES: Final = 16 * KIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
 CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth merging
-# Maximum number of records merged in one step: those of a busy second or of a quiet hour.
+# Maximum number of records merged in one step: the records of a busy second or of a quiet hour.
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
@@ -139,7 +139,7 @@ CHANGELOG_PACKS_MAX: Final = 1 << 18
 HISTORY_FETCHES_MAX: Final = 8
 # Maximum number of unreadable changelogs at the end of the chain that an overview skips.
 OVERVIEW_PROBES_MAX: Final = 16
-# Maximum number of changelogs that an overview without keys lists; this takes 100 requests.
+# Maximum number of changelogs that an overview without keys lists, in 100 requests.
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000
 # Number of objects that destroy reads in parallel to see which belong to the filesystem.
 REMOVAL_FETCHES_MAX: Final = 16
@@ -234,7 +234,7 @@ ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck li
 # After a jump of the clock, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
-# Only a wrong time zone or date exceeds this limit. S3 refuses requests beyond 900 s.
+# Only a wrong time zone or date exceeds the limit. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
 # Maximum number of changelogs read to find the one that is as old as the retention.
 RECLAIM_PROBES_MAX: Final = 64
@@ -268,7 +268,7 @@ STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the last retry
 # Time for retries if the store has never answered and its address refuses connections.
-# The last attempt begins at the end of this time, because the server may be restarting.
+# The last attempt begins when this time has passed, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never answered is reported
 OFFLINE_AFTER_S: Final = 10.0  # silence after which a store counts as offline
@@ -304,7 +304,7 @@ WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
 INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
-# Maximum content of a log entry. Logged content is written twice; above this, syncing is faster.
+# Maximum content of a log entry. Logged content is written twice; for more, syncing is faster.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256
@@ -481,7 +481,7 @@ FSCK_BATCH_ROWS: Final = 1000  # number of observations written with one stateme
 FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of the temporary tables of fsck: 64 MiB
 # Maximum number of rows of temporary tables in the page cache. Each row takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
-# Number of other damaged packs of the same size whose keys fsck tries for a damaged pack.
+# Number of damaged packs of equal size whose keys fsck tries for a damaged pack.
 # If two packs were swapped, one of the tried keys matches. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
 # Number of times that fsck repeats its check of the images because another host made a new image.

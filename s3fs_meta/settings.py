@@ -127,14 +127,14 @@ class KernelOptions:
 class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
     """All options of a mount; an option without a value and a default is None."""
 
-    # options of SQLite
+    # mount options of SQLite
     page_size: int | None = default_of("page_size")
     journal_size_limit_bytes: int | None = default_of("journal_size_limit_bytes")
-    # options of the local state
+    # mount options of the local state
     cachedir: Path | None = default_of("cachedir")
-    # options of file data
+    # mount options of file data
     capacity_bytes: int | None = default_of("capacity_bytes")
-    # options of the mount
+    # mount options of access and display
     at: PointInTime | None = default_of("at")
     at_least: AbbreviatedLink | None = default_of("at_least")
     metrics: Address | None = default_of("metrics")
@@ -145,7 +145,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     # Options that are accepted without effect (option_table.WITHOUT_EFFECT).
     request_loop: str | None = default_of("request_loop")
     extension: str | None = default_of("extension")
-    # options of the bucket
+    # mount options of the bucket
     endpoint_url: str | None = default_of("endpoint_url")
     region: str | None = default_of("region")
     profile: str | None = default_of("profile")

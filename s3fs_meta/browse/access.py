@@ -22,7 +22,7 @@ from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, HttpRequest, Rep
 
 _TOKEN_BYTES: Final = 32
 _PATH_BYTES: Final = 16
-_HTTP_PORT: Final = 80  # browsers omit this port in the Host header
+_HTTP_PORT: Final = 80  # browsers omit port 80 in the Host header
 # Accepted values of Sec-Fetch-Site; "none" means a typed URL or a bookmark.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 

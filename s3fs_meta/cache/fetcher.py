@@ -383,7 +383,7 @@ class Fetcher:
             except NoSpaceLeftError:
                 break
             except S3fsError as exc:
-                # The next reader of this block receives the error.
+                # The next reader of the damaged block receives the error.
                 _log.info("block %d, which was read ahead, is damaged: %s", located.block, exc)
             else:
                 intact.append((located, content))

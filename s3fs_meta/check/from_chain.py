@@ -94,7 +94,7 @@ class ChainReader:
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]
         end = await names.reached(self._store, self._keyring, Txg(0), named)
-        # If no changelog is authentic, all are examined: a newer program may have written them.
+        # If no changelog is authentic, a newer program may have written them, so all are examined.
         counted = [txg for txg in listed if txg <= end] or listed
         for txg in reversed(counted[-TXG_GAP_MAX:]):
             try:

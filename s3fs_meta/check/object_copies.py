@@ -122,7 +122,7 @@ class ObjectCopies:
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
         """Replace a missing or damaged object with a copy."""
         kept = ""
-        with contextlib.suppress(PreconditionError):  # another process wrote the same object first
+        with contextlib.suppress(PreconditionError):  # another process has written the object first
             if found.data is None:
                 await self._store.create(key, data)
             else:

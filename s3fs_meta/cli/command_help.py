@@ -32,8 +32,8 @@ class CommandHelp(NamedTuple):
     """The texts of one command: summary, description, examples, exits."""
 
     name: str
-    summary: str  # the first line of the help: one sentence
-    description: tuple[str, ...]  # the paragraphs below the summary
+    summary: str  # first line of the help: one sentence
+    description: tuple[str, ...]  # paragraphs of the help below the summary
     examples: tuple[Example, ...]
     exits: Mapping[int, str]
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from s3fs_meta.errors import FormatError
 
-INTEGER_MAX: Final = (1 << 63) - 1  # the largest integer of SQLite
+INTEGER_MAX: Final = (1 << 63) - 1  # largest integer that SQLite can store
 VALUES_MAX: Final = 1000  # default maximum of commas and opening brackets in a JSON text
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)

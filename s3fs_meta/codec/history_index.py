@@ -212,7 +212,7 @@ class HistoryIndex:
     created_ns: int  # created_ns of the last changelog in the run
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
-    # Parts of the run whose changes are not in this index, as a bit mask.
+    # Bit mask of the parts of the run whose changes are not in the index.
     # Parts without indexed changes are images, unreadable changelogs, and runs without an index.
     unknown: int
     inodes: Inodes

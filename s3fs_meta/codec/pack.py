@@ -49,7 +49,7 @@ _ENCRYPTED: Final = 1  # flag of a pack with encrypted records; no other flag ex
 FIELDS: Final = struct.Struct(">IIHH")
 # entry fields: block, ino, block_index, plain bytes, stored bytes, hash
 ENTRY: Final = struct.Struct(">QQQII32s")
-_NUMBER_MAX: Final = (1 << 63) - 1  # the largest integer of SQLite
+_NUMBER_MAX: Final = (1 << 63) - 1  # largest integer that SQLite can store
 _KEY: Final = re.compile(r"pack/([0-9a-f]{2})/(0|[1-9][0-9]{0,18})-(\1[0-9a-f]{30})", re.ASCII)
 
 TRAILER_BYTES: Final = FIELDS.size + HASH_BYTES + len(_MAGIC)

@@ -58,7 +58,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }
 
-HOMES: Final = (errors, bucket_errors, mount_errors)  # the modules with error classes
+HOMES: Final = (errors, bucket_errors, mount_errors)  # all modules with error classes
 
 # The first matching class decides, so subclasses precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (

@@ -38,7 +38,7 @@ from s3fs_meta.limits import (
 
 _log = logging.getLogger(__name__)
 
-_UCRED = struct.Struct("3i")  # pid, uid and gid as SO_PEERCRED returns them: unix(7)
+_UCRED = struct.Struct("3i")  # pid, uid and gid, as returned by SO_PEERCRED: unix(7)
 _ACCEPT_RETRY_S = 1.0
 
 

@@ -22,9 +22,9 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-# A time this close to the clock is treated as the present time, because requests may have waited.
+# A time this close to the clock counts as the present, because requests may have waited.
 _NOW_NS: Final = 60 * 10**9
-_NOT_DUE_S: Final = 0.05  # a recent atime is not checked again until this time has passed
+_NOT_DUE_S: Final = 0.05  # time for which a recent atime is not checked again
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
 _new = tuple.__new__  # tuple.__new__ takes a third of the time of calling the class

@@ -31,7 +31,7 @@ class OpenInode:
         # The value is cached, because the kernel requests the attribute before every write(2).
         self.has_capability: bool | None = None
         # Offset at which the last read ended, or -1 before the first read.
-        # A sequential read starts near this offset.
+        # A sequential read starts near the end of the last read.
         self.read_position = -1
         # Number of blocks to read ahead; 0 if no process reads sequentially.
         self.ahead_blocks = 0

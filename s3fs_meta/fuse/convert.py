@@ -18,7 +18,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
 ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
-# Value of st_blksize and f_bsize. It is smaller than a block: stdio makes buffers of this size.
+# Value of st_blksize and f_bsize: smaller than a block, because stdio makes buffers of this size.
 # Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
 
@@ -93,7 +93,7 @@ class Converter:
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
         # A reply with inode 0 makes the kernel cache the absence of the name.
-        # All lookups share this object, because pyfuse3 only reads it.
+        # All lookups share one object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
         self._set_timeout(timeout_s)

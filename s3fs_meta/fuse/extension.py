@@ -12,7 +12,7 @@ from typing import Final
 
 from s3fs_meta.errors import ExtensionMissingError
 
-# SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
+# SHA-256 of fuse_intercept.c, which setup.py also compiles into the extension.
 # An extension of another version is refused, because functions may be missing or different.
 SOURCE_SUM: Final = "0fe8f1272e6d3e6853eca8d68c69e3e47c81812c20445ad79bc38c04edbdd079"
 

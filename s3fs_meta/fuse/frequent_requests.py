@@ -56,7 +56,7 @@ LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
 
 _SECOND_NS: Final = 1_000_000_000
 _new = tuple.__new__  # tuple.__new__ takes a third of the time of calling the class
-# The kernel and cp(1) often request these extended attributes, which few files have.
+# Extended attributes that few files have, but that the kernel and cp(1) often request.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 # Takes the inode, the user ID and the body of a request, and returns the reply.
@@ -248,7 +248,7 @@ class FrequentRequests:
         try:
             found = self._data.find_cached(ino, offset, length)
         except S3fsError:
-            return False  # the handler in ``Operations`` raises the same error again
+            return False  # the handler in ``Operations`` raises an equal error
         if found is None:
             return False
         source, start, count = found
@@ -320,4 +320,4 @@ class FrequentRequests:
         try:
             return self._fs.xattrs.has_none(ino)
         except S3fsError:
-            return False  # the handler in ``Operations`` raises the same error again
+            return False  # the handler in ``Operations`` raises an equal error

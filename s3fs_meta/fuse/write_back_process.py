@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _AT_FDCWD = -100
-_OPEN_TREE = 428  # this system call has the same number on every architecture since Linux 5.2
+_OPEN_TREE = 428  # open_tree(2) has this number on every architecture since Linux 5.2
 _OPEN_TREE_CLONE = 1
 _PR_SET_PDEATHSIG = 1
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # escaped blanks and backslashes in /proc/PID/mountinfo

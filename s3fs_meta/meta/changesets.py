@@ -185,7 +185,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # a damaged or unknown changeset raises here, before any row changes
+            pass  # a damaged or unknown changeset raises an error before any row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 

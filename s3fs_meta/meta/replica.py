@@ -131,7 +131,7 @@ class Replica:
                 text = f"the txg deletes pack {pack}, which still contains blocks of files"
                 raise FormatError(where, text)
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
-        db.run("DELETE FROM pack_news")  # a changelog already lists these packs
+        db.run("DELETE FROM pack_news")  # these packs are already in a changelog
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()

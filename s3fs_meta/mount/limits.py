@@ -56,7 +56,7 @@ SUPERVISED_START_S: Final = 300.0
 SUPERVISED_CHARS_MAX: Final = 500  # maximum length of a status text, which may quote an error
 
 # --- metrics over HTTP --------------------------------------------------------------------------
-METRICS_CONNECTIONS_MAX: Final = 8  # maximum number of clients at the same time
+METRICS_CONNECTIONS_MAX: Final = 8  # maximum number of simultaneous clients
 # Maximum size of request headers; Prometheus sends 500 bytes.
 METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB
 # Timeout for each step: receiving a request, creating the page, and sending the page.

@@ -62,7 +62,7 @@ class Cause(enum.Enum):
 # The purpose of writes, by key prefix; see format.md, "Keys".
 _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
-    "changelog": Cause.CHANGELOGS,  # changelogs and their parts
+    "changelog": Cause.CHANGELOGS,  # this prefix includes parts of changelogs
     "level/": Cause.LEVELS,
     "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,

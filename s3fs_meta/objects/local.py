@@ -298,7 +298,7 @@ class LocalStore:
             if name.endswith("/"):
                 yield from self._find_in(key[:-1], prefix, after)
             elif key > after and key.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):  # the object was deleted concurrently
+                with contextlib.suppress(FileNotFoundError):  # another process deleted the object
                     status = os.lstat(self._tree.path(key))
                     if stat.S_ISREG(status.st_mode):
                         yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)

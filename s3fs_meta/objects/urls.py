@@ -146,7 +146,7 @@ def open_store(
 
 
 def _open_bucket(address: S3Address, options: S3Options, meter: Meter) -> ObjectStore:
-    from s3fs_meta.objects.s3 import S3Store  # this import loads boto3
+    from s3fs_meta.objects.s3 import S3Store  # the import loads boto3
     from s3fs_meta.objects.s3_access import S3Place
 
     return S3Store(address.bucket, address.prefix, S3Place(*options), meter=meter)

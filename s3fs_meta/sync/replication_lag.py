@@ -61,7 +61,7 @@ class ReplicationLag:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # number of the last change record of each inode
         self._read_seq = 0
-        # Any inode may have changed up to this record, because too many changed to list them.
+        # Any inode may have changed up to this record: too many inodes changed to list them.
         self._floor_seq = 0
         self._lock = trio.Lock()
 

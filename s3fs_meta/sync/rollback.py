@@ -45,7 +45,7 @@ from s3fs_meta.sync.volume import Position, Volume
 class RolledBack(NamedTuple):
     """The result of a rollback: the links before and after it, and notices."""
 
-    before: Link  # position before the rollback; rolling back to it undoes this rollback
+    before: Link  # position before the rollback; a rollback to it restores the old state
     now: Link
     notices: list[str]  # notices to show to the user, one line each
 

@@ -89,7 +89,7 @@ class Volume:
     keeper: LeaseKeeper
     position: Position
     clock: StoreClock  # clock for the times in changelogs
-    options: OpenOptions  # options used for opening; a promotion does not change them
+    options: OpenOptions  # options used for opening the volume; a promotion does not change them
     crashed: bool  # True after an unclean shutdown of the last mount on this host
     power_lost: bool  # True if the machine was rebooted after the unclean shutdown
     notices: tuple[str, ...]  # notices to show to the user, one line each

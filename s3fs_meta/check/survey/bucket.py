@@ -308,7 +308,7 @@ async def _name_damaged_images(
             continue  # the image was deleted after the listing
         except FormatError as exc:
             if name.txg > exam.db.counters.txg + TXG_GAP_MAX:
-                # No chain of this filesystem can have reached that txg.
+                # The txg is too high for any chain of this filesystem.
                 exam.evidence.note_foreign([manifest])
                 continue
             _report_damaged_image(exam, exc)

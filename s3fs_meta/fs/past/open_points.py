@@ -65,7 +65,7 @@ class OpenPoint:
             find_elsewhere,
             windows_max=PAST_WINDOWS_MAX,
         )
-        self.users = 0  # number of requests that use this point in time at present
+        self.users = 0  # number of running requests that use this point in time
         self.used_s = 0.0  # monotonic time at which the last request began
 
 

@@ -82,7 +82,7 @@ class PastTree:
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
         self._txgs: list[Txg] = [Txg(0)]  # the txg of each slot
-        # The txg of each relative name, such as 1h-ago.
+        # Txg of each relative name, such as 1h-ago.
         self._meanings: OrderedDict[bytes, Txg] = OrderedDict()
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
         self.cached_bytes = 0  # size of the cached file content in memory

@@ -56,7 +56,7 @@ def _have_other_inodes(db: Database, newest: Database) -> bool:
         for ino, birth_ns, ctime_ns in theirs:
             if ino >= end:
                 return False
-            while one is not None and one[0] < ino:  # *newest* has no inode *one*
+            while one is not None and one[0] < ino:  # *newest* has removed this inode
                 one = next(ours, None)
             if one is None or one[0] > ino or one[1] != birth_ns or one[2] > ctime_ns:
                 return True

@@ -37,7 +37,7 @@ _IMAGE_BLOCKS: Final = (
 )
 
 # Find a location for the content of each block of the image.
-# If several index entries have the same content, the entry with the block's number is preferred.
+# Of several index entries with equal content, the entry with the block's number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
     " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"

@@ -34,7 +34,7 @@ _CLAIMS: Final = (
 )
 
 # Block numbers that a later epoch used again for different content.
-# One host may have written both versions at the same file position if it was killed in between.
+# A host killed in between may have written both versions at one file position.
 # If the file positions differ (another = 1), two hosts wrote the blocks.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"

@@ -207,7 +207,7 @@ class TableReader:
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # the gap has no row after this position
+                return  # no row follows in the gap
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))

@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Attributes, Ino
 
-_SHARED: Final = 2  # an inode with this or a higher link count has rows in hard_links
+_SHARED: Final = 2  # minimum link count of inodes with rows in hard_links
 
 _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET names = names + 1"
 

@@ -46,7 +46,7 @@ class Link(NamedTuple):
     txg: Txg
     hash: str
     created_ns: int  # time of the cut, by the clock of the writer
-    floor: Txg = NO_FLOOR  # the oldest retained txg
+    floor: Txg = NO_FLOOR  # retention floor: the oldest retained txg
 
     @property
     def next_txg(self) -> Txg:

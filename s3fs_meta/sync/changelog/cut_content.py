@@ -26,7 +26,7 @@ class Frozen(NamedTuple):
     cut_ns: int
     last_seq: int
     next_block: BlockId
-    floor: Txg  # the oldest retained txg
+    floor: Txg  # retention floor: the oldest retained txg
     snapshot: Snapshot | None  # None outside WAL mode: a second connection could not read
 
 

@@ -55,7 +55,7 @@ class Leveler:
         self._status = status
         self._hook = hook
         self._read = read
-        # Level objects that end at this txg or earlier need no further attempt.
+        # Level objects that end at or before this txg need no further attempt.
         self.done: Txg | None = None
 
     async def run(self) -> None:

@@ -50,7 +50,7 @@ class Garbage(NamedTuple):
     orphans: list[ObjectInfo]  # packs of earlier epochs without a row in the database
     manifests: list[ObjectInfo]
     pieces: list[ObjectInfo]
-    changelogs: list[ObjectInfo]  # changelogs and their parts
+    changelogs: list[ObjectInfo]  # changelog objects and their parts
     levels: list[ObjectInfo]
     history: list[ObjectInfo]  # index objects
 
@@ -502,7 +502,7 @@ class Finder:
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        # Parts without a changelog may remain, so the next call must check these txgs again.
+        # Parts without a changelog may remain, so the next call must check their txgs again.
         if not any(strays):
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]

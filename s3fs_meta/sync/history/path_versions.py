@@ -132,7 +132,7 @@ class PathVersions:
         found: list[Version] = []
         for stay in stays:
             if _are_later(found, most, stay.last):
-                break  # this stay and all earlier stays end before the versions to be listed
+                break  # the stay ends before the versions to be listed, as do all earlier stays
             found += await self._of_stay(stay, most + 1, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found

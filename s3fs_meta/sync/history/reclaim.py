@@ -82,7 +82,7 @@ class Reclaimer:
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
         self._reported: set[ObjectKey] = set()  # kept points that were already reported in the log
-        # Names of the kept points in the last listing; None: this host has not listed them.
+        # Names of the kept points in the last listing; None before the first listing.
         self.kept_names: list[str] | None = None
         self.last_error = ""
         # State at the last search; None if that search failed or found garbage.

@@ -53,7 +53,7 @@ class Hold(NamedTuple):
     """The proof that an unreleased lease belongs to a state directory."""
 
     holder: str  # random name that identifies the state directory
-    # nonces of the acquisitions, the oldest first; the lease contains one of them
+    # nonces of the acquisitions, the oldest first; one of them is in the lease
     nonces: tuple[str, ...]
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the state directory is used
 
@@ -108,12 +108,12 @@ class LeaseKeeper:
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
-        # the lease that this process replaced when it acquired its own lease
+        # the lease that was replaced when this process acquired its lease
         self._replaced: Lease | None = None
         # the last lease object that ``_found`` read, and its content
         self._last_found: tuple[bytes, Lease] | None = None
         self._looked_s = 0.0
-        # why this host no longer holds the lease; None: it holds the lease
+        # why this host lost the lease; None while it holds the lease
         self.fenced: FencedError | None = None
 
     @property
@@ -354,7 +354,7 @@ class LeaseKeeper:
                 self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)
                 raise self.fenced
             self._etag = etag
-            if theirs == lease:  # the store applied this write earlier, but its reply was lost
+            if theirs == lease:  # the store had applied the write, but its reply was lost
                 self._lease = lease
                 return
 

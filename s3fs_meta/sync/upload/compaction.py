@@ -126,7 +126,7 @@ class Compactor:
         if _worthless(pack, live):
             return 0
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
-            return 0  # the cache has no room for the blocks of this pack now
+            return 0  # the cache has no room for the pack's blocks now
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         moved = 0

@@ -275,8 +275,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "nodev",
-        "Device files do not work; always on for users other than root. For root with `mount -t` "
-        "or `/etc/fstab` the default is `dev`, as for other filesystems.",
+        "Device files do not work. The option is always on for users other than root. For root "
+        "with `mount -t` or `/etc/fstab` the default is `dev`, as for other filesystems.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -296,9 +296,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "nosuid",
-        "Set-user-ID bits and file capabilities have no effect; always on for users other than "
-        "root. For root with `mount -t` or `/etc/fstab` the default is `suid`, as for other "
-        "filesystems.",
+        "Set-user-ID bits and file capabilities have no effect. The option is always on for "
+        "users other than root. For root with `mount -t` or `/etc/fstab` the default is `suid`, "
+        "as for other filesystems.",
         NOTHING,
         NO_EFFECT,
     ),

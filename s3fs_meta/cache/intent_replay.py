@@ -87,9 +87,10 @@ def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
         entries = [] if used is None else intent_log.read_entries(directory, *used)
     except OSError as exc:
         raise DatabaseError(
-            f"{str(directory / intent_log.NAME)!r} cannot be read ({exc.strerror or exc}); it may have"
-            " the only copy of content that fsync made durable: check the disk (fsck), and mount again."
-            " If the file stays unreadable, move it away; reads of that content then fail"
+            f"the intent log {str(directory / intent_log.NAME)!r} cannot be read"
+            f" ({exc.strerror or exc}); it may have the only copy of content that fsync made"
+            " durable: check the disk (fsck), and mount again. If it stays unreadable, move it away; reads"
+            " of that content then fail"
         ) from exc
     return [piece for entry in entries for piece in entry.pieces]
 

@@ -361,7 +361,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
 def _check(where: Path, sizes: BenchSizes) -> None:
     """Raise UsageError if a size is invalid, or the directory has too little space."""
     if not where.is_dir():
-        raise UsageError(f"{where} is not a directory")
+        raise UsageError(f"the path {where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:
         raise UsageError(
             f"--block-size must be from 1 byte to {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}"

@@ -125,7 +125,7 @@ def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
     if at.strip() != _NOW:
         wanted = option_syntax.point_in_time("--at", at)._asdict()
     if os.path.lexists(source) and os.lstat(source).st_ino >= PAST_INO_MIN:
-        raise UsageError(f"{source} already shows a point in the past; leave out --at")
+        raise UsageError(f"the source {source} is already a past state; leave out --at")
     found = past_path(source, cachedir)
     names = [os.fsdecode(name) for name in found.names]
     return PastSource(found.place, {"top": found.top, "names": names, "at": wanted})

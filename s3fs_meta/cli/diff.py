@@ -139,7 +139,7 @@ def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target
     found = past_target(target, path, cachedir)
     if found.top != ROOT_INO:
         raise UsageError(
-            f"{target} is below a bind mount; use the URL and the path in the filesystem: "
+            f"the path {target} is below a bind mount; use the URL and the path in the filesystem: "
             f"s3fs-meta diff {found.place.url} TIME TIME PATH"
         )
     return found.place, found.names

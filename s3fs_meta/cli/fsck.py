@@ -70,7 +70,7 @@ AcceptSuperblock = Annotated[
     typer.Option(
         "--accept-superblock",
         help="With -y: accept the superblock in the bucket, although this host has seen a newer "
-        "superblock, or one that encrypts.",
+        "superblock, or an encrypted filesystem.",
     ),
 ]
 
@@ -88,7 +88,7 @@ Rebuild = Annotated[
     typer.Option(
         "--rebuild",
         help="If no image can be restored: make new metadata from the packs. Files get their names "
-        "from intact pieces of an image; all others are put into lost+found.",
+        "from intact pieces of an image; all other files are put into lost+found.",
     ),
 ]
 EndAt = Annotated[
@@ -97,8 +97,8 @@ EndAt = Annotated[
         "--end-at",
         metavar="TXG",
         min=0,
-        help="With -y: abandon all transaction groups after TXG, the last that can be restored, "
-        "even if another host wrote them.",
+        help="With -y: abandon all transaction groups after TXG, even if another host wrote them. "
+        "TXG is the last group that can be restored.",
         show_default=False,
     ),
 ]
@@ -107,7 +107,7 @@ PublishLocal = Annotated[
     typer.Option(
         "--publish-local",
         help="With -y: if the last transaction group of this host is not in the bucket, "
-        "upload the local state, although another host may have written since.",
+        "upload the local state, although another host may have written later groups.",
     ),
 ]
 ObjectsFrom = Annotated[
@@ -115,8 +115,8 @@ ObjectsFrom = Annotated[
     typer.Option(
         "--objects-from",
         metavar="URL|DIRECTORY",
-        help="With -y: restore objects that are missing or damaged in the bucket from this copy of "
-        "the bucket, which need not be complete. Replaced objects are kept in the state directory.",
+        help="With -y: restore missing or damaged objects of the bucket from a copy of the bucket. "
+        "The copy may be incomplete. Replaced objects are kept in the state directory.",
         show_default=False,
     ),
 ]
@@ -216,7 +216,7 @@ def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
     """Raise UsageError for an option that needs -y, if -y was not given."""
     for option, is_given in zip(_ONLY_ALL, given, strict=True):
         if is_given and answer.mode is not Mode.ALL:
-            raise UsageError(f"{option} needs -y")
+            raise UsageError(f"the option {option} needs -y")
 
 
 def _refuse_quarantined(place: Target) -> None:

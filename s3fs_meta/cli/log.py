@@ -93,7 +93,7 @@ def log(
         typer.Option(
             "--since",
             metavar="TIME",
-            help="List only transaction groups since this time.",
+            help="List only transaction groups since TIME.",
             show_default=False,
             autocompletion=completion.points_in_time,
         ),
@@ -103,7 +103,7 @@ def log(
         typer.Option(
             "--until",
             metavar="TIME",
-            help="List only transaction groups up to this time.",
+            help="List only transaction groups up to TIME.",
             autocompletion=completion.points_in_time,
         ),
     ] = "newest",
@@ -113,8 +113,8 @@ def log(
             "-n",
             metavar="N",
             min=1,
-            help=f"Maximum number of listed groups; default: {HISTORY_SHOWN_DEFAULT}, or all with "
-            "--since.",
+            help=f"Maximum number of listed transaction groups; default: {HISTORY_SHOWN_DEFAULT}, "
+            "or all with --since.",
             show_default=False,
         ),
     ] = None,

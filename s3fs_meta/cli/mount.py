@@ -127,7 +127,7 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than this chain mark, which status --all shows.",
+            help="Refuse a bucket that is older than the chain mark TXG:HASH from status --all.",
             show_default=False,
         ),
     ] = None,

@@ -98,7 +98,7 @@ def recover_state(
         typer.Option(
             "--kept",
             metavar="NAME",
-            help="Name of the quarantined state, which is needed if there are several.",
+            help="Name of the quarantined state; required if there are several.",
             show_default=False,
         ),
     ] = None,
@@ -116,7 +116,7 @@ def recover_state(
     place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:
-        raise UsageError(f"{place.state} has no quarantined state {name!r}")
+        raise UsageError(f"the directory {place.state} has no quarantined state {name!r}")
     if target is None:
         _list(place, found, json=json)
         return ExitStatus.DONE

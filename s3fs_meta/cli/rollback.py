@@ -157,7 +157,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
         UsageError: the user did not confirm, or there is no terminal.
     """
     if is_locked(wanted.place.state):
-        raise HeldError(f"{store.url} is in use on this host; unmount it first")
+        raise HeldError(f"the filesystem {store.url} is in use on this host; unmount it first")
     bucket = await read_bucket(store, Remembered(wanted.place.state), secret, SystemClock())
     past, present = await bucket.find(wanted.point_in_time), await bucket.points.newest()
     for notice in bucket.points.notices:
@@ -169,7 +169,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     if bucket.points.unreadable_end:
         last = bucket.points.unreadable_end[-1]
         front.notice(f"txgs {present.txg + 1} to {last} cannot be read; the rollback abandons them")
-    front.notice(f"{store.url} will be rolled back from {described(present)}")
+    front.notice(f"the filesystem {store.url} will be rolled back from {described(present)}")
     front.notice(f"to {described(past)}: {counted(present.txg - past.txg, 'transaction group')}")
     if not wanted.confirmed:
         await trio.to_thread.run_sync(_require_yes)

@@ -225,8 +225,8 @@ def _judge(outcome: Mapping[str, object]) -> None:
         raise ControlError(
             FencedError.__name__,
             f"unmounted, but another host has taken over the filesystem ({outcome['why']}); "
-            "changes that are not in the bucket stay on this host; if the other host has written "
-            "since then, the next mount quarantines these changes and prints their directory",
+            "changes that are not in the bucket stay on this host. If the other host has written "
+            "since then, the next mount quarantines the changes and prints their directory",
         )
     if outcome.get("kind") == LostBlockError.__name__:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
@@ -295,7 +295,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
             f"mounted below it: fuser -vm {mountpoint} lists the processes"
         )
     if why:
-        raise SettingsError(f"{mountpoint} is still mounted: {why}")
+        raise SettingsError(f"the filesystem on {mountpoint} is still mounted: {why}")
 
 
 def _why_not(command: Sequence[str]) -> str:

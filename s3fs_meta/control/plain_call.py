@@ -64,8 +64,8 @@ def connect(directory: Path) -> socket.socket:
         except PermissionError as exc:
             raise ControlError(
                 "NotPermittedError",
-                f"{directory} belongs to another user; only the user of the mount may send "
-                "requests",
+                f"the state directory {directory} belongs to another user; only the user of the "
+                "mount may send requests",
             ) from exc
         undo.pop_all()
     return connection

@@ -236,7 +236,7 @@ def require_name(name: str) -> None:
     """
     if not is_kept_name(name):
         raise UsageError(
-            f"{name!r} is not a valid name of a kept point: a name begins with a letter, has at"
+            f"the name {name!r} is not valid for a kept point: a name begins with a letter, has at"
             f" most {KEPT_NAME_CHARS_MAX} letters, digits and characters of _.-+:@, and is neither"
             " newest nor now"
         )

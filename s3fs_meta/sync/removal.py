@@ -96,8 +96,9 @@ def require_own_superblock(keys: Keys) -> None:
     for copy in keys.copies:
         if copy.found is not None and copy.found.uuid != keys.superblock.uuid:
             raise UsageError(
-                f"{copy.key!r} is the superblock of another filesystem, {copy.found.uuid}; nothing "
-                "was removed. Move this object away, or use --by-name if it may also be deleted"
+                f"the object {copy.key!r} is the superblock of another filesystem, "
+                f"{copy.found.uuid}; nothing was removed. Move this object away, or use --by-name "
+                "if it may also be deleted"
             )
 
 

@@ -159,7 +159,7 @@ class StoredImages:
         for key, newer in self._newer.items():
             if key in known or await self._is_named_by_its_txg(key):
                 raise newer
-            _log.info("ignoring, and keeping, an image to which no object refers: %s", newer)
+            _log.info("no object refers to this image, so it is ignored but not deleted: %s", newer)
 
     async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
         txg = _image_txg(manifest)

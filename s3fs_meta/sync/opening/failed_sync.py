@@ -121,7 +121,7 @@ async def _in_thread(path: Path, work: Callable[[], None]) -> None:
     except OSError as exc:
         raise DatabaseError(
             f"a sync failed in the last mount, and {str(exc.filename or path)!r} cannot be written to"
-            f" the disk again: {exc.strerror}; nothing was changed, and until a reboot the memory of"
-            " this machine may have the only copy: free space on the disk or repair it, or copy the"
-            " directory to another disk"
+            f" the disk again: {exc.strerror}; nothing was changed. Until a reboot, the memory of"
+            " this machine may have the only copy: free space on the disk, repair the disk, or copy"
+            " the directory to another disk"
         ) from exc

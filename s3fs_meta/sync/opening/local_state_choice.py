@@ -86,8 +86,8 @@ def examine(
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
         raise SettingsError(
-            f"{state_dir.path} holds the state of another filesystem that was at this URL; "
-            "move it away, or choose another directory with --cachedir"
+            f"the directory {state_dir.path} holds the state of another filesystem that was at "
+            "this URL; move it away, or choose another directory with --cachedir"
         )
     return Local(db, doubtful=_is_doubtful(db))
 

@@ -96,7 +96,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "1d",
         "Maximum time between two uploads of a complete metadata image while changes are made; "
-        "many changes shorten this time.",
+        "many changes shorten the time.",
         "Each image uploads the pieces that changed.",
         "Nothing is lost: a restore also reads the changes since the last image.",
     ),
@@ -117,7 +117,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "60",
         "How long a read of an uncached block waits for the bucket before it fails with EIO.",
-        "In an outage, a read waits for this time, or for twice as long, because the kernel "
+        "In an outage, a read waits for `read_timeout`, or twice as long, because the kernel "
         "repeats a failed read.",
         NO_EFFECT,
     ),
@@ -129,7 +129,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
         "it fails with ENOSPC.",
-        "In an outage of the bucket, programs wait this long.",
+        "In an outage of the bucket, programs wait for `write_timeout`.",
         NO_EFFECT,
     ),
 )

@@ -24,8 +24,8 @@ async def test_task_is_cancelled_when_the_block_ends() -> None:
 
 
 async def test_error_of_the_block_is_raised_unchanged() -> None:
-    error = ValueError("of the block")
-    with pytest.raises(ValueError, match="of the block") as caught:
+    error = ValueError("the block failed")
+    with pytest.raises(ValueError, match="the block failed") as caught:
         async with background_task(trio.sleep_forever):
             raise error
     assert caught.value is error

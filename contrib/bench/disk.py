@@ -42,7 +42,7 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
         size_bytes = min(int(FREE_SHARE * space.f_bavail * space.f_frsize), bytes_max)
         if size_bytes < bytes_min:
             raise OSError(
-                f"{folder} has too little space for a disk image of {bytes_min >> 30} GiB"
+                f"the disk of {folder} has too little space for an image of {bytes_min >> 30} GiB"
             )
         with image.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)

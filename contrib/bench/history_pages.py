@@ -48,7 +48,7 @@ class _Pages:
         while reply.status == _ACCEPTED:
             reply = self._ask(self._root + path, self._headers)
         if reply.status != _OK:
-            raise SubjectError(f"the page {path} has the HTTP status {reply.status}")
+            raise SubjectError(f"the page {path} failed with HTTP status {reply.status}")
         return answered_s, time.perf_counter() - start
 
 

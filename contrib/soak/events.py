@@ -164,7 +164,7 @@ def stand_still(run: Run) -> None:
     time.sleep(run.rnd.random() * 6)
     run.writer.go_on()
     if not run.end_operation(operation):
-        raise FindingError(f"{operation} failed while the daemon was stopped")
+        raise FindingError(f"the operation {operation} failed while the daemon was stopped")
     run.check()
 
 
@@ -214,7 +214,7 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
             break
         if code:
             raise FindingError(
-                f"{operation} on the fenced {old.name} failed: {errno.errorcode[code]}"
+                f"{operation} on the fenced host {old.name} failed: {errno.errorcode[code]}"
             )
         branch.ended(operation)
         low = branch.last

@@ -138,7 +138,7 @@ class Host:
         if self.is_mounted():
             done = self.umount("--force", expected=None)
         if self.is_mounted():
-            raise FindingError(f"{self.name} cannot be unmounted: {done}")
+            raise FindingError(f"the mount of {self.name} cannot be unmounted: {done}")
         return done
 
     def forget(self) -> None:

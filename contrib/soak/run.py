@@ -199,7 +199,7 @@ class Run:
             states = [step.state for step in branch.steps[low:] if not step.dead]
             if all(state.view() != base.view() for state in states):
                 raise FindingError(
-                    f"{host.name} had unshipped changes, but did not quarantine them"
+                    f"the host {host.name} had unshipped changes, but did not quarantine them"
                 )
             return
         target = host.folder / "rescued"

@@ -89,8 +89,8 @@ def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
         raise DatabaseError(
             f"the intent log {str(directory / intent_log.NAME)!r} cannot be read"
             f" ({exc.strerror or exc}); it may have the only copy of content that fsync made"
-            " durable: check the disk (fsck), and mount again. If it stays unreadable, move it away; reads"
-            " of that content then fail"
+            " durable: check the disk (fsck), and mount again. If it stays unreadable, move"
+            " it away; reads of that content then fail"
         ) from exc
     return [piece for entry in entries for piece in entry.pieces]
 

@@ -162,7 +162,7 @@ def _quarantine(state_dir: StateDir, front: Front) -> None:
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         front.notice(
-            f"the local state was quarantined in {kept}; s3fs-meta recover-state copies files out"
+            f"the local state was quarantined in {kept}; s3fs-meta recover-state copies its files"
         )
 
 

@@ -251,7 +251,7 @@ class Namespace:
         """
         before = inodes.get(self._db, ino)
         if stat.S_ISDIR(before.mode):
-            raise NotPermittedError("hard link to a directory")
+            raise NotPermittedError("a directory cannot have hard links")
         require_unprotected(before)
         if not before.nlink and not is_linkable:
             raise NoEntryError(parent, name)

@@ -184,7 +184,7 @@ class ModelFilesystem:
         """Create a hard link to an inode."""
         node = self.node(ino)
         if node.is_directory:
-            raise NotPermittedError("hard link to a directory")
+            raise NotPermittedError("a directory cannot have hard links")
         if not self.nlink(ino):
             raise NoEntryError(parent, name)
         directory = self._directory(parent)

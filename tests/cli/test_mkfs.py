@@ -115,7 +115,7 @@ def test_mkfs_ignores_parent_prefixes_that_it_cannot_read(
 
     async def refused(store: ObjectStore) -> bool:
         lookups.append(store.url)
-        raise StoreAccessError("superblock", "AccessDenied", "check the policy")
+        raise StoreAccessError("superblock", "AccessDenied", "check the policy of the bucket")
 
     monkeypatch.setattr(mkfs, "has_superblock", refused)
 

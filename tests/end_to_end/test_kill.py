@@ -81,7 +81,7 @@ class Victim:
                 self._kill_next_mount()
             self._mount()
             verdict = self._load.judge(tree_of(self._place.mountpoint), killed_ns)
-            _log.info("after kill %d: %s", self.kills, verdict)
+            _log.info("verdict after kill %d: %s", self.kills, verdict)
             self._check()
         self._program.ok("umount", self._place.mountpoint)
         self._program.ok("fsck", "-n", "--deep", self._place.url)

@@ -360,7 +360,7 @@ def until(text: TextIO, part: str) -> str:
     for line in text:
         if part in line:
             return line
-    raise AssertionError(f"no line contains {part!r}")
+    raise AssertionError(f"no line of the output contains {part!r}")
 
 
 @pytest.mark.s3

@@ -95,7 +95,7 @@ async def test_error_of_a_handler_becomes_an_errno(
     ("error", "undone"),
     [
         (ZeroDivisionError("bug"), 1),
-        (OverflowError("too large for a row"), 1),
+        (OverflowError("the number is too large for a row"), 1),
         (MetadataError("no row", 3), 1),
         (NoEntryError(1, b"x"), 0),
         (StoreUnavailableError("k", 8, 60, "x"), 0),

@@ -125,7 +125,7 @@ class Run:
                 self.operations.append(Operation(Act.RELEASE, Ino(0)))
                 self.states.append(state)
                 return
-        raise AssertionError("after a kill the tree matches no earlier state")
+        raise AssertionError("the tree after the kill matches no earlier state")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
         """Return the states whose bytes may exist if the rows are from state *number*."""

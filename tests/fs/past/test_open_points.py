@@ -183,7 +183,7 @@ async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power)
         points = points_of(session)
         with pytest.raises(PastUnavailableError, match="wrong"):
             async with points.used(first):
-                raise DatabaseError("something is wrong")
+                raise DatabaseError("the database is wrong")
         del plain.store.objects[key_of(second)]
         with pytest.raises((PastUnavailableError, BrokenChainError)):
             await inodes_at(points_of(session), second)

@@ -300,7 +300,7 @@ def test_failing_listener_for_lost_groups_does_not_stop_other_listeners(db: Data
     called: list[LossStep] = []
 
     def fail() -> None:
-        raise DatabaseError("the disk is gone")
+        raise DatabaseError("the disk has failed")
 
     db.listeners.when_lost(LossStep.RELOAD, fail)
     for step in LossStep:

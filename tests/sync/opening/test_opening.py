@@ -255,7 +255,7 @@ async def test_mount_refused_after_a_quarantine_reports_the_moved_directories(
         write_file(session, CONTENT)
 
     async def refused(*_arguments: object, **_more: object) -> None:
-        raise HeldError("at this moment")
+        raise HeldError("another host holds the lease")
 
     monkeypatch.setattr(LeaseKeeper, "acquire", refused)
     with pytest.raises(HeldError):

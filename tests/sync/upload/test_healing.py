@@ -184,7 +184,7 @@ async def test_read_only_mount_marks_no_damage(power: Power) -> None:
     "error",
     [
         StoreUnavailableError("pack", 8, 60.0, "HTTP 503"),
-        StoreAccessError("pack", "AccessDenied", "ask for permission"),
+        StoreAccessError("pack", "AccessDenied", "check the permissions of the user"),
         UnexpectedStoreError("pack", "odd"),
     ],
 )

@@ -241,7 +241,7 @@ class NumberedDir(PrunedTree):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._making = threading.Lock()  # guards the creation and the count of directories
+        self._making = threading.Lock()  # lock for creating and counting directories
         self._made = 1  # number of created directories, plus 1 for all that existed before
         self._made_synced = 0  # number of created directories whose names are durable
 

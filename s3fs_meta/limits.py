@@ -67,7 +67,7 @@ IMAGE_PIECES_MAX: Final = 1 << 15
 # A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
-# If the WAL grows more, the image is abandoned and tried again later.
+# If the WAL grows further, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
 # Number of newest images that are never deleted, along with all objects that they need.
 IMAGES_KEPT: Final = 2
@@ -96,7 +96,7 @@ SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes that are shipped wi
 # The listing finds a chain that continues after a gap in the txg numbers.
 FOLLOW_LISTING_POLLS: Final = 30
 # Maximum number of changed names and inodes of one txg in a follower's memory: 40 MB.
-# After a larger txg, the follower invalidates all caches of the kernel.
+# For a larger txg, the follower invalidates all caches of the kernel.
 FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 # Maximum size of records that are merged into one changelog section.
@@ -118,7 +118,7 @@ CONDENSE_INTERVAL_S: Final = 30.0
 # A record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
 # Maximum distance of a key from the last known txg: 87 years of txgs.
-# More distant keys are ignored as foreign. Near 2^63, no numbers would be left for later txgs.
+# More distant keys are ignored as foreign. Near 2^63, later txgs would have no numbers left.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
 # A key after a longer gap is used only if the encryption keys open its object.
@@ -297,7 +297,7 @@ GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds what a killed da
 GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds what SQLITE_FULL loses
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
 # Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
-# When half of the zeros are used, more are appended.
+# When half of the zeros are used, further zeros are appended.
 WAL_ROOM_BYTES: Final = 2 * MIB
 # Number of zeros that the event loop appends in one write, which takes 0.1 ms.
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB

@@ -28,7 +28,7 @@ from s3fs_meta.option_syntax import (
 )
 from s3fs_meta.transfer_options import TRANSFER_OPTIONS
 
-ID_MAX: Final = (1 << 32) - 2  # excludes (uid_t) -1, which means "unchanged" for chown(2)
+ID_MAX: Final = (1 << 32) - 2  # largest ID; (uid_t) -1 means "unchanged" for chown(2)
 
 # Options without effect, which this release still accepts with a warning.
 WITHOUT_EFFECT: Final = ("request_loop", "extension")

@@ -72,7 +72,7 @@ async def _nowhere(_located: Located) -> None:
 class DamageHandlers(NamedTuple):
     """The functions to call for a block that is missing or damaged in its pack."""
 
-    # called with a damaged block, and with True if its pack is missing
+    # function to call with a damaged block, and with True if its pack is missing
     note: Callable[[Located, bool], None] = _ignore
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
@@ -96,7 +96,7 @@ class _Fetch:
     """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
-        # set when the download limit admits the request, or when the fetch has ended
+        # event: the download limit admitted the request, or the fetch has ended
         self.begun = trio.Event()
         self.done = trio.Event()
         self.error: S3fsError | None = None
@@ -165,7 +165,7 @@ class Fetcher:
                 # Readers of neighbours also receive the error: they have waited nearly as long.
                 unasked.error = exc
             raise
-        finally:  # after a cancellation, waiting readers find no block and fetch it themselves
+        finally:  # after a cancellation, waiting readers fetch the block themselves
             self._end(fetch, [located])
             self._end(unasked, neighbours)
 

@@ -79,8 +79,8 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 class Need(enum.Flag):
     """A set of surveys: those that were made, or those that an invariant needs."""
 
-    ROWS = 0  # no survey, because the database suffices
-    UNMOUNTED = enum.auto()  # a filesystem that is not mounted, so no process has files open
+    ROWS = 0  # no survey is needed: the database suffices
+    UNMOUNTED = enum.auto()  # an unmounted filesystem, so no process has files open
     FILES = enum.auto()  # the survey of the cache directory (module survey.cache)
     OBJECTS = enum.auto()  # the listing of the bucket (module survey.bucket)
     CONTENT = enum.auto()  # the content of all packs (module survey.packs)

@@ -39,7 +39,7 @@ class FsckOptions:
 
     repair: Mode = Mode.REPORT
     deep: bool = False
-    delete_unknown: bool = False  # delete this filesystem's packs that have no row
+    delete_unknown: bool = False  # delete packs of this filesystem that have no row
 
 
 @dataclass(frozen=True, slots=True)

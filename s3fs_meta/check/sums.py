@@ -69,7 +69,7 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# No index has the order of check_names or check_refs. Inodes of one directory have similar numbers.
+# No index has the order of check_names or check_refs. Inodes of a directory have close numbers.
 # Unsorted inserts are twice as fast while the table fits into the page cache.
 # A larger table is filled in sorted order, because unsorted inserts would use random pages.
 # Rows with values of wrong types are skipped, because invariant I70 may report them only later.

@@ -59,7 +59,7 @@ _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 _STAMP_BYTES: Final = 16
 
 Steps = Generator[int, None, None]
-# Reports progress: name of the phase, operations done, operations in total.
+# Function that reports progress: name of the phase, operations done, operations in total.
 Report = Callable[[str, int, int], None]
 
 
@@ -90,7 +90,7 @@ class Result(NamedTuple):
 
 class _Phase(NamedTuple):
     what: str
-    # Runs the operations of one thread; yields the number of bytes after each operation.
+    # Function that runs the operations of one thread; yields the byte count after each operation.
     steps: Callable[[int], Steps]
     operations: int  # number of operations per thread
     cold: bool = False  # drop the kernel's caches before the phase, if permitted

@@ -241,7 +241,7 @@ async def _find(
         removal.require_own_superblock(keys)
         label = keys.superblock.label
         opened = keys.keyring, keys.data
-    if opened is None:  # only the lease and the destroy tombstone exist
+    if opened is None:  # the bucket has only the lease and the destroy tombstone
         own = [key for key in contents.keys if key in removal.LAST]
         superblock = None
     else:

@@ -98,7 +98,7 @@ class Location(NamedTuple):
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the block's content; zeros if the content is lost
-    pack: PackId | None  # None if the content is lost, also for offset and length
+    pack: PackId | None  # None, like offset and length, if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -141,7 +141,7 @@ class Changelog:
     schema_version: int
     created_ns: int  # time of the txg's cut; increases within a time span
     previous: str  # content_hash of the previous changelog; NO_HASH if there is none
-    image: ManifestRef | None = None  # only for kind IMAGE: the image with the complete state
+    image: ManifestRef | None = None  # the image with the complete state; only for kind IMAGE
     # References to sections in separate objects; they are applied before the field "section".
     parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()

@@ -45,7 +45,7 @@ _RETENTION_SINCE: Final = 2
 _GENERATION_SINCE: Final = 3
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-# name of the feature that keeps older programs out; they would delete objects of kept points
+# Feature that keeps older programs out, because they would delete objects of kept points.
 KEPT_POINTS: Final = "kept-points"
 # docs/design/format.md says when a feature is added to a superblock.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})

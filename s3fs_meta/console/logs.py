@@ -25,7 +25,7 @@ _PRIORITIES: Final = {
 }
 
 
-# Adds the options to the commands in a message.
+# Function that adds options to the commands in a message.
 Complete = Callable[[str], str]
 
 

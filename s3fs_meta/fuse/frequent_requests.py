@@ -59,9 +59,9 @@ _new = tuple.__new__  # tuple.__new__ takes a third of the time of calling the c
 # Extended attributes that few files have, but that the kernel and cp(1) often request.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
-# Takes the inode, the user ID and the body of a request, and returns the reply.
+# Function that takes the inode, user ID and body of a request, and returns the reply.
 Answer = Callable[["FrequentRequests", Ino, int, bytes], bytes | None]
-# Takes the request number, inode, user ID and body; returns whether it sent a reply.
+# Takes a request: number, inode, user ID, body. Returns whether it sent a reply.
 Handler = Callable[["FrequentRequests", int, Ino, int, bytes], bool]
 
 

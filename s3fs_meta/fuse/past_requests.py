@@ -25,7 +25,7 @@ _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="
 # Positions of the inode numbers among the arguments of a request.
-# In all other requests, only the first argument is an inode number.
+# In requests that are not listed, only the first argument is an inode number.
 _INODES_AT: Final = {"link": (0, 1), "rename": (0, 2)}
 # Requests with two inodes. If only one inode is from the past, the error is EXDEV.
 _BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})

@@ -74,7 +74,7 @@ class Shape:
 
     count: int  # maximum number of versions of each file
     attributes: bool = False  # include versions in which only attributes changed
-    pattern: bool = False  # treat the last component as a shell pattern
+    pattern: bool = False  # treat the last component of the path as a shell pattern
 
 
 async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -> dict[str, Any]:

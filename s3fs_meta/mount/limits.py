@@ -26,8 +26,8 @@ UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
 UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
 # Minimum duration of an outage that is reported. After a shorter outage, a retry often succeeds.
 UPLOAD_AWAY_S_MIN: Final = 1.0
-UPLOAD_FORCE_S_MIN: Final = 5.0  # outage after which umount --force stops waiting
-SILENCE_SHOWN_S_MIN: Final = 5.0  # time without a reply that is reported to users
+UPLOAD_FORCE_S_MIN: Final = 5.0  # outage duration after which umount --force stops waiting
+SILENCE_SHOWN_S_MIN: Final = 5.0  # silence of the daemon that is reported to users
 
 # --- processes and mounts on this host ----------------------------------------------------------
 # Number of open files for which a mount raises its limit, if its user may raise the limit.
@@ -41,7 +41,7 @@ REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of the busiest pr
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
 CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount
-DEAD_MOUNT_S_MAX: Final = 5.0  # if statfs(2) takes longer, the daemon was not killed
+DEAD_MOUNT_S_MAX: Final = 5.0  # a slower statfs(2) means that the daemon was not killed
 
 # --- prices of requests -------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines

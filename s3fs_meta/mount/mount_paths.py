@@ -137,7 +137,7 @@ def hand_over(entry: Entry) -> None:
     Raises:
         OSError: some data could not be written back.
     """
-    import ctypes  # imported late, because the import is slow and rm does not need it
+    import ctypes  # a slow import that rm does not need
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -34,7 +34,7 @@ class Past(NamedTuple):
 
     tree: PastTree | None
     run: Callable[[], Awaitable[None]] | None  # the background task of open points in time
-    sources: PastSources | None  # finds the sources of copies from the past
+    sources: PastSources | None  # object that finds the sources of copies from the past
 
 
 def temporary_state(state: Path, txg: Txg, pid: int) -> Path:

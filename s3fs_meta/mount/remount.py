@@ -26,9 +26,9 @@ from s3fs_meta.settings import GivenOption, MountOptions, given_options, shown_v
 from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
-# Asks for permission: {"read_only": bool or null, "given": …}; the reply is {"change": bool}.
+# Request of permission: {"read_only": bool or null, "given": …}; the reply is {"change": bool}.
 REMOUNT: Final = "remount"
-REMOUNTED: Final = "remounted"  # reports success: {"read_only": bool}; the reply is {}
+REMOUNTED: Final = "remounted"  # report of success: {"read_only": bool}; the reply is {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32

@@ -256,7 +256,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, note)
     except OSError as exc:
-        import logging  # imported late, because the import is slow and most commands do not log
+        import logging  # a slow import that most commands do not need
 
         log = logging.getLogger(__name__)
         log.warning(

@@ -30,7 +30,7 @@ class How(enum.Enum):
     NEW = "new"  # write a new block, because no byte of the old block remains
     IN_PLACE = "in place"  # write into a dirty block
     COPY = "copy"  # copy the remaining bytes of a clean block, and write into the copy
-    FETCH = "fetch"  # fetch a block that is not cached, then continue as for COPY
+    FETCH = "fetch"  # fetch a block that is not cached, and then copy it
 
 
 class WritePart(NamedTuple):

@@ -48,7 +48,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
 
-# No other process reads this database. After a crash it is restored from the bucket.
+# No other process reads the past database. After a crash it is restored from the bucket.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
 
 
@@ -226,7 +226,7 @@ class OpenPoints:
                         volume = await open_snapshot(bucket, state, _OPTIONS, wanted, how)
                 except BaseException:
                     with contextlib.suppress(OSError):
-                        state.path.rmdir()  # no error if the directory was already removed
+                        state.path.rmdir()  # the directory may already be removed
                     raise
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise self._failure(txg, exc) from exc

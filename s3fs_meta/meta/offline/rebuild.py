@@ -33,9 +33,9 @@ _CLAIMS: Final = (
     " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
 )
 
-# Block numbers that a later epoch used again for different content.
+# Block numbers that a later epoch reused for different content.
 # A host killed in between may have written both versions at one file position.
-# If the file positions differ (another = 1), two hosts wrote the blocks.
+# If the file positions differ (column another = 1), two hosts wrote the blocks.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
     " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"

@@ -42,7 +42,7 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# If the inode numbers in a directory are nearly consecutive, deleting a range is faster.
+# If a directory's inode numbers are nearly consecutive, deleting a range of rows is faster.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )
@@ -55,8 +55,8 @@ _DELETE_MANY: Final = (
     f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
 )
 _RANGE_FACTOR: Final = 4
-_RANGE_MIN: Final = 32  # with this many files or more, one statement per directory is faster
-_MANY: Final = 40  # with this many directories or more, one statement for all of them is faster
+_RANGE_MIN: Final = 32  # minimum number of files for one statement per directory
+_MANY: Final = 40  # minimum number of directories for one common statement
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"

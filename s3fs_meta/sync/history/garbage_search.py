@@ -108,7 +108,7 @@ class StoredImages:
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        # for each prefix of image names: True if this filesystem wrote the image
+        # True for each prefix of image names that this filesystem wrote
         self._ours: dict[str, bool] = {}
 
     async def list_images(

@@ -65,7 +65,7 @@ class Overview(NamedTuple):
     # manifest of the last image; None: no keys, or the manifest cannot be read
     image: Manifest | None
     changelogs: int  # number of changelogs after the last image
-    reached: Txg | None  # last txg that can be restored; None: unknown
+    reached: Txg | None  # last restorable txg; None: unknown
     faults: tuple[str, ...]  # one line for each missing or damaged object
     proven: bool  # True if the objects were authenticated with the keys
 

@@ -59,7 +59,7 @@ class Version(NamedTuple):
     created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
     ino: Ino
     # Either only "unknown", or one or more of the other kinds of changes, in a fixed order.
-    # The order is: created, content, attributes, renamed, linked, unlinked, replaced, removed.
+    # The order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
     name: bytes | None  # the name that the txg added to the inode, or removed
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown

@@ -50,7 +50,7 @@ class ObjectTally(NamedTuple):
     """The number and the total bytes of objects, by kind."""
 
     floor: Txg
-    # for each kind of object: the number of objects, and their total bytes
+    # number and total bytes of objects, by kind of object
     kinds: dict[str, tuple[int, int]]
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:

@@ -400,7 +400,7 @@ async def _fetch_all(
             except (
                 S3fsError,
                 OSError,
-            ) as exc:  # raised after the nursery, so that no exception group contains it
+            ) as exc:  # raised after the nursery, which would put it into an exception group
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return

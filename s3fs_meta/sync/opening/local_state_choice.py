@@ -518,7 +518,7 @@ class Chooser:
     ) -> Database | None:
         """Record that the local database cannot be used, and why; return None."""
         shipped = intact and _is_settled(db)
-        # Keep a state that the user wanted to publish, so that files can be copied out of it.
+        # Keep a state that the user wanted to publish, because files can be copied out of it.
         self.left = ReplacedState(db, why, link, keep or not shipped or self._publishes, shipped)
         return None
 

@@ -41,7 +41,7 @@ class Changed(NamedTuple):
     """The result of a change: the new superblock, and the copies that were not changed."""
 
     superblock: Superblock
-    unreached: list[str]  # for each copy that could not be changed, one line with the reason
+    unreached: list[str]  # one line with the reason for each copy that could not be changed
 
 
 async def change(

@@ -41,7 +41,7 @@ class _Kind(NamedTuple):
 
     prefix: str
     parse: Callable[[str], object | None]
-    # returns whether an object proves the keys; may raise FormatError
+    # function that returns whether an object proves the keys; may raise FormatError
     opens: Callable[[_Try], Awaitable[bool]]
     newest: bool = False  # True: try the last objects of the listing first
 

@@ -186,7 +186,7 @@ class PrunedTree:
             try:
                 return action()
             except FileNotFoundError:
-                # A parent directory does not exist yet, or another thread has pruned it.
+                # A parent directory does not exist yet, or another thread has removed it.
                 if source is not None and not os.path.lexists(source):
                     self._prune_above(place)
                     raise
@@ -211,7 +211,7 @@ class PrunedTree:
             except FileNotFoundError:
                 if directory == directories[-1]:
                     raise  # the root directory does not exist
-                return  # another thread has pruned the parent again
+                return  # another thread has removed the parent again
             except OSError:
                 self._prune_above(place)
                 raise

@@ -63,7 +63,7 @@ IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image; a
 # Maximum number of pieces of an image: enough for 256 GiB of metadata.
 # Parsing a hostile manifest with the maximum number of pieces takes about a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# Number of damaged pieces after which fsck stops reading an image, because the image is useless.
+# Number of damaged pieces after which fsck stops reading an image as useless.
 # A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
@@ -171,7 +171,7 @@ PAST_IDLE_S: Final = 600.0  # idle time after which a past database is removed
 PAST_CHECK_S: Final = 30.0  # how often to check for unused points in time
 PAST_WAITING_MAX: Final = 128  # maximum number of waiting requests for points in time
 PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum bytes of past file content in memory
-# Maximum number of past blocks downloaded concurrently. Each is in memory twice: packed and plain.
+# Maximum number of concurrent downloads of past blocks. Each block is in memory twice.
 PAST_DOWNLOADS_MAX: Final = 4
 # Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
 PAST_WINDOWS_MAX: Final = 8
@@ -229,14 +229,14 @@ RECLAIM_PACK_ROWS: Final = 100_000
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
-ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists; it counts all
+ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
 # Longest time assumed between two txgs if only the clock of this host measured the time.
 # After a jump of the clock, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds the limit. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
-# Maximum number of changelogs read to find the one that is as old as the retention.
+# Maximum number of changelogs read to find the changelog that is as old as the retention.
 RECLAIM_PROBES_MAX: Final = 64
 
 # --- kept points ------------------------------------------------------------------------------
@@ -293,8 +293,8 @@ KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # idle time after which a group is committed
-GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds what a killed daemon loses
-GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds what SQLITE_FULL loses
+GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds the loss if the daemon is killed
+GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds the loss by SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
 # Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
 # When half of the zeros are used, further zeros are appended.
@@ -311,7 +311,7 @@ INTENT_PIECES_MAX: Final = 256
 WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes copied at a time when a file is rewritten
 COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.
-# Further passes would help only while programs write fast.
+# Further passes would help only if programs write fast.
 COLLECT_PASSES_MAX: Final = 3
 # Maximum number of write requests during a pass that collected all dirty data.
 # With more write requests, the kernel may have skipped files.
@@ -364,9 +364,9 @@ LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule 
 COMPACT_LIVE_FRACTION: Final = 0.4  # live share of a pack below which it is compacted
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in the index of a pack
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
-# Maximum number of mostly dead packs that one compaction examines. Some would not shrink.
+# Maximum number of mostly dead packs that one compaction examines. Some packs would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
-# Number of unreadable packs after which a compaction stops. Each is fetched twice.
+# Number of unreadable packs after which a compaction stops. Each pack is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
 CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even during cancellation
@@ -403,7 +403,7 @@ WARM_WORKERS: Final = 4
 WARM_RUN_BYTES: Final = 16 * MIB
 # Content of the first request of a warm-up, and of each request in a slow network.
 WARM_RUN_BYTES_MIN: Final = 1 * MIB
-# Maximum time of a warm-up request. Readers of its blocks wait until all of it has arrived.
+# Maximum time of a warm-up request. Readers of a block wait until the complete request has arrived.
 WARM_RUN_S: Final = 2.0
 # Maximum gap between two records of a pack that are downloaded by one request.
 WARM_GAP_BYTES: Final = 64 * KIB
@@ -426,7 +426,7 @@ PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 # --- rate limits of transfers ------------------------------------------------------------------
 # Slowest rate limit. At this rate, a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
-RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum entries of a weekly timetable: four per hour
+RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum number of entries of a weekly timetable: four per hour
 RATE_BURST_S: Final = 1.0  # maximum burst after a pause, in seconds at the limited rate
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0

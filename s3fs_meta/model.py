@@ -38,7 +38,7 @@ class Attributes(NamedTuple):
     atime_ns: int
     rdev: int
     parent: Ino  # the parent directory; for a file with hard links, one of the parents
-    flags: int  # bits of InodeFlag
+    flags: int  # flags of the inode: bits of InodeFlag
     btime_ns: int  # creation time of the inode; never changes
 
 
@@ -110,9 +110,9 @@ class BlockState(enum.IntEnum):
 class PackState(enum.IntEnum):
     """The state of a pack object."""
 
-    UPLOADING = 1  # the upload was recorded but not confirmed; the object may or may not exist
-    STORED = 2  # the store has confirmed the object
-    CONDEMNED = 3  # accepts no new references; deleted when no retained image needs the pack
+    UPLOADING = 1  # the upload was recorded but not confirmed; the object may be missing
+    STORED = 2  # the store has confirmed the object of the pack
+    CONDEMNED = 3  # accepts no new references; deleted once no retained image needs the pack
 
 
 class BlockRow(NamedTuple):

@@ -9,13 +9,13 @@ from s3fs_meta.limits import KIB, MIB
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for an escaped path of PATH_MAX bytes, and headers.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers connect long before they need a page
+BROWSE_REQUEST_S_MAX: Final = 30.0  # a long time, because browsers connect before they need a page
 BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads no data is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # longest wait of a page for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting page
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page without a waiting request is cancelled
-BROWSE_PENDING_MAX: Final = 16  # maximum number of pages generated concurrently, 100 KB each
+BROWSE_PENDING_MAX: Final = 16  # maximum number of pages in generation, 100 KB each
 BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 
 # --- directories, files and archives -----------------------------------------------------------
@@ -26,10 +26,10 @@ BROWSE_FOUND_MAX: Final = 200  # maximum number of results of a search by name
 BROWSE_FORMER_NAMES_MAX: Final = 100_000
 BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # maximum bytes of a text that are shown or compared
 BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # maximum size of a picture with a preview
-# Maximum length of a path in an archive. The paths of all its parents are kept in memory.
+# Maximum length of a path in an archive. The paths of all parent directories are in memory.
 BROWSE_PATH_BYTES_MAX: Final = 16 * KIB
 BROWSE_PIECE_BYTES: Final = 64 * KIB  # minimum size of the pieces in which an archive is sent
-BROWSE_LINKS_MAX: Final = 100_000  # maximum hard-linked files recorded for a tar: 20 MB
+BROWSE_LINKS_MAX: Final = 100_000  # maximum number of hard-linked files in a tar: 20 MB of memory
 BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each file needs 1 KB
 
 # --- pages about the history -------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Source:
         self.label = bucket.superblock.label
         self.bucket = bucket
         self._bounds: RetainedRange | None = None
-        self._known_s = 0.0  # time at which the bounds were read
+        self._known_s = 0.0  # time at which the bounds of the history were read
         self._search: HistorySearch | None = None
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)

@@ -24,7 +24,7 @@ from s3fs_meta.hashed_dir import FILE_MODE, sync_path
 from s3fs_meta.limits import INTENT_LOG_BYTES, INTENT_LOG_BYTES_MAX, INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
 
-# The log is in the directory of block files, so that quarantine moves both together.
+# The log is in the directory of block files, so that quarantine moves the log with them.
 NAME: Final = "intent-log"
 
 _MAGIC: Final = b"s3fsil1\n"
@@ -74,7 +74,7 @@ class IntentLog:
         self._end = 0
         self.epoch = epoch
         self.key = secrets.token_bytes(KEY_BYTES)
-        self.sequence = 0  # the number of the last entry
+        self.sequence = 0  # number of the last log entry
 
     def prepare(self) -> None:
         """Open the file and allocate all its space; all entries in the file must be obsolete.

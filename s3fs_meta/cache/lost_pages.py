@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Final
 
 _FIEMAP: Final = 0xC020660B  # request number of FS_IOC_FIEMAP
-# request fields: start, length, flags, mapped extents, maximum extents, reserved
+# fields of a request: start, length, flags, mapped extents, maximum extents, reserved
 _REQUEST: Final = struct.Struct("=QQIIII")
-# extent fields: offset in the file, offset on the disk, length, flags
+# fields of an extent: offset in the file, offset on the disk, length, flags
 _EXTENT: Final = struct.Struct("=QQQ16xI12x")
 _EXTENTS_AT_ONCE: Final = 64
 _LAST: Final = 0x1

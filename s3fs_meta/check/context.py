@@ -107,14 +107,14 @@ class Examination:
             facts: the settings of mkfs according to the superblock.
         """
         self.facts = facts or {}
-        db.inodes.write_through()  # queries and repairs use every table directly
+        db.inodes.write_through()  # queries and repairs access every table directly
         self.db = db
         self.evidence = evidence
         self.report = report
         self.now_ns = now_ns
         # The cache directory, or None if repairs cannot use it.
         self.files: BlockFiles | None = None
-        # Hashes the content of cache files; None if their content is not verified.
+        # Function that hashes the content of cache files; None if their content is not verified.
         self.block_hash: BlockHash | None = None
         self.mounted = mounted
         self.changed = False  # True if a repair changed a row

@@ -154,7 +154,7 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # Object names are not authenticated.
+            # The names of objects are not authenticated.
             # A huge txg in a forged name would leave no numbers for later txgs.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)

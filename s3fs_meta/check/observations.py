@@ -219,7 +219,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_intact_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
-        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time
+        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time of writing
         for row in rows:
             self._db.all(sql, row)
         self._db.all("RELEASE evidence")

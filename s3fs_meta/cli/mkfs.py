@@ -150,7 +150,7 @@ async def _refuse_below_another(url: str, s3: S3Options) -> None:
             try:
                 found = await has_superblock(store)
             except StoreAccessError:
-                continue  # this process may not read the prefix
+                continue  # no permission to read the prefix
         if found:
             raise NotEmptyError(
                 f"{url} lies below the filesystem {parent}; choose a prefix outside of it"

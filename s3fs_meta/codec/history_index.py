@@ -71,7 +71,7 @@ class ChangedInode(NamedTuple):
 
     ino: Ino
     content: int  # parts that created or removed the inode, or changed its size or block map
-    other: int  # parts that changed attributes, xattrs, links or the target of a symlink
+    other: int  # parts of the run that changed attributes, xattrs, links or the target of a symlink
 
 
 class RemovedName(NamedTuple):

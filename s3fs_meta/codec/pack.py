@@ -45,9 +45,9 @@ RANDOM_BYTES: Final = 16  # number of random bytes in the name of a pack
 
 _MAGIC: Final = b"S3FSPACK"
 _ENCRYPTED: Final = 1  # flag of a pack with encrypted records; no other flag exists
-# trailer fields: bytes of the index record, entries, version, flags
+# fields of the trailer: bytes of the index record, entries, version, flags
 FIELDS: Final = struct.Struct(">IIHH")
-# entry fields: block, ino, block_index, plain bytes, stored bytes, hash
+# fields of an entry: block, ino, block_index, plain bytes, stored bytes, hash
 ENTRY: Final = struct.Struct(">QQQII32s")
 _NUMBER_MAX: Final = (1 << 63) - 1  # largest integer that SQLite can store
 _KEY: Final = re.compile(r"pack/([0-9a-f]{2})/(0|[1-9][0-9]{0,18})-(\1[0-9a-f]{30})", re.ASCII)

@@ -235,7 +235,7 @@ class Filesystem:
         if self._directory_times:
             self.attributes.accessed(attributes)
 
-    # --- attributes and content ----------------------------------------------------------------
+    # --- attributes and file content -----------------------------------------------------------
 
     async def setattr(self, ino: Ino, wanted: SetAttributes, caller: Caller) -> Attributes:
         """Change attributes, including the size; return all attributes.

@@ -16,7 +16,7 @@ from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
-SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
+SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2): 512 bytes
 ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
 # Value of st_blksize and f_bsize: smaller than a block, because stdio makes buffers of this size.
 # Recent kernels also write partial pages in units of st_blksize.

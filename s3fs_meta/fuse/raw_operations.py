@@ -52,7 +52,7 @@ IOCTL: Final = struct.Struct("=12xI8xI4x")  # fields: command, number of bytes t
 IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted ioctl commands use
 
 # Reserved fields are 0, as are fields that the kernel ignores or fills in itself.
-# The constants of the masks are from linux/stat.h.
+# The constants in the masks are from linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.fuse.extension import fuse_intercept
 
-# Opcodes, and the names of their handlers. Opcodes without a handler are counted together.
+# Opcodes with the names of their handlers. Opcodes without a handler are counted together.
 OPERATIONS: Final[Mapping[int, str]] = {
     1: "lookup",
     3: "getattr",

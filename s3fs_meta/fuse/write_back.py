@@ -44,7 +44,7 @@ from s3fs_meta.limits import (
 _log = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("write_back_process.py")
-# All other variables are omitted, because they may contain a secret.
+# All other environment variables are omitted, because they may contain a secret.
 _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")
 
 
@@ -242,7 +242,7 @@ class CollectingProcess:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # skip replies to calls that were cancelled
+        while self._answered < self._asked:  # skip replies to cancelled calls
             await self._answer()
         self._asked += 1
         try:

@@ -26,7 +26,7 @@ _SIZE_BYTES: Final = INODE_COLUMNS.index("size_bytes")
 _CTIME: Final = INODE_COLUMNS.index("ctime_ns")
 _MTIME_DELTA: Final = INODE_COLUMNS.index("mtime_delta_ns")
 _NO_CHANGES: Final = frozenset(map(INODE_COLUMNS.index, ("ino", "mapped_blocks", "atime_delta_ns")))
-_NEXT_BLOCK: Final = 2  # index of the column next_block in the table counters
+_NEXT_BLOCK: Final = 2  # position of the column next_block in the table counters
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
 _LOST_NAME_TYPES: Final = (int, bytes, int, int)
 

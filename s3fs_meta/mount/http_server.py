@@ -188,7 +188,7 @@ class _Exchange:
         self._bounds = bounds
         self._headers = headers
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.request_bytes)
-        self._has_body = True  # False for a HEAD request
+        self._has_body = True  # False for the reply to a HEAD request
 
     async def receive(self) -> HttpRequest | Reply | None:
         """Return the request, or the reply to a bad request, or None if the client sent nothing."""

@@ -25,7 +25,7 @@ class Mounted(NamedTuple):
     mountpoint: str
     device: str  # device number of the filesystem as major:minor
     fs_type: str
-    source: str  # the source of the mount; for s3fs-meta the URL
+    source: str  # source of the mount: the URL for an s3fs-meta mount
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:

@@ -105,7 +105,7 @@ def _prices(where: str, table: str, fields: Any) -> dict[str, float]:
     _require_names(f"{where}: [{table}]", fields, _TABLES[table])
     for name, price in fields.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
-        if not is_number or not 0 <= price <= PRICE_MAX:  # a comparison with NaN is false
+        if not is_number or not 0 <= price <= PRICE_MAX:  # a comparison with NaN is always false
             raise UsageError(
                 f"{where}: [{table}] {name} must be a price from 0 to {PRICE_MAX:g}, not {price!r}"
             )

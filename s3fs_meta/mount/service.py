@@ -95,7 +95,7 @@ _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # maximum wait for clients to read the last response
 CLOSE_S_MAX: Final = 60.0
-OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step
+OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step at the end
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"

@@ -46,7 +46,7 @@ _ENDED_S_MAX: Final = 3600.0  # maximum age of the note of an ended mount
 _SCHEMES: Final = frozenset({"s3", "local"})  # schemes of store URLs
 # Maximum age of the note of a killed daemon in another mount namespace.
 _ELSEWHERE_S_MAX: Final = 86_400.0
-_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # constant PROC_PID_INIT_INO of linux/proc_ns.h
 
 # Fields of a note. Another version may have written the note, so each field is checked.
 _NOTE: Final[Mapping[str, tuple[type, ...]]] = {

@@ -22,7 +22,7 @@ class MethodCounts:
     """The calls, errors and bytes of one method since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # calls that raised StoreError, except for a missing object
+    errors: int = 0  # calls that raised StoreError; missing objects do not count
     sent_bytes: int = 0  # bytes that successful requests sent
     received_bytes: int = 0
 

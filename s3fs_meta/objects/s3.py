@@ -280,7 +280,7 @@ class S3Store:
             # close the connection, because the server would still send the rest of the body
             body.close()
             raise
-        # BytesIO hands over its buffer as bytes without a copy.
+        # BytesIO returns its buffer as bytes without a copy.
         # A copy would hold the interpreter lock and block the event loop.
         target = io.BytesIO(bytes(size_bytes))
         self.read_body(key, body, target.getbuffer())

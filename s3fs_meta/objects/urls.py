@@ -19,7 +19,7 @@ from s3fs_meta.objects.retry import Charge, RetryingStore, ignore_charge, ignore
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
 # A bucket name has 3 to 63 lower-case letters, digits, dots and hyphens.
-# Source: S3 user guide, bucket naming rules.
+# Source: Amazon S3 user guide, bucket naming rules.
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ENDPOINT: Final = re.compile(r"https?://[^/?#\s@]+(/[^?#\s]*)?")
 

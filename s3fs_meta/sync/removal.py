@@ -37,7 +37,7 @@ class Contents(NamedTuple):
     """The objects of a bucket, grouped by the form of their keys."""
 
     named: list[ObjectInfo]  # objects whose keys have a form that s3fs-meta uses
-    foreign: list[ObjectKey]  # keys of all other objects in the bucket
+    foreign: list[ObjectKey]  # keys of foreign objects
 
     @property
     def keys(self) -> list[ObjectKey]:

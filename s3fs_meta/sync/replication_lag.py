@@ -33,7 +33,7 @@ class UnshippedPaths(NamedTuple):
     """The sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
-    complete: bool  # False if *paths* lists only some of the files
+    complete: bool  # False if *paths* contains only some of the files
 
 
 class ReplicationLag:

@@ -40,7 +40,7 @@ class Content(NamedTuple):
     """The content of a block, or its beginning if only a part is available."""
 
     data: bytes
-    sure_bytes: int  # number of verified bytes at the beginning; all later bytes may be wrong
+    sure_bytes: int  # number of verified bytes at the beginning; later bytes may be wrong
 
 
 class _Window:

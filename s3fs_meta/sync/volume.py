@@ -33,7 +33,7 @@ class OpenOptions:
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
     follow: bool = False  # True for a follower: read-only, and always in the state of one txg
-    repairing: bool = False  # True for fsck: open state that a mount would refuse
+    repairing: bool = False  # True for fsck: open state even if a mount would refuse it
     mend: Mend | None = None  # unreadable txgs that may be abandoned; None: no txg
     # True for fsck: quarantine local state that has another master key
     accept_superblock: bool = False
@@ -42,7 +42,7 @@ class OpenOptions:
     lock_wait_s: float = 0.0
     # minimum seconds between two checks that the lease is still held
     lease_check_s: float = LEASE_CHECK_S
-    at_least: AbbreviatedLink | None = None  # a txg that the opened state must include
+    at_least: AbbreviatedLink | None = None  # a txg that the opened state must contain
     hook: Hook = no_hook
 
 

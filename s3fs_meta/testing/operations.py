@@ -367,7 +367,7 @@ async def _copy_range(fs: Filesystem, operation: Operation) -> None:
     _, target, _, _, _, at, _, source, start, length = operation
     if (
         fs.ranges.try_copy(source, start, target, at, length) is None
-    ):  # None means that the copy has to wait
+    ):  # None means that the copy must wait
         await fs.ranges.copy(source, start, target, at, length)
 
 

@@ -20,7 +20,7 @@ _PREFIX: Final = "damaged/"
 _OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # "0" follows the slash in ASCII
 _RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # marks of single records in pack ?1
 
-# An SQL condition that is true if the database has a damage mark. It is evaluated once per query.
+# An SQL condition that is true if the database has a damage mark. SQLite tests it once per query.
 ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"
 # An SQL condition on ``blocks AS b`` that is true if the location of the block is marked.
 COVERS_B: Final = (

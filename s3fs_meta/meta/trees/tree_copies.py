@@ -50,7 +50,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Copy a file without its blocks if one of them is not uploaded, or if they exceed a slice.
+# Copy a file without its blocks if a block is not uploaded, or if the blocks exceed a slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -143,7 +143,7 @@ class CopiedSlice(NamedTuple):
     left: list[SourceDirectory]  # directories that still have names to copy
     names_below: int  # total number of names in *directories*
     directories: list[SourceDirectory]  # new directories whose names are not copied yet
-    # (old, new) inode numbers of files that were copied without blocks.
+    # (old, new) inode numbers of files copied without blocks
     files: list[tuple[Ino, Ino]]
     revived: int = 0  # number of past packs that have live blocks again
 

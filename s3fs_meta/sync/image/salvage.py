@@ -41,7 +41,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # images that lost more than 1/10 of their pieces are used last
+_PARTS_OF_ONE_LOST: Final = 10  # images that lost more than 1/10 of their pieces are tried last
 
 
 class _Name(NamedTuple):
@@ -87,7 +87,7 @@ class Salvager:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self.newer: NewerFormatError | None = None  # first claim of a newer version, not verified
+        self.newer: NewerFormatError | None = None  # first unverified claim of a newer version
 
     async def lay_out(self, path: Path) -> AsyncGenerator[SalvagedImage, None]:
         """Write each image with a first piece to a file and yield the image, the best image first.

@@ -64,9 +64,9 @@ class SuperblockCopy(NamedTuple):
     data: bytes
     etag: ETag
     found: Superblock | None  # the decoded copy, not yet authenticated; None if unusable
-    fault: str  # why ``found`` is None
+    fault: str  # reason why ``found`` is None
     missing: bool = False
-    error: StoreError | None = None  # why the store could not read the copy
+    error: StoreError | None = None  # reason why the store could not read the copy
     newer: NewerFormatError | None = None  # set if the copy claims that a newer program wrote it
 
 
@@ -122,7 +122,7 @@ async def open_keys(
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
     if second.newer is not None and primary not in authentic:
         raise second.newer
-    # of several copies with the same generation, max() takes the first
+    # max() takes the first of several copies with equal generation
     best = max(authentic, key=_generation)
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:

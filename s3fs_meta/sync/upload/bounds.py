@@ -27,7 +27,7 @@ class UploadBounds:
     pack_bytes: int = PACK_BYTES_TARGET  # a pack of this size is full
     batch_bytes: int = SEAL_BATCH_BYTES  # maximum bytes that are sealed and packed at once
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
-    run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
+    run_bytes: int = CHANGELOG_RUN_BYTES  # maximum size of changes in one changelog object
     # maximum number of block locations in one changelog object
     locations: int = CHANGELOG_LOCATIONS_MAX
     # maximum growth of the WAL during the upload of an image's blocks

@@ -345,7 +345,7 @@ class ObjectTooLargeError(FormatError):
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
         super().__init__(key, f"it has {size_bytes} bytes, more than the maximum of {max_bytes}")
         self.size_bytes, self.max_bytes = size_bytes, max_bytes
-        self.etag = etag  # ETag of the object, with which a caller can replace it
+        self.etag = etag  # ETag with which a caller can replace the object
 
 
 class NewerFormatError(FormatError):

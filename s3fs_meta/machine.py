@@ -26,7 +26,7 @@ CONTAINER_MARKS = (
     Path("/run/systemd/container"),
 )
 _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
-_BYTES_MAX = 128  # maximum size of an identifier; real ones have about 36 bytes
+_BYTES_MAX = 128  # maximum size of an identifier; real identifiers have about 36 bytes
 
 
 class Machine(NamedTuple):
@@ -102,7 +102,7 @@ def _disk_sequence(device: int) -> str:
     for path in (
         entry / "diskseq",
         entry / ".." / "diskseq",
-    ):  # a partition has the diskseq of its disk
+    ):  # a partition has the disk sequence number of its disk
         with contextlib.suppress(OSError):
             return path.read_text("ascii").strip()
     return ""

@@ -47,7 +47,7 @@ def new_buffer(size_bytes: int) -> memoryview:
 
 def _mapped(size_bytes: int) -> mmap.mmap:
     mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # EINVAL: a kernel without transparent huge pages
+    with contextlib.suppress(OSError):  # EINVAL: the kernel has no transparent huge pages
         mapping.madvise(mmap.MADV_HUGEPAGE)
     return mapping
 
@@ -115,7 +115,7 @@ def bound_free_memory() -> bool:
     """
     libc = ctypes.CDLL(None)
     # Only glibc has gnu_get_libc_version(3).
-    # If another allocator replaces the one of glibc, the call has no effect.
+    # If another allocator replaces the allocator of glibc, the call has no effect.
     if not hasattr(libc, "gnu_get_libc_version") or not hasattr(libc, "mallopt"):
         return False
     libc.mallopt(_M_ARENA_MAX, ALLOCATOR_ARENAS)

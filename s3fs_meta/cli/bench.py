@@ -93,7 +93,7 @@ class _Phase(NamedTuple):
     # Function that runs the operations of one thread; yields the byte count after each operation.
     steps: Callable[[int], Steps]
     operations: int  # number of operations per thread
-    cold: bool = False  # drop the kernel's caches before the phase, if permitted
+    cold: bool = False  # drop the kernel's caches before the phase, if the user may do so
 
 
 def can_drop_caches() -> bool:

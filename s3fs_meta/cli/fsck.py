@@ -61,7 +61,7 @@ _ONLY_ALL = (  # options that are valid only with -y
     "--objects-from",
 )
 _LOCK_WAIT_S = 10.0
-# Without --verbose at most 10 findings of each invariant and 10 notes are shown.
+# Without --verbose, fsck shows at most 10 findings of each invariant and 10 notes.
 _SHOWN_MAX = 10
 
 

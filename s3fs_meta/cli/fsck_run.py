@@ -488,7 +488,7 @@ async def _carry(volume: Volume, front: Front) -> bool:
     """Upload the repairs; return whether all changes were uploaded."""
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
-    await session.publish_anew(front.progress)  # the report already lists what was lost
+    await session.publish_anew(front.progress)  # the report already lists all lost data
     if volume.position.link.created_ns < volume.link.created_ns:
         front.notice(f"a new time span begins with {described(volume.position.link)}")
     return not session.db.changed and not session.uploader.pending

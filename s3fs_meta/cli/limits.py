@@ -7,7 +7,7 @@ from s3fs_meta.limits import MIB
 # --- commands log, versions and warm ------------------------------------------------------------
 HISTORY_SHOWN_DEFAULT: Final = 30  # number of txgs that s3fs-meta log lists by default
 PATTERN_SHOWN_DEFAULT: Final = 5  # number of versions listed for each file that matches a pattern
-MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum uncached files that warm prints on a terminal
+MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum number of uncached files that warm prints
 
 # --- completion in a shell ----------------------------------------------------------------------
 COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
@@ -23,7 +23,7 @@ BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 
 # --- the command s3fs-meta status --watch -------------------------------------------------------
-WATCH_S_MIN: Final = 0.2  # minimum time between screens; each takes the daemon a few ms
+WATCH_S_MIN: Final = 0.2  # minimum time between screens; each screen takes a few ms
 # Numbers of operations and processes that fit on a screen of 24 lines.
 WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4
@@ -31,6 +31,6 @@ WATCH_PROCESSES_MAX: Final = 4
 # --- the command s3fs-meta bench ----------------------------------------------------------------
 # Maximum number of threads. More threads would only wait, and each needs a block of memory.
 BENCH_THREADS_MAX: Final = 256
-BENCH_FILES_MAX: Final = 1_000_000  # maximum files per thread; each latency needs 8 bytes
+BENCH_FILES_MAX: Final = 1_000_000  # maximum number of files per thread; each latency needs 8 bytes
 BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # size of one read or write, which is held in memory
-BENCH_POLL_S: Final = 0.1  # how often the progress bar is updated, and an interrupt is noticed
+BENCH_POLL_S: Final = 0.1  # interval for updating the progress bar and noticing interrupts

@@ -29,7 +29,7 @@ from s3fs_meta.option_table import OPTIONS
 from s3fs_meta.settings import MountOptions
 from s3fs_meta.sync.state_dir import StateDir, remove_unused, without_new_remains
 
-_WIDTH: Final = 92  # maximum length of lines that describe an option
+_WIDTH: Final = 92  # maximum length of the lines that describe an option
 
 HELP = CommandHelp(
     name="mount",

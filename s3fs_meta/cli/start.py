@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_INTERRUPTED: Final = 130  # equals ExitStatus.INTERRUPTED, whose module is slow to import
+_INTERRUPTED: Final = 130  # equal to ExitStatus.INTERRUPTED, whose module is slow to import
 
 
 def program() -> NoReturn:

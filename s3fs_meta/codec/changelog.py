@@ -97,7 +97,7 @@ class Location(NamedTuple):
 
     block: BlockId
     plain_bytes: int
-    hash: bytes  # keyring.block_hash of the block's content; zeros if the content is lost
+    hash: bytes  # keyring.block_hash of the block's content; zeros for lost content
     pack: PackId | None  # None, like offset and length, if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
@@ -136,7 +136,7 @@ class Changelog:
     kind: Kind
     txg: Txg
     epoch: Epoch  # the epoch of the writer that cut the txg
-    nonce: str  # 32 random hexadecimal digits; no two writers produce equal changelogs
+    nonce: str  # 32 random hexadecimal digits, which make each changelog unique
     uuid: str  # identifier of the filesystem
     schema_version: int
     created_ns: int  # time of the txg's cut; increases within a time span

@@ -33,7 +33,7 @@ KIND_BYTES_MAX: Final = 8
 LEVEL_DEFAULT: Final = 1
 
 _MAGIC: Final = b"S3FSMETA"
-_ENCRYPTED: Final = 1  # flag of an encrypted object; no other flag exists
+_ENCRYPTED: Final = 1  # flag of an encrypted object; other flags are not allowed
 # fields of the header: magic, version, flags, kind, payload bytes, salt
 HEADER: Final = struct.Struct(">8sHH8sI16s")
 _KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind" in the header

@@ -141,7 +141,7 @@ class RemovedNames:
     cookies: "array[int]"
     masks: "array[int]"
     ends: "array[int]"  # end of each row's name in *text*
-    text: bytes  # all names without separators
+    text: bytes  # all names, without separators between them
 
     @classmethod
     def of(cls, rows: Iterable[RemovedName]) -> "RemovedNames":

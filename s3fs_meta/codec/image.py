@@ -93,7 +93,7 @@ class Manifest:
     pieces: tuple[Piece, ...]  # the pieces in order; at least one
     inodes: int  # number of inodes; shown to users only
     file_bytes: int  # total size of all regular files; shown to users only
-    changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH if it has none
+    changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH without a changelog
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:

@@ -44,7 +44,7 @@ SALT_BYTES: Final = 8
 RANDOM_BYTES: Final = 16  # number of random bytes in the name of a pack
 
 _MAGIC: Final = b"S3FSPACK"
-_ENCRYPTED: Final = 1  # flag of a pack with encrypted records; no other flag exists
+_ENCRYPTED: Final = 1  # flag of a pack with encrypted records; other flags are not allowed
 # fields of the trailer: bytes of the index record, entries, version, flags
 FIELDS: Final = struct.Struct(">IIHH")
 # fields of an entry: block, ino, block_index, plain bytes, stored bytes, hash

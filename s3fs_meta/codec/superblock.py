@@ -47,7 +47,7 @@ _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
 # Feature that keeps older programs out, because they would delete objects of kept points.
 KEPT_POINTS: Final = "kept-points"
-# docs/design/format.md says when a feature is added to a superblock.
+# docs/design/format.md explains when a feature is added to a superblock.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})
 FEATURES_MAX: Final = 32
 
@@ -72,7 +72,7 @@ class Superblock:
     # Number of seconds for which old states are retained; 0: only the newest state is retained.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
-    # incremented by every change; the authentic copy with the highest generation is used
+    # number that every change increments; the authentic copy with the highest number is used
     generation: int = 1
 
     @property

@@ -82,7 +82,7 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (KeyboardInterrupt, ExitStatus.INTERRUPTED),
 )
 
-# The statuses of fsck(8); check.report combines the same numbers.
+# The statuses of fsck(8). check.report combines the numbers of these statuses.
 FSCK_MEANINGS: Final[Mapping[int, str]] = {
     0: "no errors",
     1: "errors were corrected",

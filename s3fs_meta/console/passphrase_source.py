@@ -15,7 +15,7 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-# Bounds the memory that is used if the file is, for example, a disk image.
+# Maximum size of a passphrase file: bounds the memory if the file is, for example, a disk image.
 PASSPHRASE_BYTES_MAX: Final = 64 << 10
 
 Ask = Callable[[str], str]
@@ -110,7 +110,7 @@ def readable_by_others(file: Path | None) -> str:
     try:
         mode = 0 if file is None else file.stat().st_mode
     except OSError:
-        return ""  # the error is reported later, when the file is read
+        return ""  # the read of the file reports the error later
     is_open = bool(mode & stat.S_IROTH)
     return f"other users can read the passphrase file {str(file)!r}: chmod 600" if is_open else ""
 

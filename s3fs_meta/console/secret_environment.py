@@ -39,7 +39,7 @@ def _overwrite(name: bytes) -> None:
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:
-        return  # without /proc, no other program can read the environment
+        return  # without /proc, other programs cannot read the environment
     fields = status.rpartition(b")")[2].split()
     start, end = (int(fields[number - _FIELDS_BEFORE]) for number in (_ENV_START, _ENV_END))
     position = start

@@ -30,7 +30,7 @@ from s3fs_meta.sync.uncached_reads import Content
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX: Final = 20  # maximum number of incomplete files that are listed
+_SHOWN_MAX: Final = 20  # maximum number of incomplete files to list
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # key in Copier.refused for owners that could not be set
 _SPECIAL: Final = "special files"
@@ -46,7 +46,7 @@ class CopiedFile(NamedTuple):
 
     path: bytes
     size_bytes: int
-    missing: list[tuple[int, int]]  # byte ranges that are lost, and holes in the copy
+    missing: list[tuple[int, int]]  # byte ranges of lost content, which are holes in the copy
     unsure: list[tuple[int, int]]  # byte ranges that were not synced before a power loss
 
 

@@ -36,10 +36,10 @@ _Row = tuple[Any, ...]
 _CHANGESET: Final = "changeset"
 
 # Column numbers. The first column of each table is the primary key, or a part of it.
-_SIZE_BYTES: Final = 5  # column of the table inodes
-_NAME: Final = 2  # column of the table dentries
-_BLOCK: Final = 2  # column of the table block_map
-_NEXT_BLOCK: Final = 2  # column of the table counters
+_SIZE_BYTES: Final = 5  # number of a column of the table inodes
+_NAME: Final = 2  # number of a column of the table dentries
+_BLOCK: Final = 2  # number of a column of the table block_map
+_NEXT_BLOCK: Final = 2  # number of a column of the table counters
 
 # Tables that contain no names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
@@ -71,9 +71,9 @@ _DAMAGE: Final = (
 class Touched(NamedTuple):
     """The names and inodes that a changeset changes; any of the sets may be empty."""
 
-    # (parent, name) of names that were created, removed, or replaced by a rename.
+    # Names that were created, removed, or replaced by a rename, as (parent, name).
     names: set[tuple[Ino, bytes]]
-    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that now refer to another inode
+    cookies: set[tuple[Ino, Cookie]]  # names that now refer to another inode, as (parent, cookie)
     inodes: set[Ino]  # inodes with changes in inodes, hard_links, symlinks or xattrs
     contents: set[Ino]  # inodes that were deleted, or whose size or block map changed
 

@@ -320,7 +320,7 @@ def integer_columns() -> Mapping[str, Mapping[str, bool]]:
             found[table] = {
                 str(name): bool(key)
                 for name, kind, key in columns
-                # A rowid is always an integer and needs no check.
+                # A rowid needs no check, because it is always an integer.
                 if kind == "INTEGER" and [name] != keys
             }
         return {table: columns for table, columns in found.items() if columns}

@@ -32,7 +32,7 @@ from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.pins import KeptPointPins
 from s3fs_meta.sync.progress import Progress, no_progress
 
-_Fault = tuple[str, str]  # the key of an object, and a description of its fault
+_Fault = tuple[str, str]  # key of an object, and a description of the object's fault
 
 
 async def survey(
@@ -115,7 +115,7 @@ async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> Kept
 class _Read(NamedTuple):
     """The known facts about one changelog."""
 
-    why: str  # fault of the changelog; empty if it is intact, or was only listed
+    why: str  # fault of the changelog; empty if the changelog is intact, or was only listed
     previous: str = ""
     hash: str = ""
 

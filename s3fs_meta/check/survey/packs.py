@@ -169,7 +169,7 @@ async def _read_pack(
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # a second read confirms the damage
+    if verdict.index_fault or verdict.unreadable:  # a second read of the pack confirms the damage
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 

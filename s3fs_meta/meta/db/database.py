@@ -72,13 +72,13 @@ class Database(Statements):
         self.name_hash: NameHash = len
         # False if, in every directory, all names have different hashes.
         self.shares_hashes = True
-        # True if the file has an earlier schema version. Views then convert it to the current one.
+        # True if the file has an earlier schema version. Views then convert its rows.
         self.is_former = False
         self._written: tuple[int, ...] = ()
         self._written_late = 0  # number of rows written by commits, not by operations
         self._refuses = False
         self._closed = False
-        self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed ones
+        self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
         self._wants_restart = False  # True if the last written commit left a log to restart
         self._view: View | None = None  # set only on a follower, where groups never change the file
@@ -185,7 +185,7 @@ class Database(Statements):
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
         # SQLite changes journal_mode in a transaction that still uses the old mode.
-        # With NORMAL, the journal may be torn by a power cut, which can damage the database.
+        # With NORMAL, a power cut may tear the journal, which can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)

@@ -47,7 +47,7 @@ class Exchange:
             self._done.pop()
             for suffix in _LOGS:  # SQLite may have created logs when it opened the new database
                 _beside(self._path, suffix).unlink(missing_ok=True)
-        while self._done:  # the logs are moved back first, and the database last
+        while self._done:  # the logs are moved back before the database
             source, target = self._done.pop()
             target.rename(source)
 

@@ -85,9 +85,9 @@ _REWRITTEN: Final = (
 class ImageRows(NamedTuple):
     """How completely the rows of an image were read."""
 
-    next_block: int  # blocks with this or a higher number are newer than the image
+    next_block: int  # blocks with higher or equal numbers are newer than the image
     knows_blocks: bool  # True if all rows of the table blocks were readable
-    incomplete: tuple[str, ...]  # tables of the image with missing pages
+    incomplete: tuple[str, ...]  # tables whose pages are partly missing in the image
 
 
 def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:

@@ -41,7 +41,7 @@ _NOT_IN_COLUMNS: Final = re.compile(
 )
 _TABLES: Final = frozenset((*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES))
 _FORMER_VERSION: Final = 1
-_INTEGER: Final = "INTEGER"  # the type in the definition of a column
+_INTEGER: Final = "INTEGER"  # type in the definition of a column
 
 
 class _Table(NamedTuple):

@@ -49,7 +49,7 @@ class Mend:
 
     # abandon all txgs after this txg, even txgs of another writer; None: the user chose no txg
     end_at: Txg | None = None
-    # True: the user chose an earlier end of the chain, so txgs of other hosts are also abandoned.
+    # True: the user chose an earlier end of the chain, so txgs of other hosts are abandoned, too.
     anything: bool = False
     # True: publish the local state if the last txg of this host is missing in the bucket
     publish_local: bool = False

@@ -45,7 +45,7 @@ class Link(NamedTuple):
 
     txg: Txg
     hash: str
-    created_ns: int  # time of the cut, by the clock of the writer
+    created_ns: int  # time at which the txg was cut, by the clock of the writer
     floor: Txg = NO_FLOOR  # retention floor: the oldest retained txg
 
     @property

@@ -88,10 +88,10 @@ class Follower:
         self._touched: Touched | None = None
         self._turn = trio.Lock()
         self._ended = trio.Event()
-        self._missed = 0  # polls without a new txg since the last listing
+        self._missed = 0  # number of polls without a new txg since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        # why the follower shows only local state; "" if the bucket answers
+        # reason for showing only local state; "" if the bucket answers
         self.offline = volume.offline
         self.polled_ns = 0
         self.last_error = ""

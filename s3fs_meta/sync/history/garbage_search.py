@@ -104,7 +104,7 @@ class StoredImages:
         # facts about each image whose manifest is readable
         self._facts: dict[ObjectKey, _Facts] = {}
         self._opened: set[ObjectKey] = set()  # all decoded manifests, in the chain or abandoned
-        self._exchanged: set[ObjectKey] = set()  # manifests that do not match the recorded hash
+        self._exchanged: set[ObjectKey] = set()  # manifests that do not match their recorded hash
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
@@ -368,7 +368,7 @@ class Finder:
         # True if the content proves that this filesystem wrote the object
         self._judged: dict[ObjectInfo, bool] = {}
         self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
-        self._indexed_from = Txg(0)  # no index object in the bucket ends before this txg
+        self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         # All packs between these two epochs were compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
         # Base and pins of the last search that left no changelogs or level objects to delete.
@@ -424,7 +424,7 @@ class Finder:
         """Return packs that no kept point and no txg from *floor* on needs."""
 
         def is_needed(row: PackRow) -> bool:
-            died = row.died_txg  # None: a condemned pack that never had live blocks
+            died = row.died_txg  # None for a condemned pack that never had live blocks
             return died is not None and (died > floor or pins.needs_pack(row.pack, died))
 
         found = [one for one in packs.find_condemned(self._db, limit) if not is_needed(one)]

@@ -52,7 +52,7 @@ class Indexer:
         self._stored: set[ObjectKey] = set()  # keys of all index objects in the bucket
         # changes of recent txgs whose run has no index object yet
         self._waiting: dict[Txg, TxgChanges] = {}
-        # Runs up to this txg were tried, or are older than this mount.
+        # Runs up to this txg were already tried, or are older than this mount.
         self.done: Txg | None = None
         # older runs that end after this txg were tried; 0: all older runs were tried
         self.older = Txg(0)

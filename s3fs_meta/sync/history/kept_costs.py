@@ -22,7 +22,7 @@ from s3fs_meta.model import ObjectKey, Txg
 class Costs(NamedTuple):
     """The bytes of packs that kept points need, but no present or retained txg."""
 
-    alone: dict[ObjectKey, int]  # bytes of packs that only this point needs, by the point's key
+    alone: dict[ObjectKey, int]  # bytes of packs that only one kept point needs, by the point's key
     total: int  # bytes of packs that at least one kept point needs
 
 
@@ -44,7 +44,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
         rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
         for row in rows:
             assert row.died_txg is not None, "the query must return only dead packs"
-            # Kept points cut after the pack was created and before its last block died.
+            # Kept points that were cut after the pack's creation and before its last block died.
             first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if first < stop:
                 total += row.object_bytes

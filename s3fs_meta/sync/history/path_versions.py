@@ -74,7 +74,7 @@ class Versions(NamedTuple):
     """The versions of a path, the latest first."""
 
     found: list[Version]
-    is_complete: bool  # False: earlier versions exist that are not listed
+    is_complete: bool  # False: the file has earlier versions that are not listed
 
 
 class PathVersions:
@@ -114,7 +114,7 @@ class PathVersions:
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
         self._stays_max = stays_max
-        self.has_all_stays = True  # False: a name referred to more than *stays_max* inodes
+        self.has_all_stays = True  # False: the name referred to more than *stays_max* inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.

@@ -85,7 +85,7 @@ class Reclaimer:
         # Names of the kept points in the last listing; None before the first listing.
         self.kept_names: list[str] | None = None
         self.last_error = ""
-        # State at the last search; None if that search failed or found garbage.
+        # State of the filesystem at the last search; None if the search failed or found garbage.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
         self.wants_image = False  # True if a newer image would make dead packs deletable
@@ -280,7 +280,7 @@ class Reclaimer:
         """Condemn a pack that died before the floor; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the pack no longer has a row, or blocks use it or will use it soon
+            return False  # the pack no longer has a row, or blocks refer to it or will do so soon
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:

@@ -32,7 +32,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 
 _LOG_RECORDS_MAX: Final = 100
-_DAEMON_ENDED: Final = 3  # exit status after the daemon exited; no process reads it
+_DAEMON_ENDED: Final = 3  # exit status after the daemon has exited; no process reads the status
 
 
 class DaemonStore:

@@ -47,7 +47,7 @@ def find(db: Database, path: bytes) -> list[Step]:
     for name in names_of(path):
         found = dentries.find_attributes(db, parent, name)
         if found is None:
-            raise UsageError(f"{os.fsdecode(path)!r} did not exist at that point in time")
+            raise UsageError(f"the path {os.fsdecode(path)!r} did not exist at that point in time")
         at, parent = os.path.join(at, name), found.ino
         steps.append(Step(found, at))
     return steps

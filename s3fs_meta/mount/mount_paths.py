@@ -63,8 +63,8 @@ def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
     for one in found[1:]:
         if one.place.state != found[0].place.state:
             raise UsageError(
-                f"{one.path} is on another filesystem than {found[0].path}; run the command for"
-                " each filesystem"
+                f"the path {one.path} is on another filesystem than {found[0].path}; run the"
+                " command for each filesystem"
             )
     return found
 
@@ -122,7 +122,7 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     device = os.stat(parent)
     if device.st_dev != os.lstat(os.path.dirname(near.path)).st_dev:
         raise UsageError(
-            f"{path} is on another filesystem than {near.path}; use cp -a to copy between "
+            f"the path {path} is on another filesystem than {near.path}; use cp -a to copy between "
             "filesystems"
         )
     if device.st_ino >= PAST_INO_MIN:

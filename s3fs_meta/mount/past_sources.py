@@ -90,8 +90,8 @@ class PastSources:
             raise SettingsError(kept_points.no_such_point(wanted.kept))
         if link is None:
             raise SettingsError(
-                f"{wanted.text} is in the future, or is not retained; s3fs-meta log lists the points"
-                " in time"
+                f"the point {wanted.text} is in the future, or is not retained; s3fs-meta log"
+                " lists the points in time"
             )
         return link.txg
 
@@ -103,5 +103,5 @@ def _at_path(top: Ino, path: Sequence[bytes], db: Database) -> Attributes:
         at = None if at is None else dentries.find_attributes(db, at.ino, name)
     if at is None:
         shown = os.fsdecode(b"/".join(path))
-        raise UsageError(f"{shown!r} did not exist at that point in time")
+        raise UsageError(f"the path {shown!r} did not exist at that point in time")
     return at

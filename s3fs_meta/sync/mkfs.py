@@ -114,9 +114,9 @@ async def _require_empty(store: ObjectStore) -> None:
         raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
     if any(map(is_own, keys)) and await find_trace(store) is not None:
         raise NotEmptyError(
-            f"{store.url} holds a filesystem without a superblock: it contains {keys[0]!r}; "
-            "s3fs-meta fsck -y on a host that has mounted it restores the superblock, s3fs-meta "
-            "destroy removes the filesystem"
+            f"the prefix {store.url} holds a filesystem without a superblock: it contains "
+            f"{keys[0]!r}; s3fs-meta fsck -y on a host that has mounted it restores the superblock,"
+            " s3fs-meta destroy removes the filesystem"
         )
     below = next((found for key in keys if (found := _filesystem_below(key))), None)
     if below is not None:

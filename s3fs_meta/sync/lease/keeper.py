@@ -141,9 +141,9 @@ class LeaseKeeper:
         conditional = await probe.probe(self._store, uuid.uuid4().hex)
         if not conditional and not unsafe_allowed:
             raise UnconditionalStoreError(
-                f"{self._store.url} ignores conditional writes, so nothing would stop a second"
-                " writer; use another store, or --unsafe-single-writer if only one host will ever"
-                " mount it"
+                f"the store {self._store.url} ignores conditional writes, so nothing would stop a"
+                " second writer; use another store, or --unsafe-single-writer if only one host will"
+                " ever mount it"
             )
         self._conditional = conditional
 

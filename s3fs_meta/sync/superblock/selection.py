@@ -414,7 +414,7 @@ def _require_encrypted(
     """
     if secret.given and not any(map(_encrypted, copies)):
         raise PassphraseError(
-            f"{store.url} is not encrypted, although a passphrase is given;"
+            f"the filesystem {store.url} is not encrypted, although a passphrase is given;"
             " leave the passphrase out to use a filesystem without encryption"
         )
 

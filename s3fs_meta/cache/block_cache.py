@@ -510,7 +510,7 @@ class BlockCache:
         await self.evictor.evict(0)
         self.note_room()
 
-    # --- free space in the cache ---------------------------------------------------------------
+    # --- make room in the cache ----------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
         """Return whether *size_bytes* fit into the cache without eviction.

@@ -133,7 +133,7 @@ class TreeRemoval:
         self._slices = slices
         self._names_max = slices.names
 
-    # --- remove trees at a request -------------------------------------------------------------
+    # --- remove trees on request ---------------------------------------------------------------
 
     def remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool = False) -> trio.Event:
         """Remove a name and everything below it.

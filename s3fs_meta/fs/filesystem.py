@@ -277,7 +277,7 @@ class Filesystem:
         """Return the names of ``read_directory`` as unchecked rows, for ``dentries.listed``."""
         return dentries.page_rows(self.db, ino, after, limit)
 
-    # --- the filesystem as a whole -------------------------------------------------------------
+    # --- statistics and capacity ---------------------------------------------------------------
 
     def statfs(self) -> SpaceFigures:
         """Return the sizes and counts of the filesystem."""

@@ -467,7 +467,7 @@ class Operations(pyfuse3.Operations):
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
-        while True:  # bounded by the size of the reply
+        while True:  # the size of the reply limits the number of iterations
             rows = self._fs.read_directory_rows(ino, after, limit)
             added = page.add_rows(rows)
             for row in rows[:added]:

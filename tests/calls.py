@@ -22,7 +22,7 @@ class Counted:
     """The recorded calls of the package's functions."""
 
     def __init__(self) -> None:
-        self.trip: list[tuple[str, str]] = []  # The file and the function of each call.
+        self.trip: list[tuple[str, str]] = []  # The file and function of each recorded call.
 
     calls = moves = 0
 
@@ -37,7 +37,7 @@ class Counted:
         if event != "call" or not code.co_filename.startswith(_PACKAGE):
             return
         if frame.f_lasti > _first_instruction(code):
-            return  # This event is a coroutine or generator that resumes, not a new call.
+            return  # A resumed coroutine or generator is not a new call.
         self.calls += 1
         self.trip.append((code.co_filename.removeprefix(_PACKAGE), code.co_name))
         caller = frame.f_back

@@ -12,14 +12,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-# The FUSE extension must be loaded before any test imports the library pyfuse3.
+# The FUSE extension must be loaded before any test imports pyfuse3.
 import s3fs_meta.fuse.extension  # noqa: F401
 from s3fs_meta import machine
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
 
-TEMPORARY_BYTES_MIN = 4 << 30  # Two test processes use less than a quarter of this space.
+TEMPORARY_BYTES_MIN = 4 << 30  # Two test processes use less than a quarter of the tmpfs.
 EXCLUSIONS = re.compile(r"not \w+( and not \w+)*")
 MODULE_MARKS = re.compile(r"^pytestmark = .*", re.MULTILINE)
 MARK = re.compile(r"pytest\.mark\.(\w+)")

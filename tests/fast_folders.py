@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# A directory in memory, or None for the default directory of temporary files.
+# A directory in memory; None if only the default temporary directory is available.
 FAST_PLACE: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _ENDING_S_MAX: Final = 10.0

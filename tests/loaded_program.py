@@ -7,7 +7,7 @@ import boto3  # noqa: F401
 
 import s3fs_meta
 
-# The FUSE extension must be imported before the library pyfuse3.
+# The FUSE extension must be imported before pyfuse3.
 import s3fs_meta.fuse.extension
 
 for module in pkgutil.walk_packages(s3fs_meta.__path__, "s3fs_meta."):

@@ -36,4 +36,4 @@ def make_private() -> None:
     are_private = True
     for mounted in reversed(mount_table.read()):
         if mounted.fs_type == mount_table.FS_TYPE:
-            libc.umount2(os.fsencode(mounted.mountpoint), _MNT_DETACH)  # Errors are ignored.
+            libc.umount2(os.fsencode(mounted.mountpoint), _MNT_DETACH)  # Ignore unmount errors.

@@ -29,7 +29,7 @@ class Program:
     def __init__(self, cachedir: Path) -> None:
         self.cachedir = cachedir
         self.executes = False
-        # PYTHONUNBUFFERED is removed, because it would hide a missing flush in the program.
+        # PYTHONUNBUFFERED is removed, because it would hide a missing flush of the output.
         self.environment = {
             key: value
             for key, value in os.environ.items()

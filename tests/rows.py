@@ -10,7 +10,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 
-# Counters are omitted, because a writer corrects them when it opens the database.
+# The counters are omitted, because a writer corrects them when it opens the database.
 SETTLED = tuple(table for table in REPLICATED_TABLES if table != "counters")
 ON_ALL_HOSTS = (*REPLICATED_TABLES, "blocks", "packs", "totals")
 

@@ -43,9 +43,9 @@ class S3Server(NamedTuple):
 
     make: str
     endpoint_url: str
-    data: Path | None  # The directory of the objects, if the server stores them as files.
+    data: Path | None  # The directory of the objects if the server stores objects as files.
     certificate: Certificate | None
-    # Some tests stop this server process.
+    # Some tests stop the process of the server.
     process: "subprocess.Popen[bytes] | None" = None
 
     def environment(self) -> dict[str, str]:
@@ -157,7 +157,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
-        "MINIO_CI_CD": "1",  # MinIO may then use directories on the root disk.
+        "MINIO_CI_CD": "1",  # lets MinIO use directories on the root disk
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
@@ -215,7 +215,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-# --- fixtures for tests that need a server --------------------------------------------------------
+# --- fixtures that start a server -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

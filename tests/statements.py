@@ -20,10 +20,10 @@ _DOORS = "meta/db/statements.py"
 _CHANGES = frozenset({"run", "run_many"})
 _USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 
-# Only the owner of the table, and modules that merge the rows in memory, may use the table.
+# The inode table may be used only by its owner and by modules that merge rows in memory.
 OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
 
-_known: dict[str, bool] = {}  # whether each compiled statement uses the table
+_known: dict[str, bool] = {}  # True if the SQL statement uses the inode table
 
 
 def watch(connection: apsw.Connection) -> None:
@@ -33,7 +33,7 @@ def watch(connection: apsw.Connection) -> None:
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
     if _known.get(sql) is False:
-        return True  # most statements do not use the table
+        return True  # most statements do not use the inode table
     door = sys._getframe(1)  # noqa: SLF001 - the only way to find the caller
     if _file(door) == _DOORS and not _is_declared(door):
         assert not uses_table(cursor.connection, sql, bindings), (
@@ -75,7 +75,7 @@ def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> b
     connection.authorizer = authorize
     try:
         cursor = connection.cursor()
-        cursor.exec_trace = lambda *_: False  # The statement is only compiled, not executed.
+        cursor.exec_trace = lambda *_: False  # The SQL statement is compiled, but not executed.
         cursor.execute(sql, bindings, can_cache=False)
     except apsw.ExecTraceAbort:
         pass

@@ -10,8 +10,8 @@ from s3fs_meta import memory_allocator
 from s3fs_meta.limits import LARGE_BUFFER_BYTES_MIN, MIB, RANGE_BUFFER_BYTES
 
 # Each thread allocates buffers and then one small value, and frees only the buffers.
-# The small value keeps the end of its arena in use.
-# The allocator therefore cannot return the freed buffers to the kernel.
+# The small value occupies the end of the thread's arena.
+# The allocator therefore cannot return freed buffers to the kernel.
 _CODE = """
 import sys, threading
 from s3fs_meta.memory_allocator import bound_free_memory

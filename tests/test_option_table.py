@@ -50,7 +50,7 @@ def test_option_defaults_are_defined_only_in_the_option_table() -> None:
     taken = re.compile(r"settings\.(\w+): .* = default_of\('\1'\)")
 
     assert {one for one in found if not taken.fullmatch(one)} == {
-        # This default applies only to a new database; a mount uses its own option.
+        # The default page size applies only to a new database; a mount uses its own option.
         "pragmas.page_size: int = 4096",
         # No mount option sets the timeout of a single answer.
         "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",

@@ -188,7 +188,7 @@ def test_every_mount_option_can_be_written_as_text() -> None:
                     changed = dataclasses.replace(MountOptions(), **{row.field: value})
                     missing += [] if option_words(changed) else [row.word]
                     break
-    assert missing == ["at_least"]  # A printed mount command never contains this option.
+    assert missing == ["at_least"]  # A printed mount command never contains at_least.
 
 
 def test_chosen_mount_options_can_be_left_out_of_the_text() -> None:

@@ -43,7 +43,7 @@ def test_peak_memory_includes_child_processes_and_is_reset_after_each_call() -> 
         large = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.stdout.readline()
-        sampler.peak_bytes(process.pid)  # The child may not have freed its memory yet.
+        sampler.peak_bytes(process.pid)  # The child process may not have freed its memory yet.
         freed = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.wait()

@@ -50,7 +50,7 @@ def test_benchmark_page_shows_results_commands_and_host() -> None:
     ):  # fmt: skip
         assert wanted in made
     for loads in ("<script", "src=", "<link", "@import", 'href="http'):
-        assert loads not in made  # The page is one file without external scripts, images or styles.
+        assert loads not in made  # The benchmark page loads no other file.
 
 
 def test_benchmark_page_needs_no_package_of_the_project() -> None:

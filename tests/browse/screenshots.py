@@ -23,10 +23,10 @@ from tests.browse.serving import Served, serving
 from tests.private_mounts import make_private
 from tests.programs import Program
 
-PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # The screenshots show this path.
+PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # the path shown in screenshots
 WIDE: Final = (1000, 700)
 PHONE: Final = (390, 780)
-_SAMPLES: Final = 8  # The mount page shows this number of readings.
+_SAMPLES: Final = 8  # The mount page shows 8 readings.
 
 
 class Picture(NamedTuple):
@@ -36,7 +36,7 @@ class Picture(NamedTuple):
     path: str
     size: tuple[int, int]
     scheme: str
-    script: str = ""  # This script runs before the screenshot is taken.
+    script: str = ""  # runs before the screenshot is taken
 
 
 PICTURES: Final = (
@@ -128,5 +128,5 @@ def main(folder: Path, place: Path = PLACE) -> None:
 
 
 if __name__ == "__main__":
-    make_private()  # Programs outside this process must not inherit the mount.
+    make_private()  # Other processes must not inherit the mount.
     main(Path(sys.argv[1]))

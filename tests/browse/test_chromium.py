@@ -41,7 +41,7 @@ def test_browse_page_is_styled_and_fits_the_window_width(
     assert browser.run("document.querySelector('h1') !== null")
     assert browser.run("getComputedStyle(document.body).maxWidth") == "1216px"
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
-    assert browser.messages == []  # Violations and missing resources would add messages.
+    assert browser.messages == []  # no policy violations or missing resources
 
 
 def test_dark_and_light_colour_schemes_use_different_colours(
@@ -221,7 +221,7 @@ def test_time_line_without_scripts_has_links_to_other_time_ranges(
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-# --- opening the pages ----------------------------------------------------------------------------
+# --- how the browser opens pages ------------------------------------------------------------------
 
 
 def test_login_token_is_passed_to_the_browser_in_a_private_file(

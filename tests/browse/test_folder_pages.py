@@ -32,7 +32,7 @@ def test_folder_page_shows_hostile_names_as_text_with_working_links(
     assert "\u202e" not in page
     path = f"hostile/{quote(name)}"
     assert served.ask(f"/content/{served.txg}/{path}").content == name
-    shown = served.page(link)  # Each file contains its own name.
+    shown = served.page(link)  # The content of each file is its own name.
     assert "<script" not in shown
     assert "\u202e" not in shown
     assert "created" in served.page(f"/versions/{path}")

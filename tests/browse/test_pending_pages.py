@@ -61,7 +61,7 @@ async def test_slow_page_is_cancelled_if_no_browser_waits_for_it(
     await trio.sleep(2 * BROWSE_ABANDONED_S)
     assert make.made == 0
     assert await pages.get(b"/a", make) is None
-    assert make.begun == 2  # The first page was dropped, so it is made again.
+    assert make.begun == 2  # The dropped page is built again.
 
 
 async def test_slow_page_is_not_cancelled_while_a_browser_waits(

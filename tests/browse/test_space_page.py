@@ -53,4 +53,4 @@ def test_space_page_compares_the_bucket_with_the_files(served: Served) -> None:
         "Stored",
         "Only for the past",
     }
-    assert shown["Only for the past"] != "0 B"  # This is the first version of the report.
+    assert shown["Only for the past"] != "0 B"  # The first version of report.txt needs space.

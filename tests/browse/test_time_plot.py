@@ -35,7 +35,7 @@ def test_bar_of_the_time_line_shows_time_by_position_and_changes_by_height() -> 
     assert (plot.begin_ns, plot.end_ns) == (0, 1000 * S)
     assert all(0 <= bar.x and bar.x + bar.width <= WIDTH + 1e-6 for bar in plot.bars)
     heights = {bar.run.first: bar.height for bar in plot.bars}
-    # The number of changes is unknown in txg 6, and largest in txg 2.
+    # The number of changes is unknown in txg 6 and largest in txg 2.
     assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT
     assert 0 < heights[Txg(0)] < heights[Txg(5)] < HEIGHT
 

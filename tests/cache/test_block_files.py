@@ -223,11 +223,11 @@ def test_closed_block_files_are_synced_with_syncfs(
     assert synced == []
 
     files.write_within(ONE, 0, b"ONE", 3)
-    files.create(THREE, 0, b"three")  # This closes the file of block ONE.
+    files.create(THREE, 0, b"three")  # The cache closes the file of block ONE.
     files.sync([ONE, THREE])
     assert len(synced) == 1
 
-    files.read_on_loop(ONE, 0, 3)  # This closes the file of TWO, which has no unsynced bytes.
+    files.read_on_loop(ONE, 0, 3)  # The cache closes the file of block TWO.
     files.write_within(ONE, 0, b"One", 3)
     files.sync([ONE])
     assert len(synced) == 1

@@ -11,7 +11,7 @@ from s3fs_meta.model import BlockState
 from s3fs_meta.rate_limit import rate_limit
 from tests.cache.conftest import CacheBench
 
-BLOCK_BYTES = 64 * KIB  # Blocks of this size are fetched without neighbours.
+BLOCK_BYTES = 64 * KIB  # Blocks of 64 KiB are fetched without neighbours.
 
 
 async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
@@ -32,7 +32,7 @@ async def test_wait_for_the_download_limit_does_not_use_up_the_read_timeout(
         nursery.start_soon(bench.cache.fetch, bench.located(0))
         await gate.wait_started()
         waited_s = trio.current_time() - began_s
-        # The test clock must not jump past the timeout while a thread is busy.
+        # While a thread works, the test clock must not jump past the timeout.
         autojump_clock.autojump_threshold = math.inf
         gate.open()
 

@@ -129,7 +129,7 @@ async def test_block_file_at_a_damaged_location_stays_until_a_sync(
         bench.cache.release(block)
 
     assert bench.files.read(block, 0, 7) == b"damaged"
-    if how != "copied":  # The caller must release a block that was copied.
+    if how != "copied":  # The caller releases a copied block.
         assert cached_blocks.in_state(bench.db, BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None

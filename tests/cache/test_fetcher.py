@@ -77,7 +77,7 @@ async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> N
 async def test_damage_of_a_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
     """Only the reader of a damaged block gets an error, not the reader of its neighbour."""
     contents = await bench.store_evicted(3, _SMALL_BYTES)
-    # The flipped bit in the middle of the range belongs to block 1.
+    # The flipped bit in the middle of the byte range is in block 1.
     bench.store.corrupt("get_range", times=3)
 
     assert await _read(bench, 0) == contents[0]
@@ -278,7 +278,7 @@ async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block
     bench: CacheBench,
 ) -> None:
     contents = await bench.store_evicted(3, _SMALL_BYTES)
-    # The flipped bit in the middle of the range belongs to block 1.
+    # The flipped bit in the middle of the byte range is in block 1.
     bench.store.corrupt("get_range", times=3)
 
     await _fetch_run(bench, 0, 1, 2)

@@ -116,7 +116,7 @@ def test_pinned_block_is_never_selected_as_the_next_block_to_evict() -> None:
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5), (3, BlockState.DIRTY, 7))
     for block in (1, 3, 4):
         index.pin(BlockId(block), 10)
-    index.pin(BlockId(1), 10)  # This block is already pinned.
+    index.pin(BlockId(1), 10)  # Block 1 is already pinned.
     index.move(BlockId(3), BlockState.CLEAN)
     index.put_unasked(BlockId(4), 2)
     index.used(BlockId(1))
@@ -139,7 +139,7 @@ def test_unpinned_block_can_be_evicted_again() -> None:
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5))
     index.pin(BlockId(1), 10)
     index.unpin(BlockId(1))
-    index.unpin(BlockId(9))  # This block was never pinned.
+    index.unpin(BlockId(9))  # Block 9 was never pinned.
 
     assert [index.oldest_clean(), index.kept_bytes, index.pinned_bytes] == [2, 0, 0]
     index.drop(BlockId(2))

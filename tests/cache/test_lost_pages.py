@@ -48,7 +48,7 @@ def test_reserved_disk_blocks_without_a_cached_page_are_reported_as_lost(file: i
 
 
 def test_written_pages_and_gaps_are_not_reported_as_lost(file: int) -> None:
-    for start in range(100):  # These writes create more extents than one query returns.
+    for start in range(100):  # One query does not return all 100 extents.
         os.pwrite(file, b"x" * 4 * KIB, start * 16 * KIB)
     os.ftruncate(file, 2 * MIB)
     assert first_lost_byte(file, 0) is None

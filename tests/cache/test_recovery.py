@@ -249,7 +249,7 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
     """A power cut loses the bytes written to a copied block; the bytes of its origin survive."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
-    blocks.add_ref(bench.db, old)  # A second reference keeps the block file of the origin.
+    blocks.add_ref(bench.db, old)  # A second reference keeps the block file of the original file.
     new = copy(bench, 5)
     bench.cache.write_in_place(bench.located(0), 5, b"-" * 40)
     if torn:

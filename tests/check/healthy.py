@@ -45,7 +45,7 @@ PROPERTIES = {
     "block_bytes": b"%d" % BLOCK_BYTES,
     "cookie_key": bytes(range(16)),
 }
-# For each table, the column with the inode number. Blocks and packs belong to no inode.
+# The column with the inode number in each table. Blocks and packs belong to no inode.
 OWNER_COLUMNS = {
     "inodes": 0,
     "dentries": 0,
@@ -96,7 +96,7 @@ class Healthy:
         self.db.commit()
         self.before = self.dump()
 
-    # --- changing the filesystem ---------------------------------------------------------------
+    # --- changes to the filesystem -------------------------------------------------------------
 
     def _make_known(self) -> None:
         self.directory = self.mkdir(ROOT_INO, b"directory")

@@ -57,7 +57,7 @@ class Vandal:
 
     def rage(self) -> None:
         """Damage some rows and perhaps a file or an object; reopen the database, as fsck does."""
-        # Cached inode rows are written first, so that SQL sees them.
+        # Write cached inode rows first, so that SQL sees them.
         self.healthy.db.inodes.write_through()
         for _ in range(self.rnd.randrange(1, 6)):
             self.damage_a_row()

@@ -118,7 +118,7 @@ async def test_unreadable_pack_is_kept_after_the_retention_ends(power: Power) ->
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # The epoch of the second session is above that of the retention floor.
+    for _ in range(2):  # The epoch of session 2 is above the retention floor's epoch.
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -314,7 +314,7 @@ async def test_failed_rebuild_keeps_the_local_state(power: Power) -> None:
 
     power.store.objects.update(packs)
     await make()
-    assert moved == [1]  # This is one piece of the new image, whose manifest is not yet stored.
+    assert moved == [1]  # The new image has one piece, and its manifest is not yet stored.
 
 
 async def test_kept_point_can_be_restored_after_a_rebuild(power: Power) -> None:

@@ -16,7 +16,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 ROOT = Path(__file__).parents[2]
 
-# This damage requires every kind of repair, and some repairs lead to further repairs.
+# The damage requires every kind of repair, and some repairs lead to further repairs.
 DAMAGES = (
     "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
     "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",
@@ -152,7 +152,7 @@ def test_fsck_repairs_succeed_in_every_sqlite_journal_mode(
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
-    db.begin()  # The connection can still write after the check.
+    db.begin()  # The connection is still writable after the check.
     db.close()
 
 

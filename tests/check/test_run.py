@@ -65,7 +65,7 @@ async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# To replace a lost image, fsck needs a mount; to delete packs, fsck needs an option.
+# fsck replaces a lost image only if mounted, and deletes packs only with an option.
 NOT_REPAIRED = {"I48", "I49"}
 
 
@@ -77,7 +77,7 @@ async def test_random_damage_is_repaired_by_two_runs(tmp_path: Path, seed: int) 
     healthy.add_lease()
     Vandal(healthy, seed).rage()
 
-    for _ in range(2):  # The second run also checks lost+found.
+    for _ in range(2):  # The second run of fsck also checks lost+found.
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= NOT_REPAIRED

@@ -124,7 +124,7 @@ def test_each_bench_phase_counts_the_operations_of_all_threads(tmp_path: Path) -
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
     assert done == {
-        "write big files": (3 * (2 + 1), 6 * MIB),  # Each file takes two writes and one fsync.
+        "write big files": (3 * (2 + 1), 6 * MIB),  # two writes and one fsync for each file
         "read big files": (3 * 2, 6 * MIB),
         "write small files": (15, 15 * KIB),
         "read small files": (15, 15 * KIB),

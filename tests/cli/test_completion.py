@@ -23,7 +23,7 @@ from s3fs_meta.sync.known_points import Known, Point
 from tests.cli.conftest import Place
 from tests.programs import Program
 
-# This script completes a command line like bash, which also splits words at "=" and ":".
+# This script completes a command line as bash does, which also splits words at "=" and ":".
 _COMPLETE: Final = r"""
 s3fs-meta() { "$PYTHON" -m s3fs_meta "$@"; }
 COMP_LINE=$1 COMP_POINT=${#1}
@@ -76,7 +76,7 @@ def test_shell_completion_offers_settings_of_a_mount() -> None:
     assert len(completion.settings("")) == 3
 
 
-# --- points in time ----------------------------------------------------------------------------
+# --- completion of points in time --------------------------------------------------------------
 
 URL: Final = "local:///srv/store"
 POINTS: Final = tuple(Point(txg, 1_795_420_800_000_000_000 + txg * 10**9) for txg in range(7, 99))
@@ -209,9 +209,9 @@ def test_shell_completion_offers_relative_paths_of_mountpoints(
         ("s3fs-meta umo", ["umount"]),
         ("s3fs-meta mount --fore", ["--foreground"]),
         ("s3fs-meta mount -o ro,cachedi", ["ro,cachedir="]),
-        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # Bash keeps the text "commit=".
-        ("s3fs-meta mount -o cachedir=/tm", []),  # Bash itself completes file names.
-        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # Bash keeps the text "ro,fsync=".
+        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # bash keeps "commit="
+        ("s3fs-meta mount -o cachedir=/tm", []),  # bash itself completes file names
+        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # bash keeps "ro,fsync="
         ("s3fs-meta restore --cachedir /nothing --at ", []),
         ("s3fs-meta set /mnt down", ["download_limit="]),
         ("s3fs-meta umount local:///", []),

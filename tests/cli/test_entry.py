@@ -88,7 +88,7 @@ def test_status_loads_only_the_modules_that_it_needs(program: Program) -> None:
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.mount.control_api" in loaded  # The status command needs this module.
+    assert "s3fs_meta.mount.control_api" in loaded  # needed by the status command
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 

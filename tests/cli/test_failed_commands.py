@@ -49,7 +49,7 @@ def test_command_with_a_mistyped_url_creates_no_file_or_directory(
     """A command with a mistyped URL creates no state directory, mountpoint, target or store."""
     done = quick.run(*completed(words, url.format(tmp_path), tmp_path))
 
-    # recover-state needs no store if no quarantined state exists.
+    # recover-state needs no store if the host has no quarantined state.
     assert done.returncode != 0 or words == ("recover-state",)
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 

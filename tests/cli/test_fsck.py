@@ -183,7 +183,7 @@ def test_interrupted_fsck_repair_can_be_repeated(
 
     status, last_words = _stop_after(program, mounted, lines, number)
 
-    # A repair that is complete before the signal arrives exits with 1.
+    # fsck exits with 1 if it finished the repair before the signal arrived.
     assert status in {1, -number} | ({32} if number is signal.SIGINT else set())
     assert "Traceback" not in last_words
     assert program.run("fsck", "-y", mounted.url).returncode in {0, 1}

@@ -171,7 +171,7 @@ def test_mount_reports_an_unreachable_endpoint_before_it_retries(
     first, last = refused.stderr.splitlines()
     assert (
         "s3://bucket/home" in first
-        # On a loaded machine, the message may say that the store has not answered yet.
+        # On a loaded machine, mount may report that the store has not answered yet.
     )
     assert "trying for up to" in first
     assert " attempts in " in last
@@ -281,7 +281,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with lock.open("rb") as exiting:  # This process holds the lock, like an exiting daemon.
+    with lock.open("rb") as exiting:  # The test holds the lock, like an exiting daemon.
         fcntl.flock(exiting, fcntl.LOCK_EX)
         words = ("mount", mounted.url, mounted.mountpoint, "--cachedir", program.cachedir)
         with program.begin(*words, stderr=subprocess.DEVNULL) as again:

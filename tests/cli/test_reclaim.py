@@ -62,7 +62,7 @@ def test_reclaim_command_ignores_the_upload_limit(program: Program, place: Place
     (mnt / "old").unlink()
     program.ok("flush", "--image", mnt)
     (mnt / "other").touch()
-    program.ok("flush", "--image", mnt)  # The two newest images lack the old content.
+    program.ok("flush", "--image", mnt)  # The two newest images do not refer to the old content.
     program.ok("retention", place.url, "0")
     program.ok("set", mnt, "upload_limit=1K")
     write_synced(mnt / "new", os.urandom(MIB))

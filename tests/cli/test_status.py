@@ -152,7 +152,7 @@ def test_status_hides_the_compression_ratio_until_all_blocks_are_uploaded(
     program.ok("flush", mounted.mountpoint)
     after = program.status(mounted.mountpoint)
 
-    if before["upload"]["pending_blocks"]:  # A loaded machine may have uploaded all blocks.
+    if before["upload"]["pending_blocks"]:  # A loaded machine may already have uploaded all blocks.
         assert before["compression_ratio"] is None
     assert after["compression_ratio"] == pytest.approx(
         after["block_bytes"] / after["stored_bytes"], abs=0.001

@@ -15,7 +15,7 @@ from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, Program
 
-END: Final = "share"  # This word is in the heading of the last table of each screen.
+END: Final = "share"  # a word in the heading of each screen's last table
 
 BOUNDS = [0.001, 0.01]
 

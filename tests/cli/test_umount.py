@@ -50,7 +50,7 @@ def test_umount_with_force_unmounts_even_if_the_upload_fails(
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # A file at the path of the directory prevents the creation of changelogs.
+    chain.touch()  # A file at the directory's path makes each upload of a changelog fail.
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)

@@ -64,7 +64,7 @@ from tests.codec.changelogs import (
 )
 from tests.damage import flipped
 
-LAST = INTEGER_MAX - 1  # The largest number whose successor SQLite can store.
+LAST = INTEGER_MAX - 1  # The largest integer n for which SQLite can store n + 1.
 SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 
@@ -429,7 +429,7 @@ def test_changelog_with_a_flipped_missing_or_added_byte_is_refused(keyring: Keyr
     for damaged in damages(part):
         with pytest.raises(FormatError):
             decode_part(ref, damaged, keyring)
-        # A damaged part is refused even if the reference contains its hash.
+        # A damaged part is refused even if its reference has the hash of the damaged bytes.
         with pytest.raises(FormatError):
             decode_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
@@ -525,7 +525,7 @@ def test_malformed_name_is_not_parsed_as_a_changelog_or_part(key: str) -> None:
     assert parse_part_key(key) is None
 
 
-# Three changelogs and a part of version 1, as they exist in buckets.
+# Three version 1 changelogs and one part, as stored in buckets.
 GROUP_1 = bytes.fromhex(
     """
     533346534d455441000100006368616e67657300000003c3000000000000000000000000000000000128b52f

@@ -83,7 +83,7 @@ def test_oversized_compressed_frame_allocates_no_memory() -> None:
 
 def test_zstd_window_larger_than_the_content_is_refused() -> None:
     """A frame that declares 100 bytes of content cannot make zstd allocate 128 MiB."""
-    # This frame declares its size in four bytes and has a window descriptor.
+    # The frame stores its content size in four bytes and has a window descriptor.
     descriptor = bytes([0b10_000000])
     window = bytes([(27 - 10) << 3])
     frame = zstandard.FRAME_HEADER + descriptor + window + (100).to_bytes(4, "little") + bytes(20)
@@ -117,7 +117,7 @@ def test_zstd_frame_with_a_wrong_declared_size_is_refused() -> None:
     """A frame that declares more bytes than it contains raises an error and returns no bytes."""
     frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
     parameters = zstandard.get_frame_parameters(frame[1:])
-    # The low byte of the content size follows the method, magic number and descriptor.
+    # Byte 6 is the low byte of the content size.
     frame[6] ^= 1
     lie = zstandard.get_frame_parameters(frame[1:]).content_size
 

@@ -88,7 +88,7 @@ def test_superblock_contains_the_master_key_only_in_wrapped_form() -> None:
     assert keyring.master_key.hex().encode() not in text
     assert b64encode(keyring.master_key) not in text
     assert (made.hash_key, made.wrapped_by_passphrase is None) == (None, False)
-    # A wrapped key consists of the 32 bytes of the master key and an authentication tag.
+    # A wrapped key consists of the 32-byte master key and an authentication tag.
     assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
@@ -213,7 +213,7 @@ def test_forged_superblock_is_detected_by_a_process_that_has_the_keys() -> None:
     assert not is_authentic(replace(made, generation=2), keyring)
     assert not is_authentic(plain, keyring)
     assert not is_authentic(made, its_keys)
-    # A plain filesystem has no secret, so any change of its superblock can be forged.
+    # An unencrypted filesystem has no secret, so anybody can forge its superblock.
     assert is_authentic(replace(plain, retention_s=0), its_keys)
     assert not is_authentic(make(None)[0], its_keys)
 
@@ -419,7 +419,7 @@ def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_open(
     try:
         read = decode(KEY, text_object.encode("superblock", 3, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
-            return  # The key slot is valid, but would take too long to open in a test.
+            return  # Opening the valid key slot would take too long in a test.
         unlock(read, b"secret")
     except (FormatError, PassphraseError):
         return

@@ -34,7 +34,7 @@ from s3fs_meta.objects.probe import probe
 Case = Callable[[ObjectStore], Awaitable[None]]
 
 CASES: Final[list[Case]] = []
-LONG_CASES: Final[list[Case]] = []  # Cases that send more than 1,000 requests.
+LONG_CASES: Final[list[Case]] = []  # Test cases that send more than 1,000 requests.
 SLOW_CASES: Final[list[Case]] = []
 
 KEY: Final = ObjectKey("pack/3f/7-9a")
@@ -70,7 +70,7 @@ def numbered(count: int) -> list[str]:
     return [f"many/{number:05}" for number in range(count)]
 
 
-# --- cases of put and get ------------------------------------------------------------------------
+# --- put and get of objects ----------------------------------------------------------------------
 
 
 @case
@@ -155,7 +155,7 @@ async def object_larger_than_the_limit_of_a_get_is_refused(store: ObjectStore) -
     assert (await store.get(KEY, 999)).data == b"small"
 
 
-# --- cases of range reads ------------------------------------------------------------------------
+# --- reads of byte ranges ------------------------------------------------------------------------
 
 
 @case
@@ -192,7 +192,7 @@ async def invalid_range_raises_format_error(store: ObjectStore) -> None:
         assert caught.value.key == KEY
 
 
-# --- cases of conditional writes -----------------------------------------------------------------
+# --- conditional writes of objects ---------------------------------------------------------------
 
 
 @case
@@ -313,7 +313,7 @@ async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None
     assert (await store.get(KEY, PACK_BYTES_MAX)).data in contents
 
 
-# --- cases of deletes ----------------------------------------------------------------------------
+# --- deletes of objects --------------------------------------------------------------------------
 
 
 @case
@@ -328,7 +328,7 @@ async def delete_of_missing_keys_is_no_error(store: ObjectStore) -> None:
     assert await keys_of(store) == [OTHER]
 
 
-# --- cases of listings ---------------------------------------------------------------------------
+# --- listings of objects -------------------------------------------------------------------------
 
 
 @case
@@ -405,7 +405,7 @@ async def listing_may_be_closed_early(store: ObjectStore) -> None:
     assert await keys_of(store) == ["a", "b", "c"]
 
 
-# --- cases of special keys -----------------------------------------------------------------------
+# --- objects with special keys -------------------------------------------------------------------
 
 
 @case
@@ -450,7 +450,7 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
                 await request
 
 
-# --- cancellation and other cases ----------------------------------------------------------------
+# --- cancellation and other conditions -----------------------------------------------------------
 
 
 @case

@@ -33,9 +33,9 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
 }
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
 
-# moto answers some concurrent requests with status 500.
+# The S3 simulator moto answers some concurrent requests with status 500.
 # A TLS handshake can fail while urllib3 replaces a protocol list (python/cpython#141012).
-# These errors raise TransientStoreError, so the cases retry, as the program does.
+# A transient error is raised as TransientStoreError and retried, as in the program.
 
 _prefixes = (f"store-{number}" for number in itertools.count())
 _with_bucket: set[S3Server] = set()

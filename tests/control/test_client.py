@@ -61,7 +61,7 @@ async def test_cancelled_control_client_closes_its_connection(
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
         listener.listen(0)
-        first.connect(path)  # The listening socket's queue is now full.
+        first.connect(path)  # The queue of the listening socket is now full.
         with trio.move_on_after(0.1) as scope:
             await client.call(tmp_path, "status")
         assert scope.cancelled_caught

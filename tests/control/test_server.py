@@ -126,7 +126,7 @@ async def test_control_socket_has_mode_0600(directory: Path) -> None:
 def _ask_as_other_user(directory: Path) -> int:
     """Connect as another user; return 0 if the server closes the connection."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # The child makes only system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)  # The child only makes system calls.
         pid = os.fork()
     if pid == 0:
         status = 1

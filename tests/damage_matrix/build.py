@@ -104,7 +104,7 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
         while writer.session.link.txg < LAST - 1:
             txg = Txg(writer.session.link.txg + 1)
             await _change(writer, rnd, txg)
-            if txg == IMAGE_AT - 1:  # The next txg uploads the blocks of the image.
+            if txg == IMAGE_AT - 1:  # The next txg uploads the blocks of the new image.
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:

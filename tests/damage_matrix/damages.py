@@ -24,7 +24,7 @@ Keys = tuple[ObjectKey, ...]
 _NO_CHANGE: Final[Changes] = {}
 
 
-# --- kinds of objects --------------------------------------------------------------------------
+# --- kinds of objects in a bucket --------------------------------------------------------------
 
 
 def _pack_of(path: bytes, txg: int) -> Callable[[World], Keys]:
@@ -89,7 +89,7 @@ KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
     "pack of the past": _pack_of(b"/file-4", 4),
 }
 
-# --- kinds of damage ---------------------------------------------------------------------------
+# --- kinds of damage to an object --------------------------------------------------------------
 
 
 def missing(_world: World, key: ObjectKey) -> Changes:

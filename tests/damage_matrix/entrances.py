@@ -50,11 +50,11 @@ class Result:
 
     status: int = 0
     said: str = ""
-    txg: Txg | None = None  # The txg that the mount showed.
-    tree: Tree | None = None  # The tree that the mount showed.
+    txg: Txg | None = None  # The txg that the mount reported.
+    tree: Tree | None = None  # The tree that was read through the mount.
     cached: bool = False  # True if the host had all content in its cache.
-    wrote: bool = False  # True if the file NEW was written and uploaded.
-    # The tree of each point in time, or the error message if it cannot be opened.
+    wrote: bool = False  # True if the file NEW was written and uploaded through the mount.
+    # The tree of each point in time, or the error message of a failed open.
     points: dict[Txg, Tree | str] = field(default_factory=dict)
 
 

@@ -86,7 +86,7 @@ class Judge:
         if not held:
             self.problems.append(otherwise)
 
-    # --- conditions that every cell must meet ----------------------------------------------------
+    # --- conditions for all cells ----------------------------------------------------------------
 
     def _is_superseded(self, key: ObjectKey) -> bool:
         """Return whether an object belongs to an image that is older than two other images."""
@@ -99,7 +99,7 @@ class Judge:
         """Require that no immutable object is changed or deleted."""
         hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
         if hostile and not self.result.cached:
-            return  # A new host accepts a superblock that disables the retention.
+            return  # A new host accepts a changed superblock that disables the retention.
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
@@ -118,7 +118,7 @@ class Judge:
     def _all_points_are_there(self) -> None:
         """Require that every point in time that was reachable from the bucket still is."""
         if self.where.damage == "hostile":
-            return  # A hostile object is authentic, so its history is as valid as the original.
+            return  # A hostile object is authentic, so fsck accepts the history in it.
         for key in _MUTABLE:
             if key in self.keys and self.after.get(key) == self.cell.damaged.get(key):
                 self.after[key] = self.world.objects[key]
@@ -151,7 +151,7 @@ class Judge:
         gone = self.where.kind == "last changelog" and self.where.damage == "missing"
         return Txg(self.world.last - 1) if gone else self.world.last
 
-    # --- results that individual rules require ---------------------------------------------------
+    # --- conditions of single rules --------------------------------------------------------------
 
     def works(self) -> None:
         """Require success, and the current tree."""

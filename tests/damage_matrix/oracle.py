@@ -94,7 +94,7 @@ class Oracle:
 
     def _readable(self, record: Record | None) -> bool:
         if record is None:
-            return True  # A hole has no record and is always readable.
+            return True  # A hole of a file has no record and is always readable.
         stored = slice(record.start, record.stop)
         return (
             self._damaged.get(record.pack, b"")[stored] == self._world.objects[record.pack][stored]

@@ -17,7 +17,7 @@ from tests.damage_matrix.rules import ANY, RULES
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
 END: Final = "<!-- End of the section that `make docs` generates. -->\n"
 
-# For each kind of object, the maximum loss that damage to one such object causes.
+# For each kind of object, the largest loss after damage to one object.
 _COSTS: Final = {
     "superblock": "nothing",
     "superblock-copy": "nothing",

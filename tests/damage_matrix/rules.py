@@ -73,7 +73,7 @@ class Rule(NamedTuple):
     entrances: tuple[str, ...]
     verdict: Verdict
     why: str
-    encrypted: bool | None = None  # None means that the rule applies to both kinds of filesystems.
+    encrypted: bool | None = None  # None if the rule applies to plain and encrypted filesystems
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
         """Return whether the rule applies to a cell."""

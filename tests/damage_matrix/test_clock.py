@@ -107,7 +107,7 @@ def test_mount_with_a_wrong_clock_loses_no_history(
 
     assert result.wrote or "clock" in result.said, result.said
     after = cell.bucket.read()
-    # Retention may delete one of three images that are close in time, but no changelog.
+    # Retention may delete one of three images close in time, but no changelog.
     gone = [key for key in world.objects if key not in after and not key.startswith("image/")]
     assert gone == []
     cell.program.cachedir.rename(tmp_path / "gone")

@@ -22,7 +22,7 @@ UNSHIPPED: Final = b"unshipped"
 CONTENT: Final = b"only on this host " * 100
 UNPRIVILEGED: Final = 65534
 
-# A function that damages a file of a state directory; it returns False if that is impossible.
+# A damaging function changes a file of a state directory, or returns False if it cannot.
 Damage = Callable[[World, Path, Path], bool]
 
 
@@ -70,14 +70,14 @@ FILES: Final = (
     "clean block",
     "dirty block",
 )
-# Each known failure is a file name, a kind of damage, and whether the mount was killed.
+# Each known failure is a file name, a kind of damage, and True if the mount was killed.
 KNOWN: Final[set[tuple[str, str, bool]]] = set()
 _HOLD_WHAT_WAS_NOT_SHIPPED: Final = ("meta.db-wal", "dirty block")
 
 
 def _replaced(source: Path, state: Path, path: Path) -> bool:
     if "blocks" in path.parts:
-        return False  # Block numbers are never reused in one filesystem.
+        return False  # A filesystem never reuses a block number.
     if path.name == "meta.db":
         for left in state.glob("meta.db*"):
             left.unlink()
@@ -159,7 +159,7 @@ def _after_advice(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
     if refused.status == 0:
         return refused, []
     if refused.status == ExitStatus.HELD and "copy or a backup" in refused.said:
-        # The database is an older copy, and the lease was not released.
+        # The host has an older copy of the database and has not released the lease.
         return _mounted(cell, takeover=True), []
     if refused.status == ExitStatus.SETTINGS and "move it away" in refused.said:
         cell.state.rename(cell.home / "moved")

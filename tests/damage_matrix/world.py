@@ -49,7 +49,7 @@ from s3fs_meta.testing.sudden_end import kill
 PASSPHRASE: Final = b"a passphrase of the matrix"
 BLOCK_BYTES: Final = 64 * KIB
 ROOT: Final = Caller(0, 0, 0o022, 1)
-# Followers poll only when a test asks for it, and requests have short timeouts.
+# Followers poll only on request of a test, and requests have short timeouts.
 OPTIONS: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=5, poll_interval_s=3600)
 OVERSIZED_BYTES: Final = 256 * MIB
 _PAGE: Final = 100
@@ -99,7 +99,7 @@ class Bucket:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             if isinstance(data, Oversized):
-                os.truncate(path, OVERSIZED_BYTES)  # The zeros are a hole at the end of the file.
+                os.truncate(path, OVERSIZED_BYTES)  # The zeros are a hole at the file's end.
 
     def read(self) -> Objects:
         """Return all objects of the bucket, without the store's own files."""
@@ -126,12 +126,12 @@ class World:
     objects: Objects = field(default_factory=dict)
     young: Objects = field(default_factory=dict)  # The bucket before its superblock was changed.
     early: Objects = field(default_factory=dict)  # The bucket at txg 12.
-    # The bucket after another host has continued it from txg 12.
+    # The bucket after another host has added txgs to txg 12.
     fork: Objects = field(default_factory=dict)
-    foreign: Objects = field(default_factory=dict)  # Another filesystem with the same passphrase.
-    state: Path = Path()  # The state directory of the host that wrote *objects* and unmounted.
+    foreign: Objects = field(default_factory=dict)  # Another filesystem with an equal passphrase.
+    state: Path = Path()  # The state directory of the host that wrote *objects* and then unmounted.
     early_state: Path = Path()  # The writer's state directory at txg 12, copied during the mount.
-    foreign_state: Path = Path()  # The state directory of the other filesystem's host.
+    foreign_state: Path = Path()  # The state directory of the host that wrote another filesystem.
     times: dict[Txg, int] = field(default_factory=dict)  # The time of each txg of the history.
     points: dict[Txg, Tree] = field(default_factory=dict)  # The tree after each txg of the history.
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)

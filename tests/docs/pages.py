@@ -12,12 +12,12 @@ from tests import forked
 
 ROOT: Final = Path(__file__).parents[2]
 
-# This limit stops a page that hangs. A slow page may start thirty s3fs-meta processes.
+# The limit stops a page that hangs. A slow page may start thirty s3fs-meta processes.
 PAGE_S_MAX: Final = 600
 
-# This shell code runs s3fs-meta from the sources, with local state in the working directory.
-# A command in the background, in a pipe or in $(…) starts a new program, so that signals reach it.
-# All other commands run in forks of one process, because a fork takes a tenth of the time.
+# The shell code runs s3fs-meta from the sources; the local state is in the working directory.
+# Commands in the background, in pipes or in $(…) run as new processes, which receive signals.
+# Foreground commands run in forks of one process, because a fork takes a tenth of the time.
 # When the shell exits, the trap stops all background processes of the page.
 _PRELUDE: Final = """
 set -eu

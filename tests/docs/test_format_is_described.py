@@ -50,7 +50,7 @@ def _plain(compressed: bytes, plain_bytes: int) -> bytes:
 class Section(NamedTuple):
     """The changes of a txg that one changelog, part or level contains."""
 
-    locations: dict[int, tuple[Any, ...]]  # The location of each block, by block number.
+    locations: dict[int, tuple[Any, ...]]  # The location of each block by block number.
     changeset: bytes
 
 

@@ -11,7 +11,7 @@ from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
-# Below these prefixes, each key is the name of a counted item.
+# Keys below these prefixes are names of counted items.
 PLURAL = {
     "store.": "<method>",
     "billed.": "<cause>",

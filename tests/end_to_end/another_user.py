@@ -14,8 +14,8 @@ from s3fs_meta.mount import mount_table
 
 _UID: Final = 65534
 AS_ANOTHER_USER: Final = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
-# The program setpriv can start Python even if only root may read the interpreter.
-# The code therefore starts Python a second time, as the unprivileged user.
+# setpriv can start Python even if only root may read the interpreter.
+# Python is therefore started a second time, as the unprivileged user.
 _CAN: Final = """
 import os, subprocess, sys, s3fs_meta
 os.close(os.open("/dev/fuse", os.O_RDWR))

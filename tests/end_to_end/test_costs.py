@@ -52,7 +52,7 @@ def _create(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
-# The test executes each operation on every file of a directory before the next operation.
+# The test completes each operation on all files of a directory before the next operation.
 OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
     ("create", _create, {"getattr": 1, "lookup": 1, "create": 1, "release": 1}),
     (

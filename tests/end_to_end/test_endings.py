@@ -82,12 +82,12 @@ def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=program.environment
     ) as mounting:
-        # This call hangs if the daemon has inherited the pipe.
+        # communicate() hangs if the daemon has inherited the pipe.
         output, _ = mounting.communicate(timeout=30)
 
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
-    # The last line reports the mountpoint.
+    # The last line of the output reports the mountpoint.
     assert b" is mounted on " in output.splitlines()[-1]
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -229,7 +229,7 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
     del program.environment["S3FS_META_PASSPHRASE"]
     options = ("-o", f"passphrase_file={fifo}", "--cachedir", program.cachedir)
     mounting = program.begin("mount", *options, encrypted, place.mountpoint)
-    with fifo.open("wb"):  # The command is now waiting for the passphrase.
+    with fifo.open("wb"):  # The mount command is now waiting for the passphrase.
         mounting.send_signal(signal.SIGINT)
         mounting.communicate(timeout=30)
 

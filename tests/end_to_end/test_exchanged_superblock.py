@@ -83,10 +83,10 @@ def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
 
     for entrance in ENTRANCES:
         if not here and entrance == ["retention"]:
-            continue  # Showing the retention requires no key.
+            continue  # The retention command needs no key to show the retention.
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # On this host, fsck --rebuild uses the superblock with the keys from the local state.
+        # With local state, fsck --rebuild uses the superblock with the local keys.
         if not here or "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, (entrance, refused.stderr)
         assert _objects(exchanged) == before, entrance
@@ -101,7 +101,7 @@ def test_host_that_mounted_the_filesystem_refuses_a_plain_superblock(
     for entrance in ENTRANCES[:-2]:
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # fsck --rebuild instead asks for the passphrase of the encrypted superblock.
+        # fsck --rebuild asks for the passphrase of the encrypted superblock.
         if "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, entrance
         assert _objects(exchanged) == before, entrance

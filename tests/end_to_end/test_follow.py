@@ -20,7 +20,7 @@ from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
-_WRITES = "sync_interval=60"  # With this long interval, txgs are uploaded only on request.
+_WRITES = "sync_interval=60"  # The long interval delays uploads until a flush.
 _FOLLOWS = "ro,follow,poll=0.1"
 
 
@@ -58,14 +58,14 @@ def test_followers_see_uploaded_changes(hosts: Trio) -> None:
     (ours / "removed").write_bytes(b"x")
     (ours / "grown").write_bytes(b"a" * 5000)
     hosts.ship()
-    for mnt in theirs:  # At this point the kernel has cached all names, sizes and content.
+    for mnt in theirs:  # The kernel now caches all names, sizes and content.
         assert (mnt / "kept").read_bytes() == b"old"
         assert (mnt / "d" / "moved").read_bytes() == b"moved"
         assert (mnt / "grown").read_bytes() == b"a" * 5000
         assert (mnt / "removed").stat().st_size == 1
         assert not (mnt / "later").exists()
 
-    (ours / "kept").write_bytes(b"new")  # The new content has the same size.
+    (ours / "kept").write_bytes(b"new")  # The size of the file stays the same.
     os.utime(ours / "kept", ns=(1, 1))
     (ours / "d" / "moved").rename(ours / "later")
     (ours / "removed").unlink()
@@ -129,7 +129,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
     seen = 0
     while seen < last:
         for look in looks:
-            # A read may fail while the writer replaces the name.
+            # A read may fail while the writer renames the file.
             with contextlib.suppress(FileNotFoundError):
                 seen = look()
                 yield seen
@@ -137,7 +137,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
 
 def _write_generation(mnt: Path, number: int) -> None:
     for name in ("a", "b"):
-        (mnt / name).write_bytes(b"%09d" % number)  # Every generation has the same length.
+        (mnt / name).write_bytes(b"%09d" % number)  # The content always has 9 bytes.
     [present] = (mnt / "names").iterdir()
     present.rename(present.with_name(str(number)))
     os.truncate(mnt / "size", number)
@@ -243,7 +243,7 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
             (writer.mnt / "new").write_bytes(b"new")
             last = json.loads(writer.program.ok("flush", "--image", "--json", writer.mnt))["txg"]
             [changelog] = place.bucket.rglob(f"*{txg + 1:012d}*")
-            changelog.unlink()  # Retention could have deleted this changelog.
+            changelog.unlink()  # The retention could have deleted the changelog.
         finally:
             os.kill(pid, signal.SIGCONT)
         first.wait_for(last)

@@ -135,7 +135,7 @@ def test_missing_pack_does_not_stop_compaction(
         assert figures["image"]["last_error"] == ""
         is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
         large = [path for path in _packs(place) if path.stat().st_size >= MIB]
-        is_moved = len(large) > 1  # The old pack also stays for the retention period.
+        is_moved = len(large) > 1  # The old pack stays for the retention period.
     other.ok("umount", place.mountpoint)
 
     emptied.unlink()

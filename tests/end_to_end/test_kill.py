@@ -45,10 +45,10 @@ class Setting(NamedTuple):
 
     options: str
     block_size: str = "1M"
-    bytes_max: int = 200_000  # One change writes at most this many bytes.
+    bytes_max: int = 200_000  # The largest number of bytes in one change.
 
 
-# Short intervals make uploads of changelogs and images frequent.
+# With short intervals, changelogs and images are uploaded frequently.
 SETTINGS: Final = (
     Setting("sync_interval=1,image_interval=1"),
     Setting("sync_interval=1,commit=0.2", "64K"),
@@ -135,7 +135,7 @@ class Victim:
 
     def _kill(self) -> int:
         killed_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError):  # The daemon may already have exited.
+        with contextlib.suppress(ProcessLookupError):  # The killed daemon may already have exited.
             signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
             self.kills += 1
         return killed_ns

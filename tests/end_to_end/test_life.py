@@ -81,7 +81,7 @@ def test_sigterm_under_load_unmounts_and_loses_no_written_file(
     finally:
         load.kill()
         load.wait()
-    for late in mnt.iterdir():  # Files written after the unmount are in the underlying directory.
+    for late in mnt.iterdir():  # files in the directory under the mountpoint
         late.unlink()
 
     program.ok("mount", mounted.url, mnt)  # Mount waits until the daemon has exited.
@@ -214,7 +214,7 @@ def test_statfs_shows_the_capacity_and_writes_stop_at_the_capacity(
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         _write_synced(place.mountpoint / "big", 8 << 20)
     (place.mountpoint / "big").unlink()
-    # The kernel releases the removed file some time after unlink(2).
+    # The kernel releases a removed file some time after unlink(2).
     deadline = time.monotonic() + PROCESS_S_MAX
     while not os.statvfs(place.mountpoint).f_bavail:
         assert time.monotonic() < deadline, "the space of the removed file was not freed"

@@ -123,7 +123,7 @@ def test_command_in_another_pid_namespace_keeps_the_mount_note(
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr
 
-        # Without --cachedir, only the record of the mount contains the state directory.
+        # Without --cachedir, only the record of the mount says where the state directory is.
         without = [sys.executable, "-m", "s3fs_meta", "status", "--json", str(mnt)]
         found = subprocess.run(without, check=True, capture_output=True, text=True, timeout=60)
 
@@ -152,10 +152,10 @@ def test_umount_reports_processes_that_still_use_the_mount(
         assert figures["state"] == "detached"
         assert figures["holders"][0]["pid"] == holder.pid
         assert figures["holders"][0]["mountpoint"] == str(mnt)
-        # Umount returned only after all changes were uploaded.
+        # Umount returns only after all changes are uploaded.
         assert figures["chain"]["unshipped_age_s"] == 0.0
         assert holder.write("two") == "written"
-        # Flush also collects data of files that are open in the other namespace.
+        # Flush also uploads data of files that are open in another mount namespace.
         program.ok("flush", mnt)
         refused = program.run("mount", place.url, mnt)
         assert refused.returncode == ExitStatus.HELD
@@ -183,7 +183,7 @@ def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: Qui
 
         assert holder.write("three").isdigit()
         assert program.status(place.url)["state"] == "free"
-        program.ok("mount", place.url, mnt)  # The dead mount still exists in the other namespace.
+        program.ok("mount", place.url, mnt)  # The other namespace has the dead mount.
         assert (mnt / "log").read_text() == "one\ntwo\n"
         program.ok("umount", mnt)
 
@@ -234,7 +234,7 @@ def test_sigterm_keeps_another_filesystem_on_the_former_mountpoint(
         subprocess.run(["umount", mnt], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
         try:
-            for _ in range(2):  # the second signal ends the wait for open files
+            for _ in range(2):  # The second signal ends the wait for open files.
                 os.kill(pid, 15)
             wait_until_gone(pid)
             assert os.path.ismount(mnt)

@@ -73,7 +73,7 @@ def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     program.ok("dropcache", mnt)
     program.ok("warm", "--pin", mnt / "work")
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)  # Requests now hang.
+    server.process.send_signal(signal.SIGSTOP)  # Requests to the server now hang.
     try:
         _use_tree(mnt / "work", tmp_path / "copy", expected)
         drop_page_cache(mnt / "other")
@@ -94,7 +94,7 @@ def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     expected = {name.replace("d0/", "moved/"): data for name, data in expected.items()}
     expected["new"] = b"written on the way"
     _use_tree(mnt / "work", tmp_path / "copy2", expected)
-    program.run("umount", mnt)  # Umount fails because of unshipped changes.
+    program.run("umount", mnt)  # Umount fails because some changes are unshipped.
     assert mount_table.find(str(mnt)) is None
 
 

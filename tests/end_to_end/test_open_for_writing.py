@@ -25,7 +25,7 @@ __all__ = ["another_user"]  # an imported pytest fixture
 
 LINES = 5
 
-# This program executes each line of its input, prints an answer, and keeps its files open.
+# This program executes each line of its input, prints a result, and keeps its files open.
 _WRITER = """
 import mmap, os, sys
 log = open(sys.argv[1], "ab", buffering=0)
@@ -144,7 +144,7 @@ def test_data_of_an_open_file_survives_a_kill_after_the_commit_interval(
         figures = until_collected(
             program,
             mnt,
-            # The second wait returns only after the first collection is committed.
+            # The second wait returns after the first collection is committed.
         )
         assert figures["kernel"]["open_for_writing"] == 3
         assert figures["kernel"]["last_error"] == ""
@@ -254,7 +254,7 @@ def test_killed_helper_process_for_write_back_is_restarted(
         first = program.status(mnt)["kernel"]["collector_pid"]
         os.kill(first, signal.SIGKILL)
         wait_until_gone(first)
-        for _ in range(2):  # The first collection fails, because its process was killed.
+        for _ in range(2):  # The first collection fails: its process is dead.
             writer.write()
             program.ok("flush", mnt)
         figures = program.status(mnt)
@@ -275,7 +275,7 @@ def test_sigterm_collects_data_of_open_files_before_the_unmount(
     with writing(mnt) as writer:
         writer.write()
         pid = program.status(mnt)["pid"]
-        for _ in range(2):  # the second signal ends the wait for open files
+        for _ in range(2):  # The second signal ends the wait for open files.
             os.kill(pid, signal.SIGTERM)
         wait_until_gone(pid)
 

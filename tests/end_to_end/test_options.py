@@ -171,7 +171,7 @@ def test_wal_mode_is_refused_if_the_local_state_is_on_a_fuse_filesystem(
     program.ok("fsck", "-n", place.url)
 
 
-# --- passphrases -----------------------------------------------------------------------------------
+# --- passphrases of encrypted filesystems ---------------------------------------------------------
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_mount_without_passphrase_or_terminal_is_refused(
     )
 
 
-# --- SQLite ----------------------------------------------------------------------------------------
+# --- settings of SQLite ---------------------------------------------------------------------------
 
 
 def kill(place: Place, program: Program) -> None:
@@ -358,7 +358,7 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     folder = tmp_path / "namespace"
     (folder / "work").mkdir(parents=True)
     (folder / "upper").mkdir()
-    # A remount runs the second helper, because the kernel reports the type fuse.s3fs-meta.
+    # A remount runs mount.fuse.s3fs-meta, because the kernel reports the type fuse.s3fs-meta.
     for name in ("mount.s3fs-meta", "mount.fuse.s3fs-meta"):
         helper = folder / "upper" / name
         helper.write_text(

@@ -27,7 +27,7 @@ from tests.servers import S3Server, running_s3, running_versitygw, versitygw_pro
 pytestmark = pytest.mark.mount
 
 OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
-WAITING = 450  # This is more than the number of worker tasks of pyfuse3.
+WAITING = 450  # pyfuse3 has fewer worker tasks.
 
 
 class Cold(NamedTuple):
@@ -295,7 +295,7 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
             process.kill()
 
 
-# --- a real S3 server ------------------------------------------------------------------------------
+# --- outage of an S3 server -----------------------------------------------------------------------
 
 
 @pytest.fixture

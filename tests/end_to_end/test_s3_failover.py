@@ -76,7 +76,7 @@ def test_lost_host_loses_only_the_last_seconds_of_changes(
     found = contents(mnt / "d")
     lost = [name for name, _source in copy.done if name not in found]
     assert all(times.get(name, burnt_s) >= burnt_s - age_s - INTERVAL_S for name in lost)
-    # Only the newest files may be missing.
+    # A failover may lose only the newest files.
     assert lost == [name for name, _source in copy.done][len(found) :]
     whole = {name: source.read_bytes() for name, source in copy.done if name in found}
     assert [name for name in whole if not whole[name].startswith(found[name])] == []

@@ -102,7 +102,7 @@ def test_daemon_killed_during_a_copy_loses_no_synced_data(
     for name, source in copy.done:
         (mnt / "d" / name).write_bytes(source.read_bytes())
     last = f"{len(copy.done)}-{sources[len(copy.done) % len(sources)].name}"
-    (mnt / "d" / last).unlink(missing_ok=True)  # The kill interrupted this copy.
+    (mnt / "d" / last).unlink(missing_ok=True)  # The kill interrupted the last copy.
     other = remount_elsewhere(on_server, program)
     expected = {name: source.read_bytes() for name, source in copy.done}
     assert differing(contents(mnt / "d"), expected) == []
@@ -137,7 +137,7 @@ def test_commands_print_one_line_if_the_server_refuses_access(
     for words in (["mount", url, empty.mountpoint], ["mkfs", "--plain", url], ["status", url]):
         done = program.run(*words)
         assert says in done.stderr
-        # On a loaded machine, the first line may say that the server has not answered yet.
+        # On a loaded machine, the first line may say that the server did not answer yet.
         assert len([one for one in done.stderr.splitlines() if "answered yet" not in one]) == 1
         assert done.returncode == ExitStatus.STORE_ACCESS
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.mount
 MIB = 1 << 20
 
 
-# --- content ---------------------------------------------------------------------------------------
+# --- content of files -----------------------------------------------------------------------------
 
 
 def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
@@ -203,7 +203,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
     program.ok("fsck", "-n", mounted.url)
 
 
-# --- names -----------------------------------------------------------------------------------------
+# --- creation and removal of names ----------------------------------------------------------------
 
 
 def test_file_names_may_have_255_bytes_of_any_kind(folder: Path) -> None:
@@ -279,7 +279,7 @@ def test_link_count_of_a_directory_depends_on_its_subdirectories(folder: Path) -
     assert [(folder / name).stat().st_nlink for name in (".", "a", "b")] == [5, 2, 2]
 
 
-# --- rename ----------------------------------------------------------------------------------------
+# --- rename of files and directories --------------------------------------------------------------
 
 
 def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
@@ -354,7 +354,7 @@ def test_rename_between_two_links_of_one_file_does_nothing(folder: Path) -> None
     assert sorted(os.listdir(folder)) == ["a", "b"]
 
 
-# --- directories -----------------------------------------------------------------------------------
+# --- listing of directories -----------------------------------------------------------------------
 
 
 def test_directory_listing_during_changes_omits_and_repeats_no_name(folder: Path) -> None:
@@ -427,7 +427,7 @@ def test_removed_open_directory_is_empty_and_refuses_new_entries(folder: Path) -
     os.close(directory)
 
 
-# --- times -----------------------------------------------------------------------------------------
+# --- timestamps of files --------------------------------------------------------------------------
 
 
 def test_file_times_are_stored_exactly_to_the_nanosecond(folder: Path) -> None:

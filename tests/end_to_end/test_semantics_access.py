@@ -65,7 +65,7 @@ def create(name: str, mode: int = 0o666) -> None:
     os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
 
-# --- permissions -----------------------------------------------------------------------------------
+# --- permissions of files -------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("as_root")
@@ -104,7 +104,7 @@ def test_group_members_have_the_permissions_of_the_group(folder: Path) -> None:
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
-    with refused(errno.EACCES):  # Only the owner's bits apply to the owner.
+    with refused(errno.EACCES):  # The group bits do not apply to the owner.
         as_user(ALICE, folder, lambda: append("f"), groups=(TEAM,))
 
 
@@ -406,7 +406,7 @@ def test_acl_is_enforced_after_a_remount(place: Place, program: Program) -> None
     program.ok("umount", place.mountpoint)
 
 
-# --- locks -----------------------------------------------------------------------------------------
+# --- locks of files -------------------------------------------------------------------------------
 
 HOLDER = """
 import fcntl, sys

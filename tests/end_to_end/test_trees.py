@@ -51,7 +51,7 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
                 os.link(mnt / "other", "new", dst_dir_fd=deep)
             with refused(errno.ENOENT):
                 os.rename(mnt / "other", "new", dst_dir_fd=deep)
-            _wait_for_inodes(mnt, 5)  # At this point the kernel has cached the parent directories.
+            _wait_for_inodes(mnt, 5)  # The kernel now caches the parent directories.
         assert os.listdir(deep) == []
     finally:
         os.close(deep)
@@ -85,7 +85,7 @@ def test_next_mount_completes_a_removal_interrupted_by_a_kill(
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
     program.ok("rm", mnt / "tree")
-    time.sleep(0.02)  # The background removal has begun.
+    time.sleep(0.02)  # Background removal has begun.
     subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
     program.ok("mount", mounted.url, mnt)
 

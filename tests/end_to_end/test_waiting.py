@@ -24,7 +24,7 @@ ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
 # This program truncates each file inside a block, so that each thread has a waiting request.
-# Reads are not used, because some kernels send at most 64 reads of all users at once.
+# The program does not read, because some kernels send at most 64 reads of all users at once.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -149,7 +149,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
         while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - no event exists
             await trio.sleep(0.01)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)
-        for number in range(100):  # Attribute requests are answered while reads wait.
+        for number in range(100):  # The daemon answers getattr requests while reads wait.
             await mounted.run(os.stat, mounted.path / str(FILES + number % 20))
         assert greedy.poll() is other.poll() is None, "both processes must wait for the bucket"
         gate.set()

@@ -88,7 +88,7 @@ def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
     """The host name of the endpoint is reserved by RFC 6761, so it cannot be resolved."""
     done = quick.run("fsck", "-n", "--endpoint-url", "http://nowhere.invalid", URL)
 
-    assert done.returncode == 8  # fsck exits with this status for an operational error.
+    assert done.returncode == 8  # fsck exits with status 8 for an operational error.
     line = only_line(done.stderr)
     assert line.startswith(f"s3fs-meta: {URL}: ")
     assert "the server's name in http://nowhere.invalid cannot be resolved" in line

@@ -298,7 +298,7 @@ async def test_torn_copy_of_an_uploaded_block_is_replaced_by_the_uploaded_block(
         old = session.cache.located(ino, BlockIndex(0))
         assert old is not None
         session.db.begin()
-        blocks.add_ref(session.db, old.block)  # The old cache file is kept.
+        blocks.add_ref(session.db, old.block)  # The old block file stays in the cache.
         new = _change(session, ino, 6, b"-" * 40)
         if torn:
             session.files.write_within(old.block, 0, b"torn", 0)

@@ -83,7 +83,7 @@ def test_inodes_with_a_lookup_count_are_found_in_a_set_or_range() -> None:
         counts.add(Ino(ino))
 
     assert counts.known_among(map(Ino, (4, 5, 299, 300, 70_000))) == {5, 300}
-    assert counts.may_know_between(Ino(1), Ino(4))  # Inodes 1 to 4 share a page with inode 5.
+    assert counts.may_know_between(Ino(1), Ino(4))  # Inodes 1 to 5 share one page.
     assert counts.may_know_between(Ino(90_000), Ino(200_000))
     assert not counts.may_know_between(Ino(1000), Ino(1001))
     assert not counts.may_know_between(Ino(1000), Ino(90_000))

@@ -46,7 +46,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
     return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # The cookie is 0.
 
 
-# --- creation ----------------------------------------------------------------------------------
+# --- creation of names -------------------------------------------------------------------------
 
 
 async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
@@ -213,7 +213,7 @@ async def test_no_name_can_be_created_in_a_removed_open_directory(fs: Filesystem
     assert not exists(fs, ino)
 
 
-# --- rename ------------------------------------------------------------------------------------
+# --- rename of names ---------------------------------------------------------------------------
 
 
 async def test_rename_moves_the_name_and_updates_times(fs: Filesystem, volume: Volume) -> None:
@@ -346,7 +346,7 @@ async def test_rename_with_a_whiteout_leaves_a_device_at_the_old_name(
     assert_sound(fs)
 
 
-# --- O_TMPFILE ---------------------------------------------------------------------------------
+# --- files without a name (O_TMPFILE) ----------------------------------------------------------
 
 
 async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
@@ -411,7 +411,7 @@ async def test_file_without_a_name_inherits_group_and_acl_of_its_directory(fs: F
     assert fs.xattrs.get(nameless.ino, acl.ACCESS) == fs.xattrs.get(named.ino, acl.ACCESS)
 
 
-# --- read-only mount ---------------------------------------------------------------------------
+# --- namespace of a read-only mount ------------------------------------------------------------
 
 
 async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:

@@ -14,7 +14,7 @@ def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
     """Simulate a local disk with this number of free bytes above the reserve."""
     disk = volume.session.cache.disk
     monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
-    assert disk.has_room(0) is (spare_bytes >= 0)  # The free space is measured again.
+    assert disk.has_room(0) is (spare_bytes >= 0)  # The free disk space is measured again.
 
 
 async def test_operations_are_refused_if_the_disk_is_full(

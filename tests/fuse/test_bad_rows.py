@@ -64,7 +64,7 @@ async def answer(work: Callable[[], Awaitable[object]]) -> int:
         await work()
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
-    except BadRowError:  # The extension sends some replies without the handlers.
+    except BadRowError:  # The FUSE extension answers some requests without the Python handlers.
         return errno.EIO
     return 0
 

@@ -90,7 +90,7 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
 async def test_first_write_of_a_file_needs_no_block_query_and_no_plan(handlers: Handlers) -> None:
     """An inode without mapped blocks has no row in the block map."""
     write = handlers.operations.write
-    await write(await make_file(handlers, b"f"), 0, DATA)  # makes the directory of block files
+    await write(await make_file(handlers, b"f"), 0, DATA)  # create the directory of block files
     ino = await make_file(handlers, b"g")
     counted = await cost_of(handlers, lambda: write(ino, 0, DATA))
     require(counted, "write of the first 4 KiB of a file")
@@ -199,9 +199,9 @@ async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handl
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
     await handlers.session.durability.sync_all()
-    await handlers.fs.read(ino, 0, 1)  # This read sets atime; the counted read does not.
+    await handlers.fs.read(ino, 0, 1)  # set atime before the counted read
     cache = handlers.session.cache
-    # No disk has this much free space, so every clean block is evicted.
+    # The requested free space exceeds every disk, so all clean blocks are evicted.
     cache.disk.has_room(1 << 60)
     counted = await cost_of(handlers, lambda: handlers.operations.read(ino, 0, 4096))
     require(counted, "read of one block that is not cached, without the calls in threads")

@@ -129,7 +129,7 @@ def test_every_handler_in_the_list_of_reading_handlers_exists() -> None:
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # The handler open can truncate a file.
+    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # The open handler can truncate a file.
 
 
 async def test_bug_is_logged_with_its_traceback_and_without_content(
@@ -155,7 +155,7 @@ def test_every_handler_has_the_error_boundary() -> None:
     assert {name for name in ours if not hasattr(vars(Operations)[name], "is_handler")} == {
         "forget"
     }
-    # Since version 3.5, pyfuse3 has the handler poll.
+    # pyfuse3 3.5 and later have a poll handler.
     assert inherited - ours == {"access", "flush", "poll"} & inherited
 
 

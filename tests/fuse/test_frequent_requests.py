@@ -33,7 +33,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened
 
 pytestmark = pytest.mark.mount
 
-# The requests that never reach pyfuse3 if a file is small and has a plain name.
+# The requests that the extension answers without pyfuse3 for small files with plain names.
 NOT_PASSED_ON = (
     "lookup",
     "getattr",
@@ -52,8 +52,8 @@ NOT_PASSED_ON = (
     "setxattr",
 )
 FLOODED = 5000
-NONE = 1 << 60  # The kernel ignores an answer to a request with this number.
-# Changes the mode of a file as fast as possible; each change is one request.
+NONE = 1 << 60  # The kernel ignores answers to request 2^60.
+# This program changes the mode of a file as fast as possible, with one request per change.
 _FLOOD = "import os, sys\nfor n in range(int(sys.argv[2])): os.chmod(sys.argv[1], 0o600 + n % 2)"
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -21,7 +21,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
 
-NONE = 1 << 60  # The kernel ignores an answer to a request with this number.
+NONE = 1 << 60  # The kernel ignores answers to request 2^60.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -369,7 +369,7 @@ def missing(ino: Ino) -> Attributes:
 CAPABILITY = "security.capability"
 CAP_NET_RAW = bytes.fromhex(
     "0100000200200000000000000000000000000000"
-)  # a capability of version 2; see capabilities(7)
+)  # a file capability of version 2; see capabilities(7)
 
 
 CHANGES = (
@@ -401,7 +401,7 @@ def write_and_check_privileges(path: Path) -> None:
     os.chown(path, 12, 34)
     assert oct(path.stat().st_mode & 0o7777) == "0o775"
     path.chmod(0o6777)
-    directory = os.open(path.parent, os.O_RDONLY)  # User 65534 cannot traverse the path.
+    directory = os.open(path.parent, os.O_RDONLY)  # User 65534 may not search the parents.
     try:
         code = (
             "import os; os.setuid(65534);"

@@ -25,7 +25,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Return a socket for the kernel and a socket for the daemon."""
     kernel, daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with kernel, daemon:
-        daemon.settimeout(0.001)  # A worker that reads without a request fails after this time.
+        daemon.settimeout(0.001)  # A read without a request fails after 1 ms.
         yield kernel, daemon
 
 

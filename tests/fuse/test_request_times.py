@@ -14,7 +14,7 @@ from tests.fuse.conftest import Handlers, Mounted
 
 SECOND_NS = 10**9
 REQUEST = struct.Struct("=QII")
-# ``setattr``, ``listxattr`` and ``lseek`` are answered by the extension, the others by libfuse.
+# The extension answers ``setattr``, ``listxattr`` and ``lseek``; libfuse answers the others.
 MEASURED = (
     *("lookup", "mkdir", "create", "write", "read", "rename", "unlink", "statfs", "fsync"),
     *("setattr", "listxattr", "lseek"),
@@ -96,7 +96,7 @@ async def test_waiting_request_is_measured_when_it_is_answered(
         nursery.start_soon(run)
         with trio.fail_after(10):
             await waits.wait()
-            await trio.sleep(0.01)  # After this pause the waiting request has a measurable age.
+            await trio.sleep(0.01)  # The waiting request gets a measurable age.
         first = request_times.figures()
         goes_on.set()
         await answered.wait()

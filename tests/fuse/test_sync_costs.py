@@ -38,5 +38,5 @@ async def test_sqlite_transaction_of_a_program_syncs_rows_once(mounted: Mounted)
 
     await mounted.run(insert, mounted.path / "db", "delete")
 
-    # A new page of the database and the background sync add some syncs.
+    # A new page of the database and the background sync add a few fsyncs.
     assert INSERTS <= len(row_syncs) <= INSERTS + INSERTS // 2

@@ -85,7 +85,7 @@ async def test_cost_of_collecting_dirty_data_does_not_depend_on_open_file_count(
 
     await mounted.run(make)
     try:
-        assert await operations.write_back.collect()  # This looks up the barrier file.
+        assert await operations.write_back.collect()  # collect() looks up the barrier file.
         before = dict(operations.requests)
         assert await operations.write_back.collect()
         grown = {

@@ -43,7 +43,7 @@ both = pytest.mark.parametrize(
 )
 fuzzed = settings(
     max_examples=EXAMPLES or 150,
-    derandomize=not EXAMPLES,  # The test suite uses a fixed seed, and make fuzz uses a random seed.
+    derandomize=not EXAMPLES,  # The seed is fixed in the test suite and random in make fuzz.
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -392,7 +392,7 @@ def test_modified_text_object_is_refused_unless_its_checksum_is_recomputed(
         assert found is None or damaged == intact
 
 
-# --- parsers of object names -------------------------------------------------------------------
+# --- parsers of object keys --------------------------------------------------------------------
 
 NAMES: Final[tuple[ObjectKey, ...]] = (
     LINK_KEY,

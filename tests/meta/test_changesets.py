@@ -181,7 +181,7 @@ def test_conflicting_changeset_is_undone_and_its_transaction_continues(
     db.begin()
     db.inodes.run(
         "INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0"
-    )  # This row causes no conflict.
+    )  # The inserted row causes no conflict.
     db.run("INSERT INTO symlinks VALUES (77, x'01')")
     dentries.remove(db, ROOT_INO, b"a")
     db.commit()
@@ -404,7 +404,7 @@ def test_summary_of_a_changeset_counts_its_changed_rows(source: Recorded) -> Non
         assert (counted.names, counted.blocks) == (len(entries), len(blocks))
 
 
-# --- damaged changesets ------------------------------------------------------------------------
+# --- damage to changesets ----------------------------------------------------------------------
 
 
 def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:

@@ -43,10 +43,10 @@ from tests.fs.past.copying import Copier, at_path
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
-# A flush is cancelled after one of these numbers of failed attempts (8 per request).
+# A flush is cancelled after 20, 12 or 1 failed attempts; each request has 8 attempts.
 _PATIENCE: Final = (20, 12, 1, 1)
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
-_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # Retries must not fail on a slow machine.
+_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # Retries must not time out on a slow machine.
 _SILENT: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
 _UNHEARD: Final = ("create", "replace", "put", "delete")
 
@@ -98,7 +98,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.history: History | None = None  # None if the host has never mounted the filesystem.
+        self.history: History | None = None  # None before the host's first mount
 
 
 class Machine:
@@ -117,15 +117,15 @@ class Machine:
         )
         self._keyring = superblock_codec.unlock_plain(superblock)
         self._writers: dict[Epoch, Host] = {}
-        # The model at the last cut, by epoch and txg.
+        # The model at the cut of each txg, by epoch and txg.
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
-        self._births: dict[Ino, int] = {}  # The creation times of inodes, as first observed.
+        self._births: dict[Ino, int] = {}  # Creation times of inodes when first observed.
         self._kill_at = ""
-        self._copies = 0  # Copies of past entries of the root directory.
+        self._copies = 0  # The number of copies of past root entries.
         self.session: Session
         self.fs: Filesystem
 
-    # --- execution of programs -----------------------------------------------------------------
+    # --- how programs are executed -------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
         """Run a program; afterwards a remount and a takeover must show the expected state."""
@@ -161,7 +161,7 @@ class Machine:
         if operation.act is Act.CLONE and actual is None:
             self._take_numbers(operation, after)
         self.history.add(operation, after)
-        if operation.act is Act.CLONE:  # A clone consists of several groups.
+        if operation.act is Act.CLONE:  # A clone needs several groups.
             self.session.durability.commit()
         if not self.session.db.in_group:
             self.history.note_commit()
@@ -254,7 +254,7 @@ class Machine:
         await copier.close()
         self._take_numbers(operation, after)
         self.history.add(operation, after)
-        self.session.durability.commit()  # A copy consists of several groups.
+        self.session.durability.commit()  # A copy needs several groups.
         self.history.note_commit()
         await self._compare(content=True)
 
@@ -385,7 +385,7 @@ class Machine:
         await self.session.close()
         self._host.history = History(self.model.crashed())
 
-    # --- opening the filesystem ------------------------------------------------------------------
+    # --- mounts of the filesystem ----------------------------------------------------------------
 
     async def _open(self, *, force: bool = False) -> None:
         """Mount on the current host, search for its state in the history, and run fsck."""
@@ -411,7 +411,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # Lost inodes had this number or higher.
+        next_ino = opened.db.counters.next_ino  # lost inodes had at least this number
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()

@@ -32,7 +32,7 @@ _WISHES: Final = st.builds(Wish, st.sampled_from(ACTS), _NUMBER, _NUMBER, _NUMBE
 _HAPPENINGS: Final = st.builds(Happening, st.sampled_from(EVENTS), _NUMBER, _NUMBER)
 
 _RATE: Final = 1e5
-_PROGRAM_S_MAX: Final = 200.0  # More time than any program needs, even on a busy machine.
+_PROGRAM_S_MAX: Final = 200.0  # A busy machine completes every program within 200 s.
 
 # Each program starts with a file, so that most operations find a target.
 FIRST: Final[list[Step]] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]

@@ -98,7 +98,7 @@ async def test_http_reply_has_correct_headers_and_closes_the_connection(
     assert b"\r\nconnection: close\r\n" in reply.lower()
     assert reply.endswith(b"\r\n\r\npage")
     assert (await running.ask(GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
-    assert not caplog.records  # A reply to HEAD must not log an error.
+    assert not caplog.records  # A response to HEAD must not log an error.
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ async def test_http_reply_has_correct_headers_and_closes_the_connection(
         (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * BOUNDS.request_bytes, b"431"),
         (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: x\r\n" * BOUNDS.request_bytes, b"431"),
         (b"nonsense\r\n\r\n", b"400"),
-        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # A client starts a TLS connection.
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # The Host header is missing.
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # The client starts a TLS connection.
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # The request lacks a Host header.
         (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", b"501"),
     ],
@@ -135,7 +135,7 @@ async def test_http_client_that_sends_an_endless_body_is_disconnected(running: R
     async with await running.connect() as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n")
         with pytest.raises(trio.BrokenResourceError):
-            await stream.send_all(bytes(64 * MIB))  # The kernel cannot buffer this much.
+            await stream.send_all(bytes(64 * MIB))  # The kernel cannot buffer 64 MiB.
 
 
 async def test_half_closed_http_connection_receives_its_reply(running: Running) -> None:
@@ -193,7 +193,7 @@ async def test_download_ends_when_its_client_disconnects(
     async with await running.connect() as stream:
         await stream.send_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         await stream.receive_some()
-        linger = struct.pack("ii", 1, 0)  # Closing the socket now resets the connection.
+        linger = struct.pack("ii", 1, 0)  # With SO_LINGER 0, close resets the connection.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     with trio.fail_after(20):
         await running.site.ended.wait()
@@ -205,7 +205,7 @@ async def test_failed_download_is_sent_without_its_last_chunk(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await running.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert reply.endswith(b"4\r\nhalf\r\n")  # The last chunk is missing.
+    assert reply.endswith(b"4\r\nhalf\r\n")  # The last chunk of the body is missing.
     assert "could not be completed" in caplog.text
 
 

@@ -153,7 +153,7 @@ async def test_metrics_request_with_another_host_name_is_refused(
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.1\r\nx: " + b"y" * METRICS_REQUEST_BYTES_MAX, b"431"),
         (b"\r\n" * METRICS_REQUEST_BYTES_MAX, b"400"),
-        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # A client starts a TLS connection.
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # The client starts a TLS connection.
         (b"GET /metrics HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
         (b"POST /metrics HTTP/1.0\r\nContent-Length: 9999999999999999999999\r\n\r\n", b"400"),
         (b"CONNECT x HTTP/1.0\r\n\r\n", b"404"),

@@ -147,7 +147,7 @@ def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> No
 
     later.join()
     old.touch()
-    # The wait also ends if another process has created a new entry with the old name.
+    # The wait also ends if another process has replaced the entry.
     mount_paths.require_seen([gone], there=False)
 
 

@@ -90,7 +90,7 @@ def test_daemon_sends_its_state_to_systemd(tmp_path: Path) -> None:
 def test_daemon_supports_an_abstract_notify_socket() -> None:
     """An address of systemd that begins with @ is an abstract socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind("")  # The kernel chooses an abstract socket name.
+        listener.bind("")  # The kernel chooses the name of the abstract socket.
         name = listener.getsockname().decode()
 
         assert notify("STOPPING=1", "@" + name[1:])

@@ -209,7 +209,7 @@ def test_mount_note_in_an_unknown_format_is_ignored(
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
-    # This id is above PID_MAX_LIMIT, so no process has it.
+    # PID 4194305 is above PID_MAX_LIMIT, so no process has it.
     (notes / "4194305").write_text(text, encoding="latin-1")
 
     assert all(place.state != Path("/s") for place in targets.all_mounted())
@@ -271,7 +271,7 @@ def test_mount_with_a_reused_device_number_is_recognised(
     note = targets.write_note(targets.Target(mounted.source, tmp_path / "serving"), mounted)
     assert note is not None
     monkeypatch.setattr(mount_table, "find", lambda _path: mounted)
-    for pid in (os.getppid(), 1):  # Both processes are running.
+    for pid in (os.getppid(), 1):  # Both PIDs belong to running processes.
         former = json.loads(note.read_text()) | {
             "mountpoint": str(tmp_path / "former"),
             "state": str(tmp_path / "uploading"),

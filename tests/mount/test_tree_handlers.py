@@ -62,7 +62,7 @@ async def test_clone_and_lock_commands_report_their_progress(
     fs: Filesystem, mock_clock: MockClock
 ) -> None:
     """The client and the status command show the progress of clone and lock."""
-    mock_clock.rate = 1e6  # The clock is so fast that each slice requires a report.
+    mock_clock.rate = 1e6  # The clock is so fast that each slice causes a progress report.
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     seen: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Fil
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
-    with trio.move_on_after(0.3):  # No background task removes the tree.
+    with trio.move_on_after(0.3):  # No background task removes the renamed tree.
         await trees.handlers()["remove"](arguments, reported.append)
     assert reported[0] == {"what": "removing", "done": 0, "total": 6}
     fs.tree_removal.remove_slice()

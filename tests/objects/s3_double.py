@@ -51,10 +51,10 @@ class Reply(NamedTuple):
 class Forward(NamedTuple):
     """The answer of the real server, which the proxy may lose or damage."""
 
-    lose: bool = False  # Execute the request, and close the connection without an answer.
-    keep_bytes: int | None = None  # Close the connection after this number of bytes of the body.
-    flip: bool = False  # Flip one bit of the body.
-    flip_sent: bool = False  # Flip one bit of the body of the request.
+    lose: bool = False  # execute the request, then close without an answer
+    keep_bytes: int | None = None  # close after so many bytes of the body
+    flip: bool = False  # flip one bit of the response body
+    flip_sent: bool = False  # flip one bit of the request body
 
 
 class Drop(NamedTuple):
@@ -137,7 +137,7 @@ class S3Double:
     def next_answer(self, seen: Seen) -> Answer:
         """Record a request and return its answer."""
         choice = self._plan.popleft() if self._plan else self.default
-        # The request is recorded last, because a waiting test may program the next answer.
+        # Record the request last: a test that waits for it may program the next answer.
         self.seen.append(seen)
         return choice(seen) if callable(choice) else choice
 
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     """The handler of one connection to the server."""
 
     protocol_version = "HTTP/1.1"
-    # Header and body are sent in one packet, because clients delay the acknowledgement of a header.
+    # Send header and body in one packet, because clients delay the acknowledgement of a header.
     wbufsize = -1
     orders: S3Double
 
@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.orders.upstream is not None, "this server has no upstream to forward to"
         connection = http.client.HTTPConnection(self.orders.upstream)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        # The signature covers all headers, including Host.
+        # The signature covers all headers, including the Host header.
         for name, value in self.headers.items():
             connection.putheader(name, value)
         connection.endheaders(_flipped(body) if how.flip_sent else body)

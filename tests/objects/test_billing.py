@@ -169,7 +169,7 @@ def test_saved_request_counts_can_be_restored() -> None:
     }
 
 
-# --- buckets -------------------------------------------------------------------------------------
+# --- billing of several buckets ------------------------------------------------------------------
 
 
 def bucket(double: S3Double, meter: Meter) -> RetryingStore:

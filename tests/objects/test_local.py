@@ -60,7 +60,7 @@ def empty_directories(root: Path) -> list[str]:
     return [path for path, folders, files in os.walk(root) if not folders and not files]
 
 
-# --- layout --------------------------------------------------------------------------------------
+# --- layout of the object files ------------------------------------------------------------------
 
 
 async def test_object_keys_are_paths_in_the_directory(root: Path, store: LocalStore) -> None:
@@ -120,7 +120,7 @@ async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> N
         await store.get(ObjectKey("fifo"), PACK_BYTES_MAX)
 
 
-# --- durability ----------------------------------------------------------------------------------
+# --- durability of objects -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
         patch.setattr(os, "fsync", never)
         try:
             async with trio.open_nursery() as nursery:
-                # one request more than the number of threads
+                # send one request more than there are threads
                 for number in range(STORE_THREADS_MAX + 1):
                     nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
                 for _ in range(STORE_THREADS_MAX):
@@ -239,7 +239,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
                 nursery.cancel_scope.cancel()
         finally:
             answer.set()
-        with trio.fail_after(10):  # the threads of the cancelled requests continue
+        with trio.fail_after(10):  # threads of cancelled requests continue
             while len(await keys_of(store, "pack/")) < STORE_THREADS_MAX:
                 pass
 
@@ -247,7 +247,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
-# --- no empty directory --------------------------------------------------------------------------
+# --- removal of empty directories ----------------------------------------------------------------
 
 
 def pack_keys(count: int) -> list[ObjectKey]:
@@ -351,7 +351,7 @@ async def test_store_opened_for_reading_does_not_change_its_directory(root: Path
     assert tree(root) == before
 
 
-# --- vanished directories ------------------------------------------------------------------------
+# --- directories that vanish during requests -----------------------------------------------------
 
 
 async def attempts(store: LocalStore) -> None:
@@ -424,7 +424,7 @@ def test_bucket_cannot_be_opened_if_its_directory_is_missing(tmp_path: Path) -> 
             LocalStore(tmp_path / name)
 
 
-# --- between processes ---------------------------------------------------------------------------
+# --- concurrent processes ------------------------------------------------------------------------
 
 _COUNT = """
 import sys, trio
@@ -478,7 +478,7 @@ async def test_conditional_writes_are_atomic_across_processes(
     )
 
 
-# --- the operating system's errors ---------------------------------------------------------------
+# --- errors of the operating system --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

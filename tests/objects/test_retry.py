@@ -165,7 +165,7 @@ async def test_pause_between_retries_can_be_cancelled(
     assert scope.cancelled_caught
 
 
-# --- conditional writes --------------------------------------------------------------------------
+# --- retries of conditional writes ---------------------------------------------------------------
 
 
 async def test_lost_reply_of_create_is_recognised(
@@ -222,7 +222,7 @@ async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
         await retrying.replace(KEY, b"nonce", etag)
 
 
-# --- listings ------------------------------------------------------------------------------------
+# --- retries of listings -------------------------------------------------------------------------
 
 
 async def test_interrupted_listing_resumes_after_the_last_key(
@@ -247,7 +247,7 @@ async def test_error_of_a_listing_names_its_prefix(
         await keys_of(retrying)
 
 
-# --- first contact -------------------------------------------------------------------------------
+# --- retries before the first answer -------------------------------------------------------------
 
 
 STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
@@ -423,7 +423,7 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    # The pauses are random; the pause that would exceed the limit takes at most 1.6 s.
+    # The pause between two retries is random and takes at most 1.6 s.
     waited_s = trio.current_time() - began_s
     assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]

@@ -50,7 +50,7 @@ from tests.objects.s3_double import (
 )
 from tests.servers import S3Server
 
-# --- threads ---------------------------------------------------------------------------------------
+# --- threads of the client ------------------------------------------------------------------------
 
 
 async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Store) -> None:
@@ -79,13 +79,13 @@ async def test_number_of_threads_of_hanging_requests_is_bounded(
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         while len(double.seen) < STORE_THREADS_MAX:  # noqa: ASYNC110 - the server is a thread
             await trio.sleep(POLL_S)
-        await trio.sleep(5 * POLL_S)  # This leaves time for a request above the limit to arrive.
+        await trio.sleep(5 * POLL_S)  # A surplus request has time to arrive.
         nursery.cancel_scope.cancel()
 
     assert len(double.seen) == STORE_THREADS_MAX
 
 
-# --- wrong answers -------------------------------------------------------------------------------
+# --- wrong answers of a server -------------------------------------------------------------------
 
 
 @pytest.mark.s3
@@ -105,10 +105,10 @@ async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store)
 @pytest.mark.parametrize(
     ("content_range", "body"),
     [
-        ("bytes 0-4/100", b"01234"),  # fewer bytes than requested
-        ("bytes 0-9/100", b"01234"),  # fewer bytes than in Content-Range
-        ("bytes 5-14/100", b"0123456789"),  # a different byte range
-        ("", b"0123456789"),  # the complete object, from a server that ignores ranges
+        ("bytes 0-4/100", b"01234"),  # fewer bytes than the client requested
+        ("bytes 0-9/100", b"01234"),  # fewer bytes than in the header Content-Range
+        ("bytes 5-14/100", b"0123456789"),  # a byte range other than the requested range
+        ("", b"0123456789"),  # the complete object, as from a server that ignores ranges
     ],
 )
 async def test_answer_with_a_wrong_byte_range_is_a_transient_error(
@@ -160,7 +160,7 @@ async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
         await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
 
-    assert peak() < 64 * MIB  # The limit includes the memory that importing boto3 uses.
+    assert peak() < 64 * MIB  # The memory limit includes the memory that importing boto3 uses.
 
 
 def test_endless_response_body_uses_no_memory() -> None:
@@ -176,7 +176,7 @@ def test_endless_response_body_uses_no_memory() -> None:
 
 def test_answer_that_arrives_too_slowly_is_abandoned() -> None:
     """An answer that takes too long is abandoned, so that it does not occupy a thread."""
-    # The time limit for this body expires before its first byte arrives.
+    # The time limit of the body expires before the first byte arrives.
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=-60))
 
     with pytest.raises(TransientStoreError, match="took too long"):
@@ -306,7 +306,7 @@ async def test_s3_store_that_ignores_conditional_writes_is_recognised(
     assert not await probe(store, "c0ffee")
 
 
-# --- outages ---------------------------------------------------------------------------------------
+# --- outages of the server ------------------------------------------------------------------------
 
 
 async def test_long_outage_does_not_reduce_the_number_of_later_attempts(
@@ -325,7 +325,7 @@ async def test_long_outage_does_not_reduce_the_number_of_later_attempts(
     await retrying.put(KEY, b"content")
 
 
-# --- listings --------------------------------------------------------------------------------------
+# --- listings of objects --------------------------------------------------------------------------
 
 
 async def test_duplicate_key_in_a_listing_is_returned_once(
@@ -386,7 +386,7 @@ async def test_stores_with_different_prefixes_are_separate(proxy: S3Double) -> N
     assert await keys_of(near) == [KEY]
 
 
-# --- batch deletes ---------------------------------------------------------------------------------
+# --- deletes of several objects -------------------------------------------------------------------
 
 
 async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3Store) -> None:
@@ -399,7 +399,7 @@ async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3St
     assert all("content-md5" in seen.headers for seen in double.seen)
 
 
-# --- large objects ---------------------------------------------------------------------------------
+# --- transfer of large objects --------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.objects.s3_double import (
 )
 from tests.servers import Certificate
 
-# --- every request -------------------------------------------------------------------------------
+# --- headers and signatures of requests ----------------------------------------------------------
 
 
 async def test_put_sends_no_expect_header(double: S3Double, store: S3Store) -> None:
@@ -94,7 +94,7 @@ async def test_unresponsive_server_times_out(double: S3Double) -> None:
         await store.get(KEY, PACK_BYTES_MAX)
 
 
-# --- credentials -----------------------------------------------------------------------------------
+# --- search for credentials -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ async def test_profile_overrides_credentials_in_environment_variables(
     assert "Credential=OTHER/" in double.seen[0].headers["authorization"]
 
 
-# --- region ----------------------------------------------------------------------------------------
+# --- choice of the region -------------------------------------------------------------------------
 
 
 async def test_store_uses_the_region_that_the_server_names(double: S3Double) -> None:
@@ -205,7 +205,7 @@ async def test_store_uses_the_region_that_the_server_names(double: S3Double) -> 
     assert regions == ["us-west-2", "eu-north-1", "eu-north-1"]
 
 
-# --- processes -------------------------------------------------------------------------------------
+# --- connections of processes ---------------------------------------------------------------------
 
 
 async def test_connections_are_closed_and_reopened(double: S3Double) -> None:

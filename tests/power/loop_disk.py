@@ -17,7 +17,7 @@ from typing import Final
 
 from tests.programs import PROCESS_S_MAX
 
-_SHUTDOWN: Final = 0x8004587D  # The ioctl EXT4_IOC_SHUTDOWN.
+_SHUTDOWN: Final = 0x8004587D  # The number of the ioctl EXT4_IOC_SHUTDOWN.
 _LOGFLUSH: Final = 1
 _NOLOGFLUSH: Final = 2
 IMAGE_BYTES: Final = 200 << 20  # The disk image is a sparse file.

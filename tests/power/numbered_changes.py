@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from tests.power.ordered_load import Act, Change, Choices, Tree
 
-# A change of at most this size is one write request, so it leaves no hole.
+# A change up to this size is one write request, so it leaves no hole.
 BYTES_MAX: Final = 100_000
-# The seed of a test selects one of these proportions of synced changes.
+# The proportions of synced changes; the seed of a test selects one.
 SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
-PIECE_BYTES: Final = 4096  # The kernel reads at least this many bytes at once.
+PIECE_BYTES: Final = 4096  # The kernel reads at least 4 KiB at once.
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
 
 FileId = int
-Sizes = dict[str, int | None]  # The size of each file by path; None for a directory.
+Sizes = dict[str, int | None]  # The file size by path; None for a directory.
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class State:
 class Progress(NamedTuple):
     """How many changes were durable, and how many had started, at the power cut."""
 
-    promised: int  # The number of changes that are durable.
+    promised: int  # The number of durable changes.
     begun: int
 
 
 class Verdict(NamedTuple):
     """The result of a comparison of a tree with the allowed states."""
 
-    number: int  # The number of changes whose names and sizes are in the tree.
+    number: int  # The number of changes whose names and sizes are visible in the tree.
     lost: set[str]  # The files that are partly unreadable.
 
 
@@ -166,7 +166,7 @@ def _may_be_incomplete(change: Change, state: State, found: Sizes) -> bool:
     }
     if change.act not in _SIZED or names != {change.name}:
         return False
-    # The file was created or emptied, and is not yet written.
+    # The file was created or emptied, but not written.
     return change.act is Act.PUT and found.get(change.name) == 0
 
 

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 
 from typing_extensions import override
 
-Tree = dict[str, bytes | None]  # The content of each file by path; None for a directory.
+Tree = dict[str, bytes | None]  # The file content by path; None for a directory.
 
-FOLDERS: Final = ("", "d/")  # All writers share these folders.
+FOLDERS: Final = ("", "d/")  # Folders that all writers share.
 _NAMES: Final = 7  # The number of names of each writer in each folder.
 _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
@@ -31,7 +31,7 @@ _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 class Act(enum.Enum):
     """The kinds of changes."""
 
-    PUT = "put"  # This change writes a complete file, which may already exist.
+    PUT = "put"  # writes a complete new or existing file
     APPEND = "append"
     OVERWRITE = "overwrite"
     TRUNCATE = "truncate"
@@ -64,7 +64,7 @@ class Change:
     name: str
     new_name: str = ""
     data: bytes = b""
-    at: int = 0  # The offset of a write, or the new size.
+    at: int = 0  # The offset of a write, or a file's new size.
     synced: bool = False
 
     @property
@@ -95,7 +95,7 @@ class Change:
     def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
         """Return whether a tree may contain this change only partly done."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
-            return False  # A change of these kinds has only one step.
+            return False  # Changes other than writes have only one step.
         old, content = before.get(self.name) or b"", found.get(self.name)
         if content is None:
             return False
@@ -132,7 +132,7 @@ class Change:
         }[self.act]
         with contextlib.ExitStack() as stack:
             fd = os.open(path, flags, 0o644)
-            stack.callback(os.close, fd)  # close() fails if the write-back of the file failed.
+            stack.callback(os.close, fd)  # close(2) fails if write-back of the file has failed.
             if self.act is not Act.SYNC_FOLDER:
                 if self.at:
                     os.lseek(fd, self.at, os.SEEK_SET)
@@ -166,7 +166,7 @@ class Choices:
         self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
-        # Some contents are repeated, so that some blocks are duplicates.
+        # Repeat some contents, so that some blocks are duplicates.
         self._common = [self._content() for _ in range(3)]
         self._places = [f"{folder}{self._prefix}{n}" for folder in FOLDERS for n in range(_NAMES)]
 
@@ -337,13 +337,13 @@ def tree_of(root: Path) -> Tree:
     }
 
 
-# --- the tree after a power cut ------------------------------------------------------------------
+# --- tree of files after a power cut -------------------------------------------------------------
 
 
 class Window(NamedTuple):
     """How many steps of a writer survived, as a range if several numbers match the tree."""
 
-    some: int  # The smallest possible number of steps that survived at least in part.
+    some: int  # The smallest possible number of steps with any surviving effect.
     all: int  # The largest possible number of steps that survived completely.
 
 
@@ -427,8 +427,8 @@ class Verdict:
 
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
-    ended_ns: int  # The time at which the daemon was killed.
-    slack_ns: int = 1_000_000_000  # A group lasts up to 50 ms, or longer on a busy machine.
+    ended_ns: int  # The time of the daemon's kill.
+    slack_ns: int = 1_000_000_000  # a group lasts 50 ms, or longer on a busy machine
 
     @override
     def __str__(self) -> str:

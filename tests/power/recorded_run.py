@@ -48,7 +48,7 @@ from tests.model.machine import CancelAfter
 
 HOST: Final = "a"
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
-_READ_BYTES: Final = 512  # A power cut loses content in units of this size.
+_READ_BYTES: Final = 512  # The smallest unit of content that a power cut can lose.
 _OPTIONS: Final = FilesystemOptions(access_time=AccessTime.NEVER)
 _CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.COPY_RANGE})
 
@@ -113,7 +113,7 @@ class Run:
     events: list[Event] = field(default_factory=list)
     states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
     operations: list[Operation] = field(default_factory=list)
-    undone: list[range] = field(default_factory=list)  # The states that a kill has undone.
+    undone: list[range] = field(default_factory=list)  # The states that a kill has rolled back.
 
     def record_rollback(self, found: dict[bytes, Seen], next_ino: int) -> None:
         """After a kill, record the earlier state that the mount restored as the newest state."""
@@ -162,16 +162,16 @@ class Run:
 
 # --- recording a run -----------------------------------------------------------------------------
 
-# The free space in the WAL after each fsync: a few frames, so that later frames exceed it.
+# Free space in the WAL after each fsync: only a few frames, so that later frames exceed it.
 ROOM_BYTES: Final = 20_000
-# The size of the intent log: a few entries, so that it fills and restarts within a run.
+# The size of the intent log: only a few entries, so that it restarts within a run.
 INTENT_LOG_BYTES: Final = 32 * KIB
 
-# Steps of a recorded program in addition to the operations of users.
+# Steps of a recorded program besides the operations of users.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
-    "busy",  # The next operation begins while a sync runs.
+    "busy",  # The next operation begins during a sync.
     "upload",
     "flush",
     "evict",
@@ -185,8 +185,8 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 class FailedSync(NamedTuple):
     """A sync that fails once, after which the daemon is killed."""
 
-    path: str  # The sync of a file fails if its path contains this text.
-    at_end: bool = False  # True if the sync of an unmount fails.
+    path: str  # The sync of a file fails if the file's path contains the text.
+    at_end: bool = False  # True if the sync during an unmount fails.
 
 
 class CancelledFlush(NamedTuple):
@@ -198,8 +198,8 @@ class CancelledFlush(NamedTuple):
 class PastCopy(NamedTuple):
     """A copy of a root directory entry, as it was at an earlier flush, under an unused name."""
 
-    flush: int  # The number that selects the flush.
-    entry: int  # The number that selects the entry.
+    flush: int  # A number that selects one flush.
+    entry: int  # A number that selects one directory entry.
 
 
 Step = Wish | CancelledFlush | FailedSync | PastCopy | str
@@ -359,7 +359,7 @@ class _Recorded:
             await (self.session.close() if step.at_end else self.session.durability.sync_all())
         except OSError:
             await self._kill_uncommitted()
-        else:  # The sync did not use the failing file.
+        else:  # The sync did not use the file with the injected failure.
             self._recorder.failing = ""
             self._recorder.note(Promised(done))
             if step.at_end:
@@ -418,7 +418,7 @@ async def open_session(
         SystemClock(),
         _OPTIONS,
         sync_file=session.durability.sync_file,
-        # With small slices, a copy consists of several groups.
+        # Small slices divide a copy into several groups.
         slices=Slices(cloned_names=2, directories=1, shared_blocks=2),
     )
     await _remove_orphans(fs)

@@ -40,8 +40,8 @@ IMAGE_BYTES: Final = 300 << 20
 BLOCK: Final = os.urandom(64 << 10)
 LARGE: Final = BLOCK * (
     INTENT_CONTENT_BYTES_MAX // len(BLOCK) + 1
-)  # This content does not fit into the intent log.
-OPTIONS: Final = "commit=600,sync_interval=600"  # Nothing is uploaded during a test.
+)  # content that does not fit into the intent log
+OPTIONS: Final = "commit=600,sync_interval=600"  # prevents uploads during a test
 
 
 class ThinDisk:
@@ -190,7 +190,7 @@ def test_lost_pages_are_reported_even_if_another_program_received_the_error_firs
     with thin_disk.full():
         for block in blocks:
             files.write_within(block, 0, BLOCK, 3)
-        for _ in range(2):  # The second call reports success.
+        for _ in range(2):  # The second syncfs(2) reports success.
             subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
 
     with pytest.raises(OSError, match=r"Input/output error|No space left"):
@@ -304,7 +304,7 @@ def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
     files.sync([first])
     with thin_disk.full():
         files.write_within(first, 0, BLOCK, 3)
-        files.create(second, 0, b"")  # This call closes the first file.
+        files.create(second, 0, b"")  # create() closes the first file
         subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
         _forget_inodes(thin_disk.mountpoint)
 
@@ -326,7 +326,7 @@ def _forget_inodes(root: Path) -> None:
     """Make the kernel drop the pages and inodes of block files that no process has open."""
     _drop_pages(root)
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # Value 2 drops cached inodes and names.
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # drop cached inodes and names
     except OSError as exc:
         pytest.skip(f"cannot make the kernel drop inodes: {exc}")
 
@@ -344,8 +344,8 @@ def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_reattached(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
-    host.wait_for_room()  # Later rows need no new disk blocks.
-    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # Sync the new inodes.
+    host.wait_for_room()  # later rows fit into the allocated disk blocks
+    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # sync the new inodes
     with thin_disk.full():
         path.write_bytes(BLOCK)
         host.lose_power()

@@ -65,7 +65,7 @@ class Machine:
         url, mountpoint = self._place.url, self._place.mountpoint
         module = "tests.power.next_boot"
         done = self._program.run("mount", "-o", self._options, url, mountpoint, module=module)
-        # Block files of undone operations may be quarantined, but never the database.
+        # Block files of lost operations may be quarantined, but never the database.
         quarantined = list(self._disk.mountpoint.glob("state/*/kept-*/meta.db"))
         assert (done.returncode, quarantined) == (0, []), done.stderr + self._log_text()
         self._pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])

@@ -273,7 +273,7 @@ async def test_durability_promises_hold_for_much_logged_content_after_power_cuts
     await judge_random_states(run, seed, 20, boots)
 
 
-EVERY_MAX: Final = 9  # Up to this number of unsynced changes, every combination is tried.
+EVERY_MAX: Final = 9  # Up to 9 unsynced changes, the test tries every combination.
 
 
 def combinations(loose: int) -> Iterator[int]:

@@ -124,7 +124,7 @@ async def test_copy_on_write_of_a_block_keeps_synced_content_after_a_power_cut(
     await _judge_sizes(program, template, boots)
 
 
-LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The file is truncated to one byte less than a block.
+LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The new file size is one byte less than a block.
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_soak_test_reports_an_unreadable_block_of_an_undamaged_pack(tree: Path) 
     history.require_now(observed, "the directory")
 
 
-# --- real runs -----------------------------------------------------------------------------------
+# --- real runs of the soak test ------------------------------------------------------------------
 
 
 def _command(folder: Path, *words: str) -> list[str]:
@@ -195,7 +195,7 @@ def test_interrupted_soak_run_leaves_no_process_mount_or_directory(
         while "=== use" not in process.stdout.readline():
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
-        rest = process.stdout.read()  # The pipe ends when the last process has exited.
+        rest = process.stdout.read()  # The pipe closes when the last process exits.
 
     assert process.returncode == 130, rest
     assert "interrupted" in rest

@@ -129,8 +129,8 @@ class Power:
                 opened.state_dir.unlock()
 
 
-# Unencrypted filesystems use the same code, except for the checksum of an envelope.
-# The checksum has separate tests.
+# Unencrypted filesystems use most of the code of encrypted filesystems.
+# Only the checksum of an envelope differs, and has separate tests.
 @pytest.fixture(
     params=[
         pytest.param(False, marks=pytest.mark.slow, id="plain"),
@@ -157,7 +157,7 @@ class HandClock:
     """A clock that the test sets; each reading advances it by a millisecond."""
 
     def __init__(self) -> None:
-        self.ns = 4_000_000_000_000_000_000  # This time is later than mkfs.
+        self.ns = 4_000_000_000_000_000_000  # a time later than mkfs
 
     def now_ns(self) -> int:
         """Advance the clock by a millisecond and return its time."""

@@ -61,7 +61,7 @@ async def files_of(power: Power, wanted: PointInTime) -> Files:
     volume = await open_snapshot(bucket, StateDir(power.home / "past"), OpenOptions(), wanted)
     try:
         assert volume.notices == ()
-        # The reader has no other source: the bucket must contain the packs that the point needs.
+        # UncachedReader reads only the bucket, so the bucket must contain all packs of the point.
         reader = UncachedReader(volume.db, volume.store, volume.keyring)
         found: Files = {}
         for ino, size_bytes in volume.db.all("SELECT ino, size_bytes FROM inodes WHERE ino > 1"):

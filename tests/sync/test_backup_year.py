@@ -39,7 +39,7 @@ from tests.sync.kept import keys_of
 pytestmark = pytest.mark.thorough
 
 DAY = 86_400
-MONTH = 30  # The number of nights between two checks of the backup.
+MONTH = 30  # The number of nights between two checks of a backup.
 POLICY = Policy(daily=7, weekly=5, monthly=12)
 PERIODS = (("%Y-%m-%d", POLICY.daily), ("%G-%V", POLICY.weekly), ("%Y-%m", POLICY.monthly))
 ROOT = Caller(0, 0, 0o022, 1)
@@ -100,8 +100,8 @@ class _Backup:
         self._rnd = random.Random(15)
         self._source: Source = {}
         self._copied: Source = {}
-        self.states: dict[str, Source] = {}  # The expected files of each kept point.
-        self._nightly: dict[str, KeptPoint] = {}  # The kept points that may expire, oldest first.
+        self.states: dict[str, Source] = {}  # The files that each kept point should contain.
+        self._nightly: dict[str, KeptPoint] = {}  # Kept points that may expire, oldest first.
         self.dropped = self.moved = self.fscks = self.restores = self.most_bytes = 0
 
     # --- one night of the backup ---------------------------------------------------------------
@@ -175,7 +175,7 @@ class _Backup:
         self.most_bytes = max(self.most_bytes, _stored_bytes(self._power))
         assert (session.reclaimer.last_error, session.compactor.last_error) == ("", "")
 
-    # --- end of a month ------------------------------------------------------------------------
+    # --- the last day of a month ---------------------------------------------------------------
 
     async def fsck(self, session: Session) -> None:
         """Require that ``fsck --deep`` finds nothing."""
@@ -208,7 +208,7 @@ class _Backup:
         target.mkdir()
         try:
             assert volume.notices == ()
-            # The reader has no other source, so the bucket must contain the packs of the point.
+            # UncachedReader reads only the bucket, so the bucket must contain the point's packs.
             reader = UncachedReader(volume.db, volume.store, volume.keyring)
             restoring = Restoring(volume.db, Copier(volume.db, reader, target), no_progress)
             await restoring.copy([])

@@ -169,7 +169,7 @@ async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
     if lost == max(links):
         assert await bucket.find(PointInTime("newest")) == links[lost]
         async with power.session("b", tasks=False) as session:
-            # The txg is the fence record of the new mount.
+            # The newest txg is the fence record of the new mount.
             assert session.volume.link.txg == lost + 1
             await session.publish_anew()
 
@@ -270,7 +270,7 @@ async def test_level_object_replaces_a_lost_changelog(
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
-    # Without later images, the restore begins with the image that mkfs made.
+    # Without later images, the restore begins with the image of mkfs.
     for key in list(power.store.objects):
         if key.startswith("image/") and not key.startswith("image/000000000000"):
             del power.store.objects[key]

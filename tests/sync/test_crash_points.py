@@ -38,7 +38,7 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# These steps occur only if objects are older than the retention and two more images exist.
+# Some steps occur only if objects exceed the retention and two more images exist.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put", "history put"}
 
 
@@ -53,7 +53,7 @@ async def _kill_in_flush(
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # Reclaim deletes level objects together with the first image.
+                kill.armed = True  # Reclaim deletes levels together with the first image.
             if kill.step in {"history put", "history deleted"}:
                 await append_empty_changelogs(session, HISTORY_FAN_OUT)
                 kill.armed = kill.step == "history put"
@@ -95,7 +95,7 @@ async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
         await session.make_image()
-        for _ in range(2):  # The next images remove the leftovers of the crash.
+        for _ in range(2):  # The next images delete the leftovers of the crash.
             write_file(session, b"more")
             await session.make_image()
         await session.reclaimer.reclaim()
@@ -140,7 +140,7 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # Only promotions have the last step.
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # The last step occurs only in promotions.
 async def test_kill_during_a_takeover_loses_no_shipped_data(
     power: Power, step: str, goes_on: str
 ) -> None:

@@ -85,8 +85,8 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 class Outcome(NamedTuple):
     """The content that is readable after damage, and all messages."""
 
-    words: str  # The notices, errors and findings of fsck.
-    contents: Mapping[Ino, bytes | None]  # The content is None for a file that could not be read.
+    words: str  # The notices, errors and findings that fsck reports.
+    contents: Mapping[Ino, bytes | None]  # The content is None if the file is unreadable.
 
 
 def write(session: Session, number: int) -> tuple[Ino, bytes]:
@@ -144,7 +144,7 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 
 @pytest.mark.parametrize(
     "damage",
-    # Other kinds of damage lead to the same checks; tests/damage_matrix samples all kinds.
+    # All kinds of damage lead to the same checks; tests/damage_matrix samples all kinds.
     [
         pytest.param(one, marks=() if one in {flip, remove} else pytest.mark.slow, id=one.__name__)
         for one in DAMAGES
@@ -172,10 +172,10 @@ async def test_each_damaged_object_is_reported_and_never_read_as_wrong_content(
             assert content in (None, contents[ino]), f"{key}: wrong content"
         if key == last and damage is remove:
             # Only a host that remembers the last changelog can detect its removal.
-            # test_local_state_choice.py tests such a host.
+            # test_local_state_choice.py tests a host that remembers the last changelog.
             continue
         if key.startswith("level/") and damage is remove:
-            assert outcome == before  # The changelogs of the level object still exist.
+            assert outcome == before  # The changelogs in the level object still exist.
             continue
         if key not in {LEASE, SUPERBLOCK}:
             assert key in outcome.words, f"{damage.__name__} of {key} was not reported"

@@ -128,7 +128,7 @@ async def test_group_commit_runs_in_parallel_with_syncs_of_block_files(power: Po
 
         def note_commit() -> bool:
             committed.set()
-            return False  # returning False lets SQLite commit
+            return False  # with False, SQLite commits
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -159,7 +159,7 @@ async def test_group_commits_after_its_content_is_synced_in_rollback_journal_mod
 
         def note_commit() -> bool:
             order.append("rows")
-            return False  # returning False lets SQLite commit
+            return False  # with False, SQLite commits
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -183,7 +183,7 @@ async def test_wal_is_extended_when_programs_call_fsync(power: Power) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.durability.run_log_room)
             await trio.testing.wait_all_tasks_blocked()
-            assert _lacks_room(session)  # No program has called fsync yet.
+            assert _lacks_room(session)  # No program has called fsync.
             write_file(session, CONTENT)
             await session.durability.sync_file(ino)
             with trio.fail_after(10):
@@ -248,7 +248,7 @@ async def test_wal_is_not_extended_into_reserved_disk_space(
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
 
-        assert not _lacks_room(session)  # The next fsync does not try to extend the WAL again.
+        assert not _lacks_room(session)  # The next fsync does not extend the WAL.
         log = session.db.path.with_name("meta.db-wal")
         assert log.stat().st_size < session.db.wal_bytes + WAL_ROOM_BYTES
 
@@ -534,7 +534,7 @@ async def test_loss_of_a_commit_group_turns_the_mount_read_only(power: Power) ->
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        session.db.rollback()  # Simulate a full disk: SQLite rolls the group back.
+        session.db.rollback()  # Simulate a full disk: SQLite rolls the transaction back.
 
         assert session.status.state is MountState.DEGRADED
         assert "lost" in session.status.why
@@ -549,8 +549,8 @@ async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: 
         session.durability.commit()
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
-        # The group commits while its block files are synced.
-        # A hook that returns True makes the commit fail.
+        # The group commits during the sync of its block files.
+        # A commit hook that returns True makes the commit fail.
         session.db.connection.set_commit_hook(lambda: True)
         with pytest.raises(DatabaseError):
             await session.durability.sync_all()
@@ -569,7 +569,7 @@ async def test_partial_operation_is_never_committed(power: Power) -> None:
         session.durability.commit()
         write_file(session, CONTENT * 2)
         session.db.begin()
-        # Simulate a bug after the first change of an operation.
+        # Simulate an exception after the first change of an operation.
         session.db.run("DELETE FROM block_map WHERE ino = ?", (safe,))
 
         session.status.break_off("a bug")

@@ -27,7 +27,7 @@ class KillingStore(FaultyStore):
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self.writes_left = -1  # The value -1 means no kill.
+        self.writes_left = -1  # With -1, no write is interrupted.
         self.is_after = False
 
     @asynccontextmanager

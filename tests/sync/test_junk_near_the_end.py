@@ -135,7 +135,7 @@ async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
             power.store.objects[key_of(Txg(txg))] = junk
         for number in range(3, 9):
             inos[number] = write_file(session, b"%d" % number)
-            with contextlib.suppress(OlderBucketError):  # The next name is in use.
+            with contextlib.suppress(OlderBucketError):  # The next object key is in use.
                 await session.flush()
         await session.flush_at_end()
         await session.close()

@@ -28,7 +28,7 @@ class _Writers:
     def __init__(self, power: Power, seed: int) -> None:
         self._power = power
         self._rnd = random.Random(seed)
-        self._needed: dict[Txg, set[ObjectKey]] = {}  # The packs that each txg needs.
+        self._needed: dict[Txg, set[ObjectKey]] = {}  # The packs that each txg refers to.
 
     async def run(self, count: int) -> None:
         """Run mounts and promotions of random hosts, each with a kill at a random step."""
@@ -67,7 +67,7 @@ class _Writers:
             ) as session:
                 await session.promote(force=True)
                 await self._write(session)
-        except SettingsError:  # The last mount of this host left unshipped changes.
+        except SettingsError:  # The previous mount of the host left unshipped changes.
             await self._mount(name, hook)
 
     async def _write(self, session: Session) -> None:

@@ -51,7 +51,7 @@ async def test_follower_continues_after_a_repair_of_the_chain(
         await require_files(session, inos, follower.link.txg)
 
         async with power.session("b", options=end_at(8), tasks=False) as other:
-            await follower.poll_once()  # At this point the fence record exists, but no image.
+            await follower.poll_once()  # The bucket now has the fence record, but no image.
             assert follower.link.txg in {8, 9}
             await require_files(session, inos, 8)
             inos[11] = write_file(other, b"11")

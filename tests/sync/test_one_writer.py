@@ -70,7 +70,7 @@ async def test_changelog_that_arrives_after_a_takeover_is_refused(power: Power) 
         await old.flush()
         lost = write_file(old, b"late")
         await old.uploader.sealer.seal_most()
-        gate = slow.hold("create")  # The store delays the upload of the pack.
+        gate = slow.hold("create")  # The store delays the upload of a pack.
         outcome: list[BaseException] = []
 
         async def flush() -> None:
@@ -92,7 +92,7 @@ async def test_changelog_that_arrives_after_a_takeover_is_refused(power: Power) 
         assert await read_file(old, lost) == b"late"
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, ino) == b"by b"
-        assert session.db.counters.inodes == 3  # The root directory, "first" and "by b" exist.
+        assert session.db.counters.inodes == 3  # the root directory, "first" and "by b"
 
 
 async def test_changelog_appended_before_the_fence_record_is_in_the_chain_but_unconfirmed(
@@ -125,10 +125,10 @@ async def test_changelog_appended_before_the_fence_record_is_in_the_chain_but_un
             with pytest.raises(FencedError):
                 await old.flush()
             power_store.create = create  # type: ignore[method-assign]
-        assert pending.outbox(old.db) is not None  # The changelog is not confirmed.
+        assert pending.outbox(old.db) is not None  # The changelog is unconfirmed.
 
     async with power.session("a", tasks=False) as again:
-        # The changelog is in the chain, so no change is lost.
+        # The appended changelog is in the chain, so the host loses no change.
         assert again.volume.notices == ()
         assert await read_file(again, ino) == b"just in time"
         assert await read_file(again, taken[0]) == b"by b"
@@ -228,7 +228,7 @@ async def test_late_deletion_by_a_fenced_writer_removes_no_needed_object(
             with trio.fail_after(30):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                # The new content is the same as that of a pack that is being deleted.
+                # The new content equals the content of a pack that is being deleted.
                 again = write_file(new, b"doomed 1" * 900)
                 await new.flush()
                 await new.close()

@@ -90,7 +90,7 @@ async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power)
         ino = write_file(session, b"precious")
         with trio.fail_after(30):
             await session.sync_file(ino)
-            await session.sync_file(ino)  # Without changes, fsync returns at once.
+            await session.sync_file(ino)  # Without changes, fsync returns immediately.
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"precious"
 

@@ -67,7 +67,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # Local changes were shipped before the rollback.
+    assert done.before.txg > past.txg  # The rollback first ships local changes.
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]
@@ -122,7 +122,7 @@ async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> 
         await roll_back(power, past)
 
     grown = {key for key in power.store.objects if key not in objects}
-    # The only new object is the changelog of the fence record.
+    # The fence record is the only new object.
     assert all(key.startswith("changelog/") for key in grown)
     assert await contents(power, "a", gone, copied, again) == [None, None, b"elsewhere"]
     assert only_copied.txg > past.txg

@@ -41,7 +41,7 @@ async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open
             nursery.start_soon(session.durability.sync)
             await trio.testing.wait_all_tasks_blocked()
             _change(session)
-            nursery.start_soon(session.durability.sync)  # This task waits for the first sync.
+            nursery.start_soon(session.durability.sync)  # The task waits for the first sync.
             await trio.testing.wait_all_tasks_blocked()
             if is_open:
                 _change(session)

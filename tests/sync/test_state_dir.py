@@ -124,7 +124,7 @@ async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_the_dir
     await state.lock()
 
     with trio.fail_after(10), LockWatch(state.path) as watch:
-        (state.path / "lock").unlink()  # At this point the removal of the directory begins.
+        (state.path / "lock").unlink()  # The removal of the directory begins.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.wait_until_free)
             await trio.testing.wait_all_tasks_blocked()
@@ -359,7 +359,7 @@ def test_failed_removal_of_a_state_directory_does_not_hide_the_original_error(
     def command() -> None:
         with without_new_remains(path):
             path.mkdir(mode=0o777)
-            path.chmod(0o777)  # The removal is refused, because other users can write here.
+            path.chmod(0o777)  # The removal is refused: other users can write to the directory.
             raise HeldError("the reason")
 
     with pytest.raises(HeldError, match="the reason"):

@@ -424,7 +424,7 @@ async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: 
     asked = PointInTime("1d ago", right.ns - DAY * S, is_ago=True)
     for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
         power.store.has_own_clock = own
-        # A request for the store's time would reveal the wrong clock.
+        # A request for the store's time would reveal that the local clock is wrong.
         power.store.clock = right if own else Beside(right, -YEARS_10)
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)

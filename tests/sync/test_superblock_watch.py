@@ -107,7 +107,7 @@ async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain:
         forged = superblock_codec.encode(replace(seen, retention_s=0))
         for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
             plain.store.objects[key] = forged
-        plain.remembered("a").path.unlink()  # The running mount has the superblock in memory.
+        plain.remembered("a").path.unlink()  # The running mount keeps the superblock in memory.
         for _ in range(2):
             assert await retained_s(session.volume) == 30 * 86_400
             await tend(session.volume)
@@ -120,7 +120,7 @@ async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain:
         await tend(session.volume)
         await session.close()
 
-    await plain.retain(3600)  # A real change of the superblock may shorten the retention.
+    await plain.retain(3600)  # An authentic superblock may shorten the retention.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 3600
 

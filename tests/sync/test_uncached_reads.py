@@ -78,7 +78,7 @@ async def test_uncached_reads_of_small_blocks_fetch_a_window_around_them(power: 
         assert sorted(found) == sorted(contents)
         stored_bytes = sum(row.stored_bytes or 0 for row in rows)
         windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
-        assert store.counts["get_range"].requests <= 3 * windows  # Read windows may overlap.
+        assert store.counts["get_range"].requests <= 3 * windows  # two read windows may overlap
 
 
 async def test_block_without_a_location_is_reported_as_missing(power: Power) -> None:

@@ -112,7 +112,7 @@ async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dic
     return contents_at(target)
 
 
-# --- bucket of schema version 1 ----------------------------------------------------------------
+# --- buckets of schema version 1 ---------------------------------------------------------------
 
 
 async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) -> None:
@@ -137,7 +137,7 @@ async def test_merged_changelogs_of_both_schema_versions_give_the_same_rows(
         await session.leveler.make_due()
         assert births(session.db) == born
         levels = [key for key in former.store.objects if key.startswith("level/")]
-        # The five merged level objects contain changes of both schema versions.
+        # The five merged level objects contain changes of schema versions 1 and 2.
         assert level_codec.key_of(2, Txg(25)) in levels
     merged = await restored(former, tmp_path / "merged.db")
     single = await restored(former, tmp_path / "single.db", by_levels=False)

@@ -21,14 +21,14 @@ USER: Final = FOLDER / "user/s3fs-meta@.service"
 BACKUP: Final = FOLDER / "system/s3fs-meta-backup@.service"
 TIMER: Final = FOLDER / "system/s3fs-meta-backup@.timer"
 
-# Each of these options creates a mount namespace, which hides the mount. Source: systemd.exec(5).
+# Options that create a mount namespace, which hides the mount. Source: systemd.exec(5).
 _NAMESPACE_OPTIONS: Final = """BindPaths BindReadOnlyPaths ExecPaths InaccessiblePaths MountAPIVFS MountFlags MountImages
     NoExecPaths PrivateDevices PrivateIPC PrivateMounts PrivateTmp PrivateUsers ProcSubset
     ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
     ProtectProc ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage TemporaryFileSystem
     DynamicUser CacheDirectory LogsDirectory RuntimeDirectory StateDirectory LoadCredential
 """
-# In a user unit, each of these options implies NoNewPrivileges=. Source: systemd.exec(5).
+# Options that imply NoNewPrivileges= in a user unit. Source: systemd.exec(5).
 _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog SystemCallArchitectures RestrictAddressFamilies
     RestrictFileSystems RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality
     MemoryDenyWriteExecute ProtectClock ProtectHostname PrivateDevices ProtectKernelModules

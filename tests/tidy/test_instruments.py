@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASSPHRASE": "one"}
 
 
-# --- tests.sampled ---------------------------------------------------------------------------------
+# --- samples of running code (tests.sampled) ------------------------------------------------------
 
 
 @pytest.mark.parametrize("every", [1, 3, 4])
@@ -33,7 +33,7 @@ def test_sampled_marks_parameters_outside_the_sample_as_slow(every: int) -> None
     assert all(mark.name == "slow" for one in found if hasattr(one, "marks") for mark in one.marks)
 
 
-# --- tests.forked ----------------------------------------------------------------------------------
+# --- forked commands (tests.forked) ---------------------------------------------------------------
 
 
 def _run(
@@ -108,7 +108,7 @@ def test_forked_command_of_a_shell_has_its_streams_directory_and_environment(
     assert (done.stdout, done.stderr) == (f"first\n{said}\n7\n", "wrong\n")
 
 
-# --- tests.calls -----------------------------------------------------------------------------------
+# --- counted calls (tests.calls) ------------------------------------------------------------------
 
 
 def test_calls_between_functions_and_between_files_are_counted() -> None:
@@ -127,7 +127,7 @@ def test_calls_between_functions_and_between_files_are_counted() -> None:
     assert 1 <= many.moves < many.calls == len(many.trip)
 
 
-# --- contrib.lint ----------------------------------------------------------------------------------
+# --- linter rules (contrib.lint) ------------------------------------------------------------------
 
 
 def test_wording_lint_finds_words_that_the_project_avoids(

@@ -18,10 +18,10 @@ from tests.syntax_trees import nodes_of
 
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-# The standard library documents these names as public, despite their underscore.
+# The documentation of the standard library makes these underscored names public.
 DOCUMENTED: Final = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
 _SYNCFS: Final = "the only call of syncfs(2) of the cache, whose failure no filesystem can cause"
-# Tests may use these private names; each entry has a reason.
+# Tests may use only these private names; each entry gives a reason.
 PRIVATE: Final = {
     "tests/cache/test_block_files.py _directory": "two threads must meet within one call",
     "tests/cache/test_block_files.py _syncfs": _SYNCFS,
@@ -34,8 +34,8 @@ _STANDARD: Final = "belongs to the standard library"
 _MACHINE: Final = "a file of the kernel or of the system that identifies the machine"
 _NEWER: Final = "the test acts as a program of another version"
 _DEEP: Final = "the limit would pass through several constructors only for a test"
-# Tests may replace these constants; each entry has a reason.
-# A limit that a parameter can set does not belong in this table.
+# Tests may replace only these constants; each entry gives a reason.
+# If a parameter can set a limit, the table must not contain the limit.
 REPLACED: Final = {
     "BLOCK_DEVICES": _MACHINE,
     "BOOT_ID": _MACHINE,

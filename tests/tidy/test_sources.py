@@ -19,28 +19,28 @@ FUNCTION_LINES_MAX = 70
 TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
-# Each function's result refers to its argument, which must therefore be an immutable copy.
+# The result of these functions refers to their argument, which must be an immutable copy.
 # With a memoryview, CPython 3.10, 3.11 or 3.12.1 may crash in a garbage collection (issue 77894).
-# The crash occurs if the collector clears a memoryview while an object still holds its buffer.
-# A function that uses a buffer only until it returns is safe.
+# Python crashes if the collector clears a memoryview while an object still uses its buffer.
+# A function that uses a buffer only until it returns is allowed to take a memoryview.
 KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
 KEPT_MAPPINGS: Final = {"s3fs_meta/memory_allocator.py"}  # the argument is an mmap object
 
 SOURCES = sorted((ROOT / "s3fs_meta").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-# No test imports these modules; each entry has a reason.
+# No test imports these modules; each entry gives a reason.
 TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
 }
-# Any module may assign these attributes, because the objects come from other libraries.
-# Such objects are replies of pyfuse3, scopes of trio, sessions of apsw, exceptions, functions.
-# The pattern also matches thread-local values, and the module that the request loop replaces.
+# Any module may assign these attributes, because the objects belong to libraries.
+# Examples are replies of pyfuse3, scopes of trio, sessions of apsw, and exceptions.
+# The pattern also matches thread-local values and a module that the request loop replaces.
 FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"
     r"|(de)?compressors?$|trio$|argtypes$|atexit$"
 )
-# Other modules may change these records, such as the totals of the open group.
-# Only one task changes each record, and no code is notified of the change.
+# Any module may change these records, such as the totals of the open group.
+# Only one task changes each record, and no other code is notified.
 EDITED_RECORDS: Final = re.compile(
     r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"
     r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^points\.notices$|^chooser\.left$"

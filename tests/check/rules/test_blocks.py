@@ -97,7 +97,7 @@ async def test_pack_in_the_bucket_without_a_row_gets_a_new_row(healthy: Healthy)
     new = healthy.pack_of(healthy.uploaded, 1)
     assert packs.object_key(healthy.db, new) == key
     assert healthy.changed_inodes() == set()
-    # Without this record, kept points would deduce the age of a pack from its new number.
+    # Without the record of renumbered packs, kept points would compute a wrong age of the pack.
     assert properties.renumbered_packs(healthy.db) == (healthy.db.counters.txg, new + 1)
 
 

@@ -101,7 +101,7 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    assert healthy.check(Mode.ALL).exit_status == 4  # fsck has not checked the cache directory.
+    assert healthy.check(Mode.ALL).exit_status == 4  # fsck did not check the cache directory.
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
     other = healthy.block_of(healthy.dirty, 4)

@@ -251,7 +251,7 @@ async def test_value_of_the_wrong_type_is_found_and_repaired(
 
     assert "I70" in (await healthy.check_all()).broken
     await healthy.check_all(Mode.ALL)
-    # The second run also checks lost+found.
+    # The second run of fsck also checks lost+found.
     assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}
 
     assert set((await healthy.check_all()).broken) <= {"I48"}

@@ -109,7 +109,7 @@ def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known:
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
-LAST = (1 << 63) - 1  # This is the largest integer that SQLite can store.
+LAST = (1 << 63) - 1  # the largest integer that SQLite can store
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ async def test_repaired_chain_of_changelogs_is_clean(power: Power, lost: str, de
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         await session.close()
-    for txg in numbers[4:5]:  # The changelog after the lost one is readable.
+    for txg in numbers[4:5]:  # The changelog after the lost changelog is readable.
         if lost == "missing":
             del power.store.objects[key_of(txg)]
         else:

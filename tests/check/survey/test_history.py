@@ -75,7 +75,7 @@ async def test_wrong_history_index_objects_are_deleted_and_rebuilt(power: Power,
         repaired = await checked(session, Mode.SAFE)
         assert {one.left for one in repaired.verdicts if one.invariant == "I71"} == {0}
         assert key not in power.store.objects
-        # Only the wrong object is deleted, not an object that was compared with it.
+        # fsck deletes only the wrong object and keeps all objects that it compared.
         assert {FIRST, SECOND, ABOVE} - {key} <= power.store.objects.keys()
     async with power.session("a", tasks=False) as session:
         await index_all(session)

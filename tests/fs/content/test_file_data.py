@@ -212,7 +212,7 @@ async def test_write_after_a_fetch_respects_a_concurrent_truncation(
     assert await whole(fs, ino) == bytes(500) + b"b"
 
 
-# --- truncation --------------------------------------------------------------------------------
+# --- truncation of files -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
@@ -271,7 +271,7 @@ async def test_other_tasks_can_run_while_a_large_file_is_truncated(fs: Filesyste
     assert (fs.getattr(ino).size_bytes, blocks(fs, ino)) == (BLOCK_BYTES + 5, 2)
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- refused requests --------------------------------------------------------------------------
 
 
 async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
@@ -438,7 +438,7 @@ async def test_overwriting_two_dirty_blocks_changes_no_database_row(volume: Volu
         assert content[BLOCK_BYTES - 4 : BLOCK_BYTES + 4] == b"abbbccca"
 
 
-# --- order after a kill ------------------------------------------------------------------------
+# --- order of writes after a kill --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sets_times", [True, False])

@@ -322,7 +322,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # The first read fails, because it must download content.
+        await whole(fs, other)  # The first download of content fails.
     assert await whole(fs, other) == content
 
 
@@ -344,7 +344,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
     assert mapped(fs, other) == mapped(fs, ino)
     assert fs.getattr(other).size_bytes == len(content)
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # The first read fails, because it must download content.
+        await whole(fs, other)  # The first download of content fails.
     await fs.write(other, len(content), b"more")
     assert await whole(fs, other) == content + b"more"
     assert await whole(fs, ino) == content

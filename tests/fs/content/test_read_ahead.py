@@ -97,7 +97,7 @@ async def test_read_ahead_window_grows_to_its_limit(
         assert record.ahead_blocks <= WINDOW_BLOCKS
     await until_fetched(volume, BLOCKS)
     assert fetched(volume) == BLOCKS
-    # The first block and each border between two packs need an additional request.
+    # The first block and each boundary between two packs need one more request.
     assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3
 
 

@@ -311,7 +311,7 @@ async def test_capacity_limits_copies_of_removed_content(volume: Volume) -> None
         assert_sound(fs)
 
 
-# --- crashes and other hosts -------------------------------------------------------------------
+# --- crashes and takeovers by other hosts ------------------------------------------------------
 
 
 @pytest.mark.parametrize("slice_number", range(1, 8))

@@ -281,8 +281,8 @@ async def test_tree_copy_waits_for_database_checkpoints(
                 count = len(_copied_counts(slices))
                 await trio.sleep(0.01)
                 # At most one slice of the copy runs before each checkpoint.
-                # A second slice can run, because a restarted WAL counts as checkpointed at first.
-                # A restarted WAL of the same length counts as checkpointed until the next commit.
+                # A second slice can run before a checkpoint if the WAL was restarted.
+                # A restarted WAL of the old length counts as checkpointed until the next commit.
                 assert len(_copied_counts(slices)) <= count + 2
                 fs.db.checkpoint()
     assert len(_copied_counts(slices)) > 2

@@ -188,7 +188,7 @@ async def test_damaged_block_of_a_pinned_tree_is_not_requested_forever(
             await trio.sleep(1)
         assert pins.last_error
         calls = len(volume.store.calls)
-        await fs.write(other, 0, b"new")  # The write causes another check of the pins.
+        await fs.write(other, 0, b"new")  # A write causes another check of the pins.
         volume.commit()
         await trio.sleep(600)
         assert len(volume.store.calls) == calls
@@ -356,7 +356,7 @@ async def test_number_and_path_length_of_pins_are_limited(fs: Filesystem, pins: 
     with pytest.raises(UsageError, match="cannot be pinned"):
         await pins.add([Ino(1 << 40)])
     await pins.add(some[:-1])
-    await pins.add(some[:-1])  # Pinning the same trees twice succeeds.
+    await pins.add(some[:-1])  # A tree can be pinned twice.
 
 
 async def test_unreadable_list_of_pins_is_kept_but_nothing_is_pinned(

@@ -40,7 +40,7 @@ def test_tables_of_the_open_and_the_attached_database_can_be_read(
     assert _has(db, "main", "then too")
     with pytest.raises(DatabaseError):
         db.one(_COUNT)
-    with attached(db, past.path):  # The same database is attached a second time.
+    with attached(db, past.path):  # attach the database a second time
         assert db.one(_COUNT) == (1,)
 
 

@@ -57,7 +57,7 @@ def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
         db.close()
 
 
-# --- opening a database ------------------------------------------------------------------------
+# --- how a database is opened ------------------------------------------------------------------
 
 
 def test_committed_rows_are_readable_after_reopening_the_database(
@@ -263,7 +263,7 @@ def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) 
     create_file(db, b"a")
     before = db.connection.total_changes()
     db.commit()
-    # Two rows change: the counters row and the inode row.
+    # The commit changes two rows: the counters and the inode.
     assert db.connection.total_changes() == before + 2
 
 

@@ -26,19 +26,19 @@ RUNS = frozenset({"one", "all", "iterate", "run", "run_many"})
 RAW = frozenset({"execute", "executemany"})
 USES_TABLE = re.compile(r"\binodes\b", re.IGNORECASE)
 
-# fsck and offline tools may use the table of inodes, because they write inode rows at once.
-# Inode rows are written at once by ``check.context``, ``rebuild.finish`` and ``image_rows.adopt``.
+# fsck and offline tools may use the table of inodes, because they write inode rows immediately.
+# ``check.context``, ``rebuild.finish`` and ``image_rows.adopt`` write inode rows immediately.
 WRITES_THROUGH = ("check/", "meta/offline/")
 
-# These modules use other connections, or tables whose rows are never kept in memory.
+# Some modules use another connection, or only tables whose rows are never kept in memory.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # The module runs before the database is open.
-        "meta/trees/tree_paths.py",  # The module reads a snapshot, or runs after a commit.
+        "meta/db/schema.py",  # runs before the database is open
+        "meta/trees/tree_paths.py",  # reads a snapshot or runs after a commit
     }
 )
 
-# These statements do not consist of constants only; none of them uses the table of inodes.
+# Functions that build statements from variables; no statement uses the table of inodes.
 COMPOSED = frozenset(
     {
         ("meta/replica.py", "_touch"),  # The statement uses temporary tables.
@@ -50,7 +50,7 @@ COMPOSED = frozenset(
         (
             "meta/trees/tree_copies.py",
             "_copy_rows",
-        ),  # Both statements read past or current tables.
+        ),  # The statements read past or current tables.
         ("meta/trees/tree_copies.py", "copy_inode"),
     }
 )

@@ -77,7 +77,7 @@ def test_inode_row_is_written_once_per_group(db: Database) -> None:
         inodes.set_size(db, made.ino, number, 0)
     before = db.connection.total_changes()
     db.commit()
-    # The file, the directory and the counters are written.
+    # The commit writes three rows: the file, the directory and the counters.
     assert db.connection.total_changes() == before + 3
     assert inodes.get(db, ROOT_INO).size_bytes == 20
 

@@ -58,7 +58,7 @@ def test_follower_sees_no_commit_before_it_advances(follower: Database, other: D
 
 def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other: Database) -> None:
     """A follower changes only its own temporary rows, so it needs no write lock."""
-    other.begin()  # From this point on, the other connection holds the write lock.
+    other.begin()  # The other connection now holds the write lock.
     note_copy(follower, 8)
     other.commit()
     make_file(other, b"f")

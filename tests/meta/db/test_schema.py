@@ -209,7 +209,7 @@ def test_schema_upgrade_on_a_full_disk_is_refused(
         assert inodes.get(db, ino).btime_ns == NOW_NS + 5
 
 
-# --- changes recorded by schema version 1 -------------------------------------------------------
+# --- changesets of schema version 1 -------------------------------------------------------------
 
 
 @pytest.fixture

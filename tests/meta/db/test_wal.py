@@ -261,7 +261,7 @@ def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
 
     wal.append_room()
 
-    # The WAL is not extended again until half of the missing space is used.
+    # The WAL is extended again only after half of the missing space is used.
     assert not wal.lacks_room
 
 
@@ -338,7 +338,7 @@ def test_old_frames_of_a_restarted_wal_are_ignored(make_database: MakeDatabase) 
     assert read_after_a_kill(db) == 1010
     frame_bytes = 4096 + 24
     commit_some(db, range(1010, 1020))
-    with wal_file(db).open("r+b") as file:  # The last commit did not reach the disk.
+    with wal_file(db).open("r+b") as file:  # The disk loses the last commit.
         file.seek(used)
         file.write(old[used : used + 20 * frame_bytes])
     assert read_after_a_kill(db) == 1010
@@ -371,7 +371,7 @@ def test_wal_syncs_fail_after_a_checkpoint_failed_to_sync_the_wal(
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # The open group prevents a restart of the WAL.
+        db.begin()  # The open group of operations prevents a restart of the WAL.
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()

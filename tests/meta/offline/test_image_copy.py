@@ -105,7 +105,7 @@ def test_pack_without_live_blocks_is_dead_in_an_image(
     db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
-    blocks.drop_ref(db, block)  # The file stopped using the block while the block was sealed.
+    blocks.drop_ref(db, block)  # The file drops the sealed block.
     db.commit()
     snapshot = db.open_snapshot()
     snapshot.copy_to(copy)

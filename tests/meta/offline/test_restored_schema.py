@@ -171,7 +171,7 @@ def test_value_above_the_length_limit_is_refused(image: Path, table: str, kind: 
         except (
             apsw.MismatchError,
             apsw.ConstraintError,
-        ):  # SQLite refuses a long value in this column.
+        ):  # SQLite refuses a long value in some columns.
             continue
         with pytest.raises(
             FormatError, match=f"its table {table} has a value of more than|too big"

@@ -117,7 +117,7 @@ def test_cached_location_is_dropped_when_its_rows_change(db: Database) -> None:
     db.commit()
     before = block_map.locate(db, FILE, at(0))
     assert before is not None
-    assert block_map.locate(db, FILE, at(0)) is before  # The lookup used the cached location.
+    assert block_map.locate(db, FILE, at(0)) is before  # The location comes from the cache.
 
     db.begin()
     cached_blocks.set_state(db, block, BlockState.SEALED)

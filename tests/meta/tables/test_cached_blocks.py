@@ -113,7 +113,7 @@ def test_sealed_blocks_are_unsealed_after_a_crash(db: Database) -> None:
         kept: BlockState.DIRTY,
         let_go: BlockState.DOOMED,
         clean: BlockState.CLEAN,
-        # The location of the block may not be durable, so the block is not clean.
+        # The block's location may not be durable, so the block is not clean.
         moving: BlockState.UPLOADED,
     }
     assert blocks.find(db, let_go) is None

@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import ObjectKey, PackId
 from tests.meta.conftest import MakeDatabase
 
-ONE, TEN = PackId(1), PackId(10)  # The decimal numbers of both packs begin with the same digit.
+ONE, TEN = PackId(1), PackId(10)  # The decimal numbers of the two packs begin with equal digits.
 
 
 def test_damage_mark_of_a_record_covers_only_that_record(db: Database) -> None:

@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
-ONE_HASH = 5  # The hash of every name in the tests of hash collisions.
+ONE_HASH = 5  # The hash of all names in tests of hash collisions.
 
 
 def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
@@ -136,7 +136,7 @@ def test_directory_without_names_is_empty(db: Database) -> None:
     assert dentries.is_empty(db, ROOT_INO)
 
 
-# --- order of readdir --------------------------------------------------------------------------
+# --- order of names in readdir -----------------------------------------------------------------
 
 
 def test_readdir_pages_are_ascending_and_complete(db: Database) -> None:

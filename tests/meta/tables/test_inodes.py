@@ -157,7 +157,7 @@ def test_impossible_times_of_an_inode_are_clamped(db: Database, far_ns: int) -> 
     assert isinstance(inodes.get(db, made.ino).atime_ns, int)
 
 
-# --- updates of single columns -----------------------------------------------------------------
+# --- updates of single inode columns -----------------------------------------------------------
 
 
 def test_write_sets_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
@@ -276,7 +276,7 @@ def test_changing_the_flags_or_the_parent_of_an_inode_keeps_its_times(db: Databa
     assert inodes.get(db, made.ino).flags == 0
 
 
-# --- totals in the counters --------------------------------------------------------------------
+# --- inode totals in the counters --------------------------------------------------------------
 
 
 def test_only_regular_files_count_towards_file_bytes(db: Database) -> None:

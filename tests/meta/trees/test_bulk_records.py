@@ -60,7 +60,7 @@ def _copy(db: Database, top: Ino) -> None:
     new = tree_copies.copy_inode(db, LIVING, inodes.get(db, top), NOW_NS)
     source = SourceDirectory(top, new, Cookie(0))
     tree_copies.copy_names(db, LIVING, [source], NOW_NS, names_max=100, blocks_max=10)
-    # Some rows change a second time in the same group.
+    # Some rows change twice in one group.
     db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))
     db.commit()
 

@@ -229,7 +229,7 @@ def test_past_content_that_is_not_retained_is_refused_before_any_change(
     reason = "a replaced history" if why in {"deleted", "other object"} else "is damaged"
     with pytest.raises(PastUnavailableError, match=f"{KEY}, .*{reason}"):
         past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
-    temporary = 3 + 3 + 3  # Temporary rows: 3 for parts, 3 for blocks, 3 for equal content.
+    temporary = 3 + 3 + 3  # temporary rows of parts, blocks and equal content
     assert db.rows_changed() - changes <= temporary
     assert _blocks(db, new) == []
 
@@ -293,7 +293,7 @@ def test_check_before_a_copy_finds_out_which_packs_and_blocks_are_available(
     assert not past_content.is_retained(db, PackId(1), KEY)
     assert [past_content.is_available(db, row, KEY) for row in rows] == [True, False, True]
     damage_marks.remove(db, [Mark(PackId(1), 20)])
-    packs_of_others = ObjectKey("pack/other")  # The blocks are in use, so their pack is irrelevant.
+    packs_of_others = ObjectKey("pack/other")  # blocks in use do not need this pack
     assert [past_content.is_available(db, row, packs_of_others) for row in rows] == [True] * 3
     damage_marks.add(db, Mark(PackId(1), 20))
     _remove(db, Ino(2))

@@ -13,7 +13,7 @@ from s3fs_meta.model import ROOT_INO, Ino, Txg
 
 FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 LAST = Txg(100)
-REMOVED = Ino(900)  # Inodes that the database no longer contains.
+REMOVED = Ino(900)  # Numbers of inodes that the database no longer contains.
 REMOVED_DIRECTORY = Ino(901)
 
 
@@ -61,7 +61,7 @@ def at(db: Database, path: str) -> Ino:
         ("a/b", "a/b", True),
         ("a/b", "a/g", False),
         ("a/b", "a", False),
-        ("h2", "a/b/c/f", True),  # Both names refer to one file.
+        ("h2", "a/b/c/f", True),  # The paths h2 and a/b/c/f name one file.
         ("h", "a/b/c/f", False),
         ("a/b/c", "h2", True),
     ],

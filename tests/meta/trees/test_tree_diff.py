@@ -214,7 +214,7 @@ def test_tree_differences_equal_the_differences_in_a_model(
         earlier.close()
 
     assert len(found) == len(set(found))
-    # A directory that replaced another one of the same name is listed once, as changed.
+    # A directory that replaces another directory of equal name is listed once, as changed.
     assert without_sizes_of_directories(found) == without_sizes_of_directories(
         expected(before, paths, model)
     )

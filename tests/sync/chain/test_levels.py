@@ -261,7 +261,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
     return changelog_codec.decode(key, data, session.volume.keyring).section
 
 
-# --- number of objects that a restore reads ----------------------------------------------------
+# --- how many objects a restore reads ----------------------------------------------------------
 
 
 def steps(start: int, end: int) -> int:

@@ -53,7 +53,7 @@ async def test_changelog_names_after_a_large_gap_need_an_authentic_changelog(
     power: Power,
 ) -> None:
     """One authentic changelog after a large gap proves that all numbers before it were used."""
-    await written(power)  # The written files are in txgs 1 to 9.
+    await written(power)  # Txgs 1 to 9 contain the written files.
     ahead = 9 + TXG_GAP_MAX + 1
     power.store.objects[key_of(Txg(ahead))] = power.store.objects[key_of(Txg(9))]
     assert await reached(power, 9, ahead) == (9, 1)

@@ -55,7 +55,7 @@ async def test_pending_change_records_of_an_unconfirmed_txg_are_not_merged(
         gate = faulty.hold("create")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.flush)
-            await gate.wait_started()  # The first pack is being uploaded.
+            await gate.wait_started()  # The first pack is now uploading.
             await change(20)
             assert await session.condenser.condense(records_min=5)
             gate.open()

@@ -28,7 +28,7 @@ async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_name
         for txg in range(3, 9):
             inos[txg] = write_file(session, b"%d" % txg)
             await session.flush()
-            # Readers of earlier txgs treat the object as a damaged changelog.
+            # A reader of an earlier txg treats a foreign object as a damaged changelog.
             if key_of(session.link.txg) > taken:
                 async with power.session(f"at-{txg}", options=READ_ONLY, tasks=False) as other:
                     await require_files(other, inos, txg)

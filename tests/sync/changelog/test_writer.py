@@ -93,7 +93,7 @@ async def test_zero_and_duplicate_blocks_found_after_the_snapshot_reach_other_ho
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
         at_first = changelogs(power, session)[-1].txg
         more = write_file(session, b"same" * 2000)
-        # These two calls ship the placements of blocks that were uploaded after the first snapshot.
+        # ship() also ships the placements of blocks that were uploaded after the first snapshot.
         await session.shipper.ship(anyway=True)
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)
@@ -222,7 +222,7 @@ async def test_host_that_mounts_again_applies_only_later_changelogs(power: Power
         await session.close()
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
-        assert session.cache.misses == 0  # The file is read from blocks that stayed in the cache.
+        assert session.cache.misses == 0  # All blocks of the file are in the cache.
         assert await read_file(session, other) == b"from b"
         assert not session.volume.notices
         assert not list(session.volume.state_dir.path.glob("kept-*"))
@@ -296,7 +296,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # The change is not recorded at this point.
+        assert session.shipper.oldest_ns == 0  # The change is not yet recorded.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(20):

@@ -23,7 +23,7 @@ class Listener(NoKernel):
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
-        # The listener awaits *react* before each announcement.
+        # The listener awaits *react* before it announces a txg.
         self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self.turns: list[Turned | None] = []
         self._waiting: dict[int, trio.Event] = {}

@@ -40,7 +40,7 @@ async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Pow
             await writer.publish_anew()
             await listener.wait_for(writer.link.txg)
 
-            assert listener.turns == [None]  # The kernel must look up all names again.
+            assert listener.turns == [None]  # The kernel must look up every name again.
             assert inodes.find(session.db, gone) is None
             assert session.cache.index.blocks() == []
             assert await read_file(session, kept) == b"kept" * 20_000

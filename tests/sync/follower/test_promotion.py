@@ -131,7 +131,7 @@ async def test_promotion_after_a_clean_unmount_of_the_writer_needs_no_force(powe
     async with following(power) as (session, _listener):
         assert session.follower is not None
         async with session.follower.paused(), power.session("a") as writer:
-            # The follower is promoted before it polls this txg.
+            # The follower is promoted before it polls the last txg.
             ino = write_file(writer, b"last")
             await writer.flush()
             await writer.close()
@@ -212,7 +212,7 @@ async def test_promotion_that_failed_halfway_can_be_repeated(power: Power) -> No
         lost = ObjectKey(changelog_codec.key_of(session.follower.link.next_txg))
         assert lost in power.store.objects
 
-        link = await session.promote()  # The first attempt already acquired the lease.
+        link = await session.promote()  # The failed promotion acquired the lease.
 
         assert changelog_codec.key_of(link.txg) > lost
         ino = write_file(session, b"x")
@@ -235,7 +235,7 @@ async def _promote_until_killed(
             raise
 
 
-# A promotion makes six conditional writes: four probes (two refused), lease, fence record.
+# A promotion makes six conditional writes: four probes, the lease and the fence record.
 _CHANGES = 2 + 1 + 2 + 1 + 2 + 2
 
 
@@ -307,7 +307,7 @@ async def test_promoted_writer_uploads_in_the_background(
 
         monkeypatch.setattr(follower, "close", close_slowly)
         await trio.testing.wait_all_tasks_blocked()
-        await follower.poll_once()  # At this point the follower's task waits for its next poll.
+        await follower.poll_once()  # The follower now waits for its next poll.
         await trio.testing.wait_all_tasks_blocked()
         await session.promote()
         write_file(session, b"written after it")

@@ -31,7 +31,7 @@ class SetClock:
 async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
     """Run a session without background tasks, and close it cleanly."""
     options = OpenOptions(force_takeover=True)
-    power.store.clock = clock  # The store and the session use the same clock.
+    power.store.clock = clock  # The store and the session share one clock.
     opened = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, clock, options
     )
@@ -49,4 +49,4 @@ async def bucket_at(power: Power, now_ns: int = 0, store: ObjectStore | None = N
     )
 
 
-FAR = 10**19 // 5  # This time is later than the time of mkfs, which used the real clock.
+FAR = 10**19 // 5  # a time later than mkfs, which used the real clock

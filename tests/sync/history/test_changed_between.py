@@ -58,7 +58,7 @@ async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Pow
         await between(session, power, 0, 2 * RUN, meter)
 
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # The requests are a listing, two index objects, and the changelog after the later object.
+    # The search requests a listing, two index objects, and one changelog.
     assert sent == 4
 
 
@@ -87,7 +87,7 @@ async def test_search_for_changed_inodes_stops_at_its_limits(power: Power) -> No
         meter = Meter()
         assert await between(session, power, 0, RUN, meter, changelogs_max=RUN - 1) is None
         sent = sum(one.requests for counts in meter.take().values() for one in counts.values())
-        assert sent == 1  # The only request is a listing.
+        assert sent == 1  # The search sends only a LIST request.
         await index_all(session)
         assert await between(session, power, 0, RUN, changelogs_max=RUN - 1) is not None
         assert await between(session, power, 0, RUN, changes_max=1) is None

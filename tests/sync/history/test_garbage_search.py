@@ -42,7 +42,7 @@ async def test_only_restorable_images_are_listed(power: Power) -> None:
         del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
         again = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
-        # Changelogs no longer connect the txgs before and after this image.
+        # No changelog connects the image with earlier or later txgs.
         only = images[3]._replace(is_txg=True)
         assert await again.list_images() == [images[0], only, images[4]]
 
@@ -67,7 +67,7 @@ async def test_image_with_the_wrong_manifest_hash_is_not_listed(
         opened = session.volume
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         images = await finder.images()
-        # The recorded head contains the hashes of its own manifest and of the previous manifest.
+        # The recorded head contains the hashes of the current and the previous manifest.
         for at in (3, 2):
             key, honest = images[at].key, power.store.objects[images[at].key]
             power.store.objects[key] = _with_another_time(key, honest, opened.keyring)
@@ -216,9 +216,9 @@ async def test_orphan_packs_are_found_in_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        # The object has the name of a pack, but is not a pack.
+        # The object has a pack's key, but is no pack.
         power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
-        # The second search does not read checked objects again.
+        # A second search does not read the checked objects again.
         assert await finder.find_orphans(Epoch(5), 1000) == []
         assert len(await finder.find_orphans(Epoch(6), 1000)) == 1

@@ -87,7 +87,7 @@ async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power
     assert [one for one in found if one[1]] == [one for one in wanted if one[0] <= RUN * RUN]
     assert len([txg for txg, _ in wanted if txg <= RUN * RUN]) > 1
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # One listing; one level 2 object and some level 1 objects, each with at most one changelog.
+    # The search reads one listing, one level 2 object, and a few level 1 objects and changelogs.
     assert sent <= 8
 
 

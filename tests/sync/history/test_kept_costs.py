@@ -31,7 +31,7 @@ async def test_cost_of_a_kept_point_covers_only_packs_that_it_alone_needs(db: Da
     make_pack(db, 300, 25)  # Both kept points need the pack.
     first = point_of(KEYRING, "a", txg=10, image=1, next_pack=db.counters.next_pack)
     make_pack(db, 4000, 25)  # Only the second kept point needs the pack.
-    make_pack(db, 50_000, 90)  # The retention keeps this pack.
+    make_pack(db, 50_000, 90)  # The retention keeps the pack.
     make_pack(db, 600_000, None)
     second = point_of(KEYRING, "b", txg=20, image=1, next_pack=db.counters.next_pack)
     make_pack(db, 7_000_000, 30)  # The pack was created after both kept points.

@@ -159,7 +159,7 @@ async def test_missing_pack_without_cached_blocks_is_reported_and_marked_as_dama
     assert mark.pack_offset is None
     assert "has been missing since the bucket was reset" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
-        # The same content was written again, which healed the lost block.
+        # The lost block was healed, because its content was written again.
         for ino in (inos[1], inos[3], inos[2], again):
             assert len(await read_file(session, ino)) == 5000
 
@@ -224,7 +224,7 @@ async def test_check_for_an_older_bucket_costs_one_request_per_txg(power: Power)
         assert [call.method for call in looks] == ["get_range"]
 
 
-# --- bucket replaced between two mounts ----------------------------------------------------------
+# --- bucket replaced during an unmount -----------------------------------------------------------
 
 FSCK = OpenOptions(mend=Mend())
 PUBLISH = OpenOptions(mend=Mend(publish_local=True))

@@ -192,7 +192,7 @@ async def test_log_finds_a_name_removed_in_a_txg_that_is_not_indexed(
 class Tree(NamedTuple):
     """A model of the files and directories; directories are never removed."""
 
-    directories: dict[Ino, tuple[bytes, Ino]]  # The name and the parent directory of each inode.
+    directories: dict[Ino, tuple[bytes, Ino]]  # The name and parent directory of an inode.
     files: dict[Ino, tuple[bytes, Ino]]
 
 
@@ -282,7 +282,7 @@ async def test_log_of_thousands_of_txgs_needs_few_requests(power: Power, tmp_pat
     assert [txg for txg in found if txg > made] == changed[::-1]
     assert session.link.txg > RUN * RUN
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # The index requests: a listing, the level 2 object, and the level 1 objects with changes.
+    # The search requests a listing, the level 2 object, and the level 1 objects with changes.
     indexes = 1 + 1 + 3 + 1
     assert sent <= indexes + len(found) + RUN
 

@@ -70,7 +70,7 @@ async def test_search_for_a_point_in_time_needs_few_requests(power: Power) -> No
 
     read = {call.key for call in store.calls if call.method == "get"}
     changelogs = [key for key in read if key.startswith("changelog/")]
-    # The search reads both ends and log2(64) changelogs; one more read is allowed.
+    # The search reads both ends and log2(64) changelogs; one more read is accepted.
     assert 3 <= len(changelogs) <= 2 + 7
 
 

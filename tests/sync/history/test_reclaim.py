@@ -71,7 +71,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: P
         remove_file(session, ino)
 
         await session.make_image()
-        assert key in power.store.objects  # The image before the last one still refers to the pack.
+        assert key in power.store.objects  # The previous image still needs the pack.
         write_file(session, b"other")
         await session.make_image()
         assert key not in power.store.objects

@@ -80,7 +80,7 @@ async def test_large_database_is_split_into_pieces(tmp_path: Path) -> None:
     """S3 accepts at most 5 GB in one PUT; pieces of an image are much smaller."""
     copy = tmp_path / "copy.db"
     with copy.open("wb") as file:
-        # The test compares only sizes, so a sparse file is sufficient.
+        # The test compares only file sizes, so a sparse file is sufficient.
         file.truncate(OBJECT_BYTES_MAX + 1)
     store = MemoryStore()
 

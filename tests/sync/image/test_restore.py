@@ -77,8 +77,8 @@ async def test_manifest_with_a_partial_piece_before_the_last_piece_is_refused(
         await restored(store, tmp_path / "meta.db")
 
 
-# This program restores a hostile manifest, whose object has only 4 KiB.
-# The program runs in a separate process, whose memory can be measured.
+# This program restores from a hostile manifest, whose object has only 4 KiB.
+# The test measures the memory of a separate process.
 _LARGEST = """
 import errno, sys, trio
 from pathlib import Path

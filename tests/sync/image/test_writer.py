@@ -163,7 +163,7 @@ async def test_full_image_is_created_if_the_last_one_is_damaged(
         assert manifest.previous is None
         assert "all pieces of the new image are uploaded" in caplog.text
         write_file(session, CONTENT * 3)
-        await session.make_image()  # Garbage collection finds two complete images again.
+        await session.make_image()  # Garbage collection finds two complete images.
         assert session.reclaimer.last_error == ""
         await session.close()
     async with power.session("b") as session:

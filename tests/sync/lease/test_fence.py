@@ -99,7 +99,7 @@ async def test_takeover_fails_if_another_host_keeps_appending_changelogs(power: 
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        # The test simulates a host that has not seen the appended changelogs.
+        # The test simulates a host that has not seen the latest changelogs.
         chain.record(session.db, before)
         session.db.commit()
 
@@ -122,7 +122,7 @@ async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer
         damaged = bytearray(power.store.objects[key])
         damaged[-1] ^= 64
         if newer:
-            damaged[9] ^= 64  # Byte 9 is in the version field of the envelope.
+            damaged[9] ^= 64  # Byte 9 of an envelope is in the version field.
         power.store.objects[key] = bytes(damaged)
         before = dict(power.store.objects)
 

@@ -55,7 +55,7 @@ async def require_refused(power: Power, host: str, why: str) -> None:
     assert names_in(power, host) == names
 
 
-# --- copies of a state directory ---------------------------------------------------------------
+# --- copied state directories ------------------------------------------------------------------
 
 
 async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_takeover(
@@ -103,7 +103,7 @@ async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         if restored:
-            # Without its WAL, the copied database has an older state.
+            # Without its WAL, the copied database is in an older state.
             (power.home / "copy" / "meta.db-wal").unlink()
         write_file(writer, b"goes on")
         txg = await ship(writer)
@@ -352,7 +352,7 @@ async def test_version_1_lease_is_upgraded_by_the_next_mount_for_writing(power: 
         assert power.store.objects[lease_codec.KEY].startswith(b"s3fs-meta lease 2\n")
 
 
-# --- values in the lease -----------------------------------------------------------------------
+# --- values that the lease contains ------------------------------------------------------------
 
 
 def lease_with(nonce: str) -> Lease:

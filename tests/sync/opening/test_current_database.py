@@ -53,7 +53,7 @@ def kept(power: Power, host: str) -> list[Path]:
     return list((power.home / host).glob("kept-*"))
 
 
-# --- local state with txgs that the bucket has lost ---------------------------------------------
+# --- local state with txgs that the bucket lacks ------------------------------------------------
 
 
 async def test_writer_with_a_damaged_last_changelog_continues(power: Power) -> None:
@@ -162,7 +162,7 @@ async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
         await session.close()
     async with power.session(
         "f", tasks=False
-    ) as session:  # A follower's state is as complete as a writer's.
+    ) as session:  # The state of a follower is as complete as the state of a writer.
         await session.flush_at_end()
         await session.close()
     await require_healthy(power, inos, 9, "c")
@@ -288,7 +288,7 @@ class _Refusing(FaultyStore):
         return await super().get(key, max_bytes)
 
 
-# --- lost txgs that exist on no host -------------------------------------------------------------
+# --- txgs that every host has lost ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)

@@ -140,7 +140,7 @@ async def test_rewritten_block_file_stays_sparse(power: Power) -> None:
         assert path.stat().st_blocks == before.st_blocks
         assert path.stat().st_ino != before.st_ino
         assert path.read_bytes() == bytes(1 << 20) + CONTENT
-        files.write_again([session.db.counters.take_block()], {})  # This block has no file.
+        files.write_again([session.db.counters.take_block()], {})  # The block has no file.
 
 
 async def test_unreadable_block_file_does_not_prevent_a_mount(

@@ -75,7 +75,7 @@ async def test_offline_mount_reads_cached_content_and_reports_the_outage(power: 
         with pytest.raises(ReadOnlyStateError):
             session.status.require_writable()
     assert power.store.objects == before
-    async with power.session("b") as session:  # The lease was not changed.
+    async with power.session("b") as session:  # The lease in the bucket was not changed.
         assert session.status.writable
 
 

@@ -115,7 +115,7 @@ async def test_verification_after_a_power_loss_continues_after_a_remount(
     another_boot.write_text("another")
     monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
-        # At this point the block is torn and has not been read.
+        # The block is now torn and has not been read.
         session.files.write_within(block, 0, b"\0" * 100, 0)
         await session.flush()
         await session.close()
@@ -201,7 +201,7 @@ async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file
         write_file(session, CONTENT)
         await session.flush()
         session.db.begin_local()
-        # This change only makes the local state differ from the bucket.
+        # With another capacity, the local state differs from the bucket.
         session.db.counters.capacity_bytes = 1 << 40
         await session.close()
     async with power.session("b") as session:

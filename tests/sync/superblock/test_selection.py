@@ -163,7 +163,7 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
                 pass
     assert power.store.objects == before
     assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
-    # A host without a local copy cannot recognise an older superblock.
+    # A host without a local copy cannot recognise an old superblock.
     assert (await power.keys("b")).superblock.generation == 1
 
 
@@ -240,7 +240,7 @@ async def test_new_host_without_a_passphrase_accepts_an_unencrypted_superblock(
     keys = await open_keys(encrypted.store, encrypted.remembered("new"), Passphrase(bytes))
 
     assert keys.data == plain
-    # A command that changes the superblock first reads other objects as proof.
+    # A command that changes the superblock first reads objects that prove its authenticity.
     with pytest.raises(LostSuperblockError):
         await require_proof(encrypted.store, keys)
 
@@ -499,7 +499,7 @@ async def test_accepting_an_unencrypted_superblock_uploads_no_encrypted_state(
         manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
     )
     plain = superblock_codec.decode(KEY, _exchange(encrypted, KEY, COPY_KEY))
-    # The keys of the unencrypted superblock open no object in the bucket.
+    # The keys of the unencrypted superblock decrypt no object in the bucket.
     with pytest.raises(LostSuperblockError):
         await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     encrypted.store.objects[manifest] = image_codec.encode(
@@ -508,7 +508,7 @@ async def test_accepting_an_unencrypted_superblock_uploads_no_encrypted_state(
     await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     before = dict(encrypted.store.objects)
 
-    with pytest.raises(FormatError):  # These keys open no image piece.
+    with pytest.raises(FormatError):  # The wrong keys open no image piece.
         async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
             pass
 

@@ -238,7 +238,7 @@ async def test_compaction_of_many_small_blocks_does_not_block_other_tasks(power:
             nursery.cancel_scope.cancel()
 
         steps = sorted(sealed_at_turns)
-        # trio runs ready tasks in random order, so two slices may run in succession.
+        # trio runs ready tasks in random order, so two slices can run one after the other.
         assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
 
 

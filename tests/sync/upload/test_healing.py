@@ -349,7 +349,7 @@ async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(
         await session.flush()
         await session.close()
     async with power.session("b", tasks=False) as session:
-        # The cache also fetches the neighbouring blocks.
+        # The cache also fetches neighbouring blocks.
         await session.cache.fetch(_located(session, inos[6]))
         row = blocks.get(session.db, _located(session, inos[6]).block)
         assert row.pack is not None

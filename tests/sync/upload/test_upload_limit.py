@@ -17,7 +17,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.sync.conftest import REGULAR, Power, read_file, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
-SLOW = rate_limit("upload_limit", "1K")  # This limit delays a pack of a test by 15 minutes.
+SLOW = rate_limit("upload_limit", "1K")  # The limit delays a test's pack by 15 minutes.
 STRICT = rate_limit("upload_limit", "1K strict")
 
 

@@ -26,23 +26,23 @@ from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-# The default files for the results of all benchmarks, and of a quick trial.
+# The default result files of all benchmarks and of a quick trial.
 KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
 
 
-MODULES: Final = {  # benchmarks whose module has a different name
+MODULES: Final = {  # benchmarks whose module has another name
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
-# Arguments of run() other than sizes.
+# The arguments of run() that are not sizes.
 EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
     "workloads": ("only", "subjects", "tree"),
 }
 LOAD_PER_CORE_MAX: Final = 0.5  # a benchmark warns above this one-minute load average
-MEMORY_MB_MAX: Final = 150.0  # maximum PSS of a daemon's processes with default options
+MEMORY_MB_MAX: Final = 150.0  # maximum PSS of the daemon's processes with default options
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -175,7 +175,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         ):
             entry["figures"] = module.run(scratch, **sizes)
             add_memory(entry["figures"], sampler.peaks)
-    except Exception as exc:  # the next benchmarks run after a failure, but not after a signal
+    except Exception as exc:  # other benchmarks run after a failure, but not after a signal
         if (signalled := _signalled(exc)) is not None:
             raise signalled from exc
         traceback.print_exc()
@@ -229,7 +229,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
         scratch = Path(stack.enter_context(directory))
         scratch.chmod(disk.SEARCHABLE)
         yield scratch
-        gc.collect()  # a closed session keeps files open until its memory is freed
+        gc.collect()  # free the memory of closed sessions, because it keeps files open
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
@@ -267,11 +267,11 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
             entry = measured(name, arguments, processors)
             _add(report, name, entry)
             failed += [name] if "error" in entry else []
-            if arguments.json:  # written after each benchmark, in case the run is interrupted
+            if arguments.json:  # write results after each benchmark: the run may be interrupted
                 arguments.json.parent.mkdir(parents=True, exist_ok=True)
                 arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
-        from contrib.bench import page  # needs the extra "bench"
+        from contrib.bench import page  # the import needs the extra "bench"
 
         page.main(["--from", str(arguments.json), "--to", str(arguments.page)])
     if failed:
@@ -293,7 +293,7 @@ def _add(report: Figures, name: str, entry: Figures) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return 1 if a benchmark failed (a missed target is not a failure)."""
     if argv[:1] == ["page"]:
-        from contrib.bench import page  # needs the extra "bench"
+        from contrib.bench import page  # the import needs the extra "bench"
 
         return page.main(argv[1:])
     arguments = parse(argv)

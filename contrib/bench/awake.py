@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-LOAD_WINDOW_S: Final = 60.0  # the one-minute load average decays by a factor of e in 60 s
+LOAD_WINDOW_S: Final = 60.0  # The one-minute load average decays by a factor of e in 60 s.
 NICEST: Final = 19
 _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
-_kept: Final[list["Awake"]] = []  # at most one in a process
+_kept: Final[list["Awake"]] = []  # at most one per process
 
 
 class Awake:
@@ -98,7 +98,7 @@ def paused() -> Iterator[None]:
 
 def main(parent: int, processor: int) -> None:
     """Occupy one processor until the process *parent* exits."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not print a traceback
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.sched_setaffinity(0, {processor})

@@ -18,8 +18,8 @@ from typing import Any, Final
 from contrib.bench import machine
 from contrib.bench.subjects import S3fsSubject, call
 
-WARM_UP_S: Final = 2.0  # time that the collecting process needs to start
-# For each load: the number of open files, and the seconds between two appends.
+WARM_UP_S: Final = 2.0  # start-up time of the collecting process
+# Number of open files, and seconds between two appends, for each load.
 LOADS: Final[dict[str, tuple[int, float | None]]] = {
     "none": (0, None),
     "1 idle": (1, None),

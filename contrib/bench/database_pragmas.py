@@ -29,7 +29,7 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # number of changes without fsync per file with fsync
+CHANGES_PER_SYNC: Final = 20  # changes without fsync for each file with fsync
 
 
 class Setting(NamedTuple):
@@ -64,7 +64,7 @@ def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
     }
 
 
-# --- on the mount ------------------------------------------------------------------------------
+# --- changes on the mount ----------------------------------------------------------------------
 
 
 def _application(scratch: Path, updates: int, rounds: int) -> dict[str, dict[str, Any]]:
@@ -110,7 +110,7 @@ def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> f
     return taken_s
 
 
-# --- the metadata database ---------------------------------------------------------------------
+# --- changes in the metadata database ----------------------------------------------------------
 
 
 def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:

@@ -22,7 +22,7 @@ from contrib.bench.subjects import S3fsSubject, Subject, call_s
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
-PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # creating more files takes too long
+PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # creation of more files takes too long
 OWN_RM: Final = "s3fs-meta rm"
 
 Command = Callable[[Subject, Path], list[str]]
@@ -70,7 +70,7 @@ def _ways() -> tuple[dict[str, Command], list[str]]:
     return here, [name for name in WAYS if name not in here]
 
 
-# --- s3fs-meta ---------------------------------------------------------------------------------
+# --- deletes in s3fs-meta ----------------------------------------------------------------------
 
 
 def _master(root: Path, files: int) -> S3fsSubject:
@@ -129,7 +129,7 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
     return figures
 
 
-# --- other filesystems -------------------------------------------------------------------------
+# --- deletes in other filesystems --------------------------------------------------------------
 
 
 def _peers(

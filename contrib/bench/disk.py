@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FREE_SHARE: Final = 0.6  # the image may use this fraction of the disk's free space
+FREE_SHARE: Final = 0.6  # largest share of free disk space that the image may use
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
 FREED_S_MAX: Final = 60.0
 POLL_S: Final = 0.1
-SEARCHABLE: Final = 0o711  # lets programs of other users access files below a directory
+SEARCHABLE: Final = 0o711  # mode that lets other users search a directory
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
             os.posix_fallocate(file.fileno(), 0, size_bytes)
         _run("mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=1", image)
         place.mkdir()
-        # Direct I/O avoids a second page cache; noinit_itable avoids background writes.
+        # Direct I/O avoids a second page cache; noinit_itable avoids writes in the background.
         device = _run("losetup", "--find", "--show", "--direct-io=on", image).strip()
         try:
             _run("mount", "-o", "noinit_itable", device, place)

@@ -31,7 +31,7 @@ SPARSE_BYTES: Final = 16 * TIB
 SCATTERED: Final = 1000
 BLOCK_BYTES: Final = 8 * MIB  # block size of the huge file
 PACK_BLOCKS: Final = 2
-FILES: Final = 100  # files that share all blocks of the huge filesystem
+FILES: Final = 100  # number of files that share the blocks of the huge filesystem
 FIRST_INO: Final = 101
 SECONDS_MAX: Final = 1.0  # maximum time of one operation on a file of any size
 GROWN_MB_MAX: Final = 64.0
@@ -72,7 +72,7 @@ def _fsck(subject: S3fsSubject) -> None:
     run_program(["fsck", "-n", subject.url, "--cachedir", str(subject.state)])
 
 
-# --- one file ----------------------------------------------------------------------------------
+# --- one huge file -----------------------------------------------------------------------------
 
 
 def _sparse(subject: S3fsSubject) -> Figures:
@@ -113,7 +113,7 @@ def _seek(fd: int) -> None:
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 
-# --- one directory -----------------------------------------------------------------------------
+# --- one huge directory ------------------------------------------------------------------------
 
 
 def _wide(subject: S3fsSubject, names: int) -> Figures:
@@ -152,7 +152,7 @@ def _list(directory: Path) -> tuple[float, float, int]:
     return first_s, time.perf_counter() - began_s, count
 
 
-# --- one bucket --------------------------------------------------------------------------------
+# --- one huge bucket ---------------------------------------------------------------------------
 
 
 def _huge(subject: S3fsSubject, tib: int) -> Figures:

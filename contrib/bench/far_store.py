@@ -28,7 +28,7 @@ SECRET_KEY: Final = "not-a-secret-at-all"
 REGION: Final = "us-east-1"
 STARTING_S_MAX: Final = 20.0
 ENDING_S_MAX: Final = 10.0
-# The environment variables in which each client expects the credentials.
+# The environment variables from which each client reads its credentials.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -42,7 +42,7 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 }
 
 
-Traffic = Counter[str]  # numbers of requests by kind, and of bytes by direction
+Traffic = Counter[str]  # requests by kind, and transferred bytes by direction
 
 
 class FarEndpoint:
@@ -112,7 +112,7 @@ def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
     if not os.access(program, os.X_OK):
         raise SubjectError("versitygw is not installed; CONTRIBUTING.md explains the installation")
     os.environ.update(CREDENTIALS)
-    os.environ.pop("AWS_CA_BUNDLE", None)  # rclone fails if a CA bundle is set with plain HTTP
+    os.environ.pop("AWS_CA_BUNDLE", None)  # rclone rejects a CA bundle with plain HTTP
     data = scratch / "s3"
     data.mkdir()
     port = _free_port()

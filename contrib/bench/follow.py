@@ -18,7 +18,7 @@ from typing import Final
 from contrib.bench import fill, samples, stall
 from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
-POLLS_S: Final = (0.2, 2.0)  # values of the poll= mount option; its default is 2.0
+POLLS_S: Final = (0.2, 2.0)  # values of the mount option poll=, whose default is 2.0
 POLL_S: Final = 0.001
 TURN_FILES: Final = 50_000
 IDLE_S: Final = 5.0
@@ -62,7 +62,7 @@ def _lag(
     before = follower.memory()
     for number in range(rounds):
         name = f"{follower.root.name}-{number}"
-        # The change begins at a random time between two polls.
+        # Each change begins at a random time between two polls.
         time.sleep(random.uniform(0, poll_s))
         (writer.mountpoint / name).touch()
         flush = begin(*writer.words("flush", "--json"))
@@ -113,7 +113,7 @@ def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
         call(*writer.words("flush"))
         while not (follower.mountpoint / root.name).exists():
             time.sleep(POLL_S)
-        status_s = call_s(*follower.words("status"))  # time of a command that does little
+        status_s = call_s(*follower.words("status"))  # time of a trivial command
         assert writer.pid is not None, "the writer is not mounted"
         os.kill(writer.pid, signal.SIGKILL)
         start = time.monotonic()

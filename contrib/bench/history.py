@@ -38,8 +38,8 @@ FILE_MODE: Final = 0o100644
 FILES_PER_TXG: Final = 3
 WATCHED: Final = b"watched"
 WATCHED_EVERY: Final = 100
-WEEK_S: Final = 7 * 24 * 3600  # simulated time of all transaction groups
-DAY_TXGS: Final = 17_280  # a txg every five seconds
+WEEK_S: Final = 7 * 24 * 3600  # the simulated duration of all txgs
+DAY_TXGS: Final = 17_280  # one txg every five seconds
 VERSIONS_S_MAX: Final = 2.0
 DIFF_S_MAX: Final = 5.0
 SNAPSHOT_S_MAX: Final = 3.0
@@ -217,7 +217,7 @@ async def ship_txgs(writer: S3fsSubject, txgs: int) -> int:
     """
     clock, rnd = local_bucket.EarlierClock(WEEK_S), random.Random(1)
     async with local_bucket.session_of(writer, clock) as session:
-        await session.make_image()  # no changelog contains the files that were inserted as rows
+        await session.make_image()  # files inserted as rows are in no changelog
         session.db.begin()
         watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
         dentries.add(session.db, ROOT_INO, WATCHED, watched)

@@ -32,7 +32,7 @@ MODES: Final = (
 TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
 FINDS: Final = 8  # number of find commands in each round
-LEFT_S: Final = 0.03  # pause for the group commit, which follows an operation after 5 ms
+LEFT_S: Final = 0.03  # pause until the group commit, which begins 5 ms after an operation
 CHANGE_MAX: Final = 1.05
 FIND_MAX: Final = 1.10
 
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     """The times of one turn with one journal mode."""
 
     wall_s: float
-    cpu_s: float  # CPU time of the daemon
+    cpu_s: float  # CPU time of the daemon in seconds
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:

@@ -31,7 +31,7 @@ from typing_extensions import override
 
 HOST: Final = "127.0.0.1"
 HEAD_BYTES_MAX: Final = 64 << 10
-PIPE_BYTES: Final = 1 << 20  # largest pipe size that unprivileged processes may set
+PIPE_BYTES: Final = 1 << 20  # largest pipe size for unprivileged processes
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
@@ -86,7 +86,7 @@ class Connection(socketserver.BaseRequestHandler):
                 with (
                     contextlib.suppress(OSError),
                     _pipe() as pipe,
-                ):  # an OSError means that the peer has closed its connection
+                ):  # the peer closed its connection
                     self._requests(pipe)
             finally:
                 self._hang_up()

@@ -40,7 +40,7 @@ class Sampler:
         words = [sys.executable, "-m", "contrib.bench.memory"]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT,
-            start_new_session=True,  # protects it from signals to the benchmark's process group
+            start_new_session=True,  # signals to the benchmark must not reach this process
         )  # fmt: skip
         self.peaks: dict[str, Peak] = {}
 
@@ -111,7 +111,7 @@ def _pss_bytes(pid: int) -> int:
     return 0
 
 
-# --- the process -------------------------------------------------------------------------------
+# --- memory of a process -----------------------------------------------------------------------
 
 
 class _Readings:

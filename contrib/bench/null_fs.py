@@ -40,9 +40,9 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # the same as in s3fs-meta, where cached entries need no expiry
+TIMEOUT_S: Final = 3600.0  # as in s3fs-meta, whose cached entries need no expiry
 NAME_BYTES_MAX: Final = 255
-MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # limits the size of a file, because content is in memory
+MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # content is in memory, so file sizes are limited
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 
@@ -95,7 +95,7 @@ class FileData(MemoryData):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
-        self._open: dict[int, tuple[int, int]] = {}  # descriptor and open count by inode number
+        self._open: dict[int, tuple[int, int]] = {}  # descriptor and open count of each inode
 
     def _path(self, ino: int) -> Path:
         return self._root / str(ino)

@@ -26,16 +26,16 @@ TURN_FILES: Final = 500
 CLIENTS: Final = (1, 4)
 SMALL: Final = bytes(range(256)) * 16  # 4 KiB
 PEER_TIMES_MIN: Final = 3.0
-SMALL_TO_EMPTY_MIN: Final = 0.5  # creation rate of small files relative to empty files
+SMALL_TO_EMPTY_MIN: Final = 0.5  # minimum creation rate of small files, relative to empty files
 OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
-# Minimum speed with one client, relative to a do-nothing filesystem with the same request loop.
+# Minimum speed with one client, relative to a no-op filesystem with the same request loop.
 CEILING_RATIOS_MIN: Final = {
     "create": 0.75, "create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
     "rename": 0.85, "unlink": 0.75,
 }  # fmt: skip
 
 
-# --- the operations ----------------------------------------------------------------------------
+# --- the measured operations -------------------------------------------------------------------
 
 
 def _create(path: str) -> None:
@@ -77,7 +77,7 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
-# --- the measurement ---------------------------------------------------------------------------
+# --- how operations are measured ---------------------------------------------------------------
 
 
 def run(scratch: Path, *, files: int) -> dict[str, object]:

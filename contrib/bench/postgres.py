@@ -29,7 +29,7 @@ from contrib.bench.subjects import COMMAND_S_MAX, Subject, SubjectError
 
 USER: Final = "postgres"
 PROGRAMS: Final = ("initdb", "postgres", "pg_isready", "pgbench")
-# Debian installs each version of PostgreSQL in a separate directory, which is not in PATH.
+# Debian installs each version of PostgreSQL in its own directory, which is not in PATH.
 PLACES: Final = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin")
 CLIENTS: Final = 4
 RATIO_MIN: Final = 0.5
@@ -190,7 +190,7 @@ def parsed_tps(text: str) -> float:
     Raises:
         SubjectError: the output contains no rate.
     """
-    found = _TPS.findall(text)  # pgbench before 14 prints two rates; the last excludes connecting
+    found = _TPS.findall(text)  # pgbench 13 prints two rates; the second omits connection times
     if not found:
         raise SubjectError(f"pgbench printed no rate: {text!r}")
     return float(found[-1])
@@ -206,7 +206,7 @@ def measured(
     for number in range(rounds):
         for database in samples.rotated(databases, number):
             database.subject.settle()
-            os.sync()  # data of another database must not be written during this turn
+            os.sync()  # sync now, so that the turn writes no data of other databases
             taken[database.name].append(database.transactions_per_s(seconds))
     return taken
 

@@ -16,7 +16,7 @@ from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
 from contrib.bench.fill import Archive
 from contrib.bench.names import OURS
 
-PUTS_MAX: Final = 100  # maximum number of PUTs for 10,000 files and their metadata
+PUTS_MAX: Final = 100  # maximum number of PUT requests for 10,000 files with metadata
 GETS_MAX: Final = 60
 _WRITES: Final = ("PUT", "POST")
 

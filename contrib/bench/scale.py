@@ -33,7 +33,7 @@ BYTES_PER_FILE_MAX: Final = 110
 MEMORY_GROWTH_MAX: Final = 0.1
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
-GROWTH_SLACK: Final = 1.25  # tolerance for differences between two runs of the same size
+GROWTH_SLACK: Final = 1.25  # tolerated difference between two runs of equal size
 STEPS: Final = (
     "image",
     "restore",
@@ -225,7 +225,7 @@ def _targets(rows: dict[str, Row]) -> list[targets.Target]:
     growth = memory[-1] / memory[0] - 1
     what = "growth of the daemon over ten times the files"
     grown.append(targets.at_most(what, growth, MEMORY_GROWTH_MAX))
-    # Only the largest size is judged: at smaller sizes most of the time is start-up.
+    # Judge only the largest size: start-up takes most of the time of smaller runs.
     count = list(rows.values())[-1]["fsck, of a count"]
     grown.append(targets.at_most("fsck in units of one count", count, COUNTS_MAX, "times"))
     largest = max(row["bytes per file"] for row in rows.values())

@@ -16,7 +16,7 @@ from contrib.bench.subjects import S3fsSubject, begin
 
 PAUSE_S: Final = 0.0005
 NAME_BYTES: Final = 128
-BYTES_PER_FILE: Final = 210  # approximate database size per file with names of this length
+BYTES_PER_FILE: Final = 210  # approximate database size per file with a 128-byte name
 
 
 def run(scratch: Path, *, database_mb: int) -> dict[str, object]:

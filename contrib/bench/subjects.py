@@ -27,7 +27,7 @@ BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
 PROJECT: Final = Path(__file__).resolve().parents[2]
-# Mount options that change the size of a cache in memory.
+# Mount options that set the size of a memory cache.
 MEMORY_OPTIONS: Final = frozenset({"cache_size", "mmap_size", "temp_store"})
 
 
@@ -229,7 +229,7 @@ class DaemonSubject(Subject):
         _unmount(process, self.mountpoint)
         if not _ended(process, UNNOTICED_S_MAX) and connection and connection.exists():
             _abort(connection)
-            process.terminate()  # S3QL does not notice that the connection was aborted
+            process.terminate()  # S3QL does not notice an aborted connection
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):
@@ -276,7 +276,7 @@ class NullSubject(DaemonSubject):
     ) -> None:
         super().__init__(name, root)
         self._data = root / "data" if plain_files else None
-        self._scheduled = scheduled  # True to use pyfuse3's own request loop
+        self._scheduled = scheduled  # True to use the request loop of pyfuse3
 
     @override
     def command(self) -> list[str]:

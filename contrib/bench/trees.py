@@ -24,8 +24,8 @@ from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
-SMALL_ENTRIES: Final = 20_000  # number of entries in the tree for cp -al and rm -rf
-CACHE_BYTES_PER_ENTRY: Final = 300  # size of the rows of an inode and a dentry
+SMALL_ENTRIES: Final = 20_000  # number of entries of the tree for cp -al and rm -rf
+CACHE_BYTES_PER_ENTRY: Final = 300  # size of an inode row and a dentry row
 POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000
@@ -47,7 +47,7 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
     with subject:
         root = subject.mountpoint
         _sort_into_trees(root, {"tree": entries, "small": SMALL_ENTRIES})
-        # This find command fills the page cache of SQLite.
+        # The find command fills the page cache of SQLite.
         subprocess.run(["find", root, "-size", "+1000000"], check=True)
         idle_s = statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
         cp_al = SMALL_ENTRIES / call_s("cp", "-al", root / "small", root / "linked")

@@ -38,7 +38,7 @@ class Cluster:
             **os.environ,
             "MINIO_ROOT_USER": access_key,
             "MINIO_ROOT_PASSWORD": secret_key,
-            "MINIO_CI_CD": "1",  # lets MinIO use several drives on one disk
+            "MINIO_CI_CD": "1",  # MinIO may use several drives on one disk
             "MINIO_BROWSER": "off",
         }
         self._host = _own_address()

@@ -19,8 +19,8 @@ from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, jud
 from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
-# Large suites, each with an environment variable for its location.
-# The argument "all" includes a large suite if its environment variable is set.
+# Large suites; an environment variable contains the location of each suite.
+# The argument "all" includes a large suite only if its environment variable is set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 
@@ -86,7 +86,7 @@ def _run_all(
             with places.prepared(subject, suite, scratch) as place:
                 for case in judged(_cases(suite, place, arguments), expected):
                     yield case
-                    if not subject.alive:  # all further cases would fail for the same reason
+                    if not subject.alive:  # all later cases would fail without the daemon
                         yield Case(
                             suite, "(the daemon)", Outcome.FAILED, f"exited during {case.name}"
                         )
@@ -151,7 +151,7 @@ def main(argv: Sequence[str]) -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="conf-", dir=arguments.scratch) as name:
         scratch = Path(name)
-        scratch.chmod(0o755)  # lets other users reach the mountpoint
+        scratch.chmod(0o755)  # other users must reach the mountpoint
         try:
             with _target(arguments) as directory:
                 subject = places.choose(arguments.on, scratch, directory, _mount_options(arguments))

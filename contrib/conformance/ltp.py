@@ -24,7 +24,7 @@ SCENARIOS: Final = ("fs_perms_simple", "syscalls", "fs")
 LINE: Final = re.compile(r"^(\w[\w.-]*)\s+(\S.*)$")
 TROUBLE: Final = re.compile(r"\b(TFAIL|TBROK|TWARN|FAIL|BROK)\b")
 
-# Matches a system call's name, followed by digits, letters and endings such as _64 or A.
+# The regular expression matches a system call's name with digits, letters, or endings such as _64.
 SYSCALLS: Final = re.compile(
     r"(access|chdir|chmod|chown|close|copy_file_range|creat|dup|faccessat|fallocate|fchdir|fchmod"
     r"|fchmodat|fchmodat2|fchown|fchownat|fcntl|fdatasync|fgetxattr|flistxattr|flock|fremovexattr"
@@ -106,7 +106,7 @@ def judge(finished: programs.Finished) -> tuple[Outcome, str]:
     detail = "\n".join(trouble[:6]) or programs.tail(finished.output, 4)
     if finished.status == 0:
         return Outcome.PASSED, ""
-    if finished.status == 32:  # every case printed TCONF: not supported here
+    if finished.status == 32:  # all cases printed TCONF, "not supported"
         reasons = [line for line in lines if "TCONF" in line]
         return Outcome.SKIPPED, "\n".join(reasons[:2]) or programs.tail(finished.output, 2)
     ended = "timed out" if finished.status is None else f"status {finished.status}"

@@ -22,15 +22,15 @@ from contrib.conformance.places import Place
 SUITE: Final = "pjdfstest"
 SECONDS_MAX: Final = 1800.0
 REMOUNT_PATTERN: Final = "erofs"
-USERS: Final = ("nobody", "daemon")  # the suite's default users, which exist on every system
-# The path of a socket has at most 108 bytes, including the NUL at its end.
-# Below the run's directory the suite adds two temporary directories and one or two names.
+USERS: Final = ("nobody", "daemon")  # the default users of the suite, which exist on every system
+# The path of a socket has at most 108 bytes, including the terminating NUL.
+# The suite adds two temporary directories and one or two names to the run's directory.
 DIRECTORY_BYTES_MAX: Final = 107 - 2 * len("/.tmpXXXXXX") - len("/") - 32 - len("/file")
 LINE: Final = re.compile(r"^(\S+::\S+)\s+(ok|skipped|FAILED)$")
 OUTCOMES: Final = {"ok": Outcome.PASSED, "skipped": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
 
-# The suite calls mount(8) with remount,ro, which for FUSE calls a helper that cannot remount.
-# The option -i skips the helper; bind limits the change to one mount, which every kernel permits.
+# The suite calls mount(8) with remount,ro; for FUSE, mount(8) calls a helper that cannot remount.
+# Option -i skips the helper; bind limits the change to one mount, which all kernels permit.
 MOUNT_SCRIPT: Final = """#!/bin/sh
 case "$2" in
 remount,*) options="remount,bind,${{2#remount,}}"; shift 2; exec {mount} -i -o "$options" "$@" ;;

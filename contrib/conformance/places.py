@@ -37,8 +37,8 @@ class Place(NamedTuple):
     """An empty directory for one suite, and a scratch directory on another filesystem."""
 
     directory: Path
-    scratch: Path  # directory outside the target for configuration, artifacts and other files
-    own_mount: bool  # True if tests may make the mount of the directory read-only
+    scratch: Path  # directory for configuration and artifacts, outside the target
+    own_mount: bool  # True if tests may remount the directory read-only
 
 
 @contextmanager

@@ -24,7 +24,7 @@ MIB: Final = 1 << 20
 PAGE: Final = 4096
 USER_ID: Final = 65534
 
-# Constants from linux/fs.h, falloc.h, fcntl.h, stat.h and inotify.h.
+# Constants from the Linux headers fs.h, falloc.h, fcntl.h, stat.h and inotify.h.
 FICLONE: Final = 0x40049409
 FS_IOC_GETFLAGS: Final = 0x80086601
 FS_IOC_SETFLAGS: Final = 0x40086602
@@ -52,7 +52,7 @@ class Operation(NamedTuple):
     """One operation, its manual page, and the function that tries it."""
 
     name: str
-    page: str  # name of the manual page that describes the operation
+    page: str  # name of the manual page for the operation
     check: Callable[[Path], None]
 
 
@@ -96,7 +96,7 @@ def _file(folder: Path, content: bytes = b"content", name: str = "file") -> Path
     return path
 
 
-# --- names -------------------------------------------------------------------------------------
+# --- operations on names -----------------------------------------------------------------------
 
 
 @_operation("create, exclusively", "open(2)")
@@ -228,7 +228,7 @@ def _fifo(folder: Path) -> None:
 def _socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         here = os.open(folder, os.O_RDONLY)
-        place = f"/proc/self/fd/{here}/s"  # a socket's path has at most 108 bytes
+        place = f"/proc/self/fd/{here}/s"  # the path of a socket has at most 108 bytes
         server.bind(place)
         server.listen()
         client.connect(place)
@@ -262,7 +262,7 @@ def _listing(folder: Path) -> None:
     _expect(os.listdir(folder), [])
 
 
-# --- content -----------------------------------------------------------------------------------
+# --- operations on content ---------------------------------------------------------------------
 
 
 @_operation("O_TRUNC and O_APPEND", "open(2)")
@@ -376,7 +376,7 @@ def _splice(folder: Path) -> None:
     _expect((folder / "f").read_bytes(), b"pipe")
 
 
-# --- space and holes ---------------------------------------------------------------------------
+# --- operations on space and holes -------------------------------------------------------------
 
 
 def _fallocate(path: Path, mode: int, offset: int, length: int) -> None:
@@ -481,7 +481,7 @@ def _reflink(folder: Path) -> None:
         fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
 
 
-# --- attributes --------------------------------------------------------------------------------
+# --- operations on attributes ------------------------------------------------------------------
 
 
 @_operation("owner and mode", "chown(2)")
@@ -629,7 +629,7 @@ def _handle(folder: Path) -> None:
         os.close(here)
 
 
-# --- locks, notification, syncing --------------------------------------------------------------
+# --- locks, notification and syncs -------------------------------------------------------------
 
 
 @_operation("locks of whole files", "flock(2)")

@@ -10,12 +10,12 @@ from contrib.conformance.places import Place
 
 SUITE: Final = "stress-ng"
 WORKERS: Final = 2
-SECONDS_GRACE: Final = 240.0  # additional time in which a job may remove thousands of files
+SECONDS_GRACE: Final = 240.0  # time in which a stopped job may remove thousands of files
 NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # stress-ng(1), EXIT STATUS
 MEMORY_BYTES: Final = "32m"
 
 # The stress-ng jobs, with all options except the number of workers.
-# The job getdent is missing, because it reads directories outside the tested filesystem.
+# The job getdent is omitted, because it reads directories outside the tested filesystem.
 JOBS: Final[dict[str, tuple[str, ...]]] = {
     "access": (),
     "aio": (),
@@ -33,8 +33,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # This job has an operation limit, because stress-ng writes files if fallocate is not supported.
-    # stress-ng reports an error if a time limit expires while it writes a file.
+    # The job has an operation limit, because stress-ng writes files where fallocate is unsupported.
+    # stress-ng reports an error if its time limit expires while it writes a file.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

@@ -32,7 +32,7 @@ SECONDS_MAX: Final = 600.0
 UNMOUNT_S_MAX: Final = 300.0
 NAME: Final = r"generic/\d+"
 BEGUN: Final = re.compile(rf"^({NAME})\s")
-# Lines: generic/001  44s ...  91s | generic/009  [not run] why | generic/003  - output mismatch
+# Example lines: generic/001 44s ... 91s | generic/009 [not run] why | generic/003 - output mismatch
 ENDED: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?(\d+)s\s*$")
 NOT_RUN: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?\[(?:not run|expunged)\]\s*(.*)$")
 
@@ -50,7 +50,7 @@ export RESULT_BASE={scratch}/results
 
 DF: Final = "#!/bin/sh\n/bin/df \"$@\" | sed 's/ fuse\\.s3fs-meta / fuse           /'\n"
 
-# A program ``mount`` that calls the helper for s3fs-meta, and otherwise /bin/mount.
+# A mount program that calls the helper for s3fs-meta, and /bin/mount otherwise.
 MOUNT: Final = """#!{python} -S
 import os, sys
 rest, options, kind, own = [], [], None, True

@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROGRAM = Path(sys.executable).with_name("s3fs-meta")
 SOURCE = Path(sysconfig.get_path("stdlib"))
-# The copy omits installed packages, and compiled files, which may change during the comparison.
+# The copy omits installed packages and compiled files, which may change during the comparison.
 LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
 
 

@@ -14,10 +14,10 @@ from s3fs_meta.cli.entry import COMMANDS, load, make_app
 class Parameter(NamedTuple):
     """One option or argument."""
 
-    names: tuple[str, ...]  # spellings of an option, the longest first; or an argument's name
+    names: tuple[str, ...]  # all spellings of an option, longest first; or the name of an argument
     takes: str  # placeholder of an option's value; empty for a flag
     text: str
-    default: str  # default value; empty if it is missing or is part of the text
+    default: str  # default value; empty if missing or already in the text
     required: bool
 
 

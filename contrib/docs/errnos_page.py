@@ -37,7 +37,7 @@ _FOOT: Final = """
 """
 
 
-# Base classes of errors that are never raised themselves; only their subclasses are.
+# Base classes of errors. Only their subclasses are raised.
 FAMILIES: Final = frozenset(
     {
         errors.S3fsError,
@@ -48,7 +48,7 @@ FAMILIES: Final = frozenset(
     }
 )
 _MODULES: Final = frozenset(home.__name__ for home in HOMES)
-# Base classes of errors that commands raise, but filesystem requests never raise.
+# Base classes of errors that commands raise, and filesystem requests do not raise.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
 

@@ -27,7 +27,7 @@ from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 
-# This script replaces Typer's, which fails because bash splits words (such as URLs) at "=" and ":".
+# The script replaces Typer's script, which fails because bash splits words at "=" and ":".
 _BASH: Final = r"""# Completion of s3fs-meta for bash.
 _s3fs_meta() {
     local line=${COMP_LINE:0:COMP_POINT} words current kept=
@@ -48,7 +48,7 @@ _s3fs_meta() {
 complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
 """
 
-# The file name under which each shell searches for its completion script.
+# The name of the completion script that each shell searches for.
 _COMPLETION_FILES: Final[Mapping[str, str]] = {
     "bash": "s3fs-meta",
     "zsh": "_s3fs-meta",

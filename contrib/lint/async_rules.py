@@ -72,7 +72,7 @@ def main() -> int:
     found = digests()
     changed = [path for path, digest in found.items() if digest not in passed]
     if changed:
-        # The replaced class is also used by all jobs of flake8, which are forks of this process.
+        # All jobs of flake8 also use the replaced class, because they are forks of this process.
         flake8_async.Flake8AsyncRunner_cst = QuickRunner
         os.chdir(ROOT)
         if status := cli.main([*map(str, changed)]):

@@ -37,14 +37,14 @@ PATTERNS: Final = {
     r"kill of the": "if the daemon is killed, after the daemon was killed",
     r"(?<!there )(is|are) no (error|damage|proof|reason)": "is not, does not",
 }
-# A docstring's first line must be a sentence or a noun phrase, and not begin with these words.
+# The first line of a docstring is a sentence or a noun phrase, and must not begin with these words.
 FIRST_LINE: Final = re.compile(r'^ *[rbf]?"""(what|whether)\b', re.MULTILINE)
-# The name of a test is a sentence with underscores between its words.
+# A test name is a sentence with underscores between its words.
 TEST_NAME: Final = re.compile(r"def test_\w+")
-# This file contains the patterns themselves.
+# This file is excluded, because it contains the patterns.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
 COMPILED: Final = [(re.compile(rf"({each})\b"), hint) for each, hint in PATTERNS.items()]
-# One search for all patterns takes an eighth of the time of separate searches.
+# One search for all patterns takes an eighth of the time of single searches.
 ANY: Final = re.compile(rf"\b({'|'.join(PATTERNS)})\b")
 
 

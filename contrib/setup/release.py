@@ -100,7 +100,7 @@ def build() -> tuple[Path, Path]:
     for path in (DIST, ROOT / "build" / "lib", ROOT / "generated"):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
-    # Build the sdist first, and then the wheel from the sdist.
+    # Build the sdist, and then build the wheel from the sdist.
     run(sys.executable, "-m", "build", "--outdir", DIST)
     run("make", "bench-page", f"ARGS=--to {DIST / 'benchmarks.html'}")
     [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")

@@ -52,7 +52,7 @@ class LocalBucket:
     def come_back(self) -> None:
         """End the outage."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # unexpected: s3fs-meta never recreates the directory
+            if self._root.exists():  # s3fs-meta should never recreate the directory
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 
@@ -128,7 +128,7 @@ class S3Bucket:
     def close(self) -> None:
         """Stop the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # no effect on an exited process
+            self._server.process.send_signal(signal.SIGCONT)  # kill() has no effect after an exit
         self._context.close()
 
 

@@ -47,7 +47,7 @@ def _choose(run: Run) -> Damage:
     }
     kind = run.rnd.choice([kind for kind, found in by_kind.items() if found])
     found = by_kind[kind]
-    # Newer objects are damaged more often, because the current state needs them.
+    # Damage newer objects more often, because the current state needs them.
     key = run.rnd.choice(found[-3:] if run.rnd.random() < 0.5 else found)
     ways = ["missing", "empty", "truncated", "bit"]
     if len(found) > 1 and kind not in {"superblock", "lease"}:
@@ -94,7 +94,7 @@ def _note_tainted(run: Run, damage: Damage) -> None:
             opened = pack_codec.open_pack(_keyring(run), key, damage.original)
             blocks = {trimmed(data) for _, data in opened}
         except CorruptionError:
-            return  # an earlier event has damaged this pack and recorded its content
+            return  # an earlier event damaged the pack and recorded its content
         run.history.tainted |= blocks
         run.history.past_tainted |= blocks
     elif damage.kind not in {"superblock", "lease"}:
@@ -107,12 +107,12 @@ def damage(run: Run) -> None:
         run.follower.umount()
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
-    run.check()  # reads all content, so that this host caches it
+    run.check()  # read all content into the cache of the host
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
     if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
-        # Without an intact image, only the local state of a host contains all names.
+        # Without an intact image, only the local state of a host has all names.
         way = _while_unmounted
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
@@ -210,7 +210,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     if done.status == 0:
         run.follow(old)
         old.umount()
-        # After damage to a pack no txg is abandoned, so the host quarantines nothing.
+        # Damage to a pack abandons no txg, so the host quarantines nothing.
         if chosen.kind != "pack":
             run.require_kept(old, kept, before, before.last, taken)
     elif taken.view() != before.now.view():

@@ -17,7 +17,7 @@ YEAR_S: Final = 365 * 24 * HOUR_S
 _REFUSED: Final = frozenset({errno.EROFS, errno.EIO})
 
 
-# --- use -----------------------------------------------------------------------------------------
+# --- commands of users ---------------------------------------------------------------------------
 
 
 def use(run: Run) -> None:
@@ -266,11 +266,11 @@ def promote(run: Run) -> None:
 def outage(run: Run) -> None:
     """Write during an outage of the store, and require that no change is lost."""
     run.operate_somewhat()
-    run.check()  # reads all content, so the host caches it
+    run.check()  # read all content into the host's cache
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is unreachable")
     killed_s = 0.0
-    run.chooser.syncs = not run.history.remote  # a remote fsync fails during the outage
+    run.chooser.syncs = not run.history.remote  # fsync with fsync=remote fails during the outage
     try:
         run.operate(run.rnd.randrange(10))
         if run.rnd.random() < 0.3:
@@ -311,7 +311,7 @@ def turn_clock(run: Run) -> None:
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))
     host = run.writer
-    # S3 refuses requests with a wrong time.
+    # S3 refuses requests whose time is wrong.
     expected = (0,) if run.bucket.url.startswith("local:") else None
     run.clock_was_off = True
     run.chooser.syncs = expected is not None or not run.history.remote

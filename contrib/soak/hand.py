@@ -38,7 +38,7 @@ def send(stream: IO[bytes], message: object) -> None:
     stream.flush()
 
 
-# --- operations ----------------------------------------------------------------------------------
+# --- operations on files -------------------------------------------------------------------------
 
 
 def _write(path: str, operation: Operation, flags: int) -> None:
@@ -105,7 +105,7 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-# --- observing -----------------------------------------------------------------------------------
+# --- observation of the tree ---------------------------------------------------------------------
 
 
 def see(root: str) -> Observed:

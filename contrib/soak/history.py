@@ -22,7 +22,7 @@ from contrib.soak.states import (
     state_of,
 )
 
-# A group commits within this time: usually 50 ms, but longer on a busy machine.
+# The longest time until a group commits: usually 50 ms, but longer on a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 
@@ -42,7 +42,7 @@ class History:
 
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]
-        self.remote = False  # True if fsync waits for the bucket
+        self.remote = False  # True if fsync waits for the upload
         self.local_floor = 0  # index of the newest state that a kill must not lose
         self.bucket_floor = 0  # index of the newest state that the bucket must contain
         self.points: dict[int, int] = {}  # index of the state of each txg
@@ -96,7 +96,7 @@ class History:
         other.points = dict(self.points)
         return other
 
-    # --- comparing -------------------------------------------------------------------------------
+    # --- comparison with the history -------------------------------------------------------------
 
     def require_now(self, observed: Observed, what: str) -> None:
         """Require that a tree matches the current state."""

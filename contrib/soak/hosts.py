@@ -30,7 +30,7 @@ class Host:
         self.cachedir = self.folder / "state"
         self.mnt = self.folder / "mnt"
         self.mnt.mkdir(parents=True)
-        self.pid = 0  # PID of the daemon; 0 while nothing is mounted
+        self.pid = 0  # PID of the daemon; 0 without a mount
         self.bucket = bucket
         self._journal = journal
         self._commands = Commands(journal)
@@ -45,7 +45,7 @@ class Host:
             "LD_PRELOAD": str(folder / CLOCK_LIBRARY),
         }
 
-    # --- commands --------------------------------------------------------------------------------
+    # --- commands of a host ----------------------------------------------------------------------
 
     def run(self, *words: str | Path, expected: Collection[int] | None = (0,)) -> Done:
         """Run one command on this host."""
@@ -86,7 +86,7 @@ class Host:
             self.wait_until_gone()
         return done
 
-    # --- the daemon ------------------------------------------------------------------------------
+    # --- start and end of the daemon -------------------------------------------------------------
 
     def is_mounted(self) -> bool:
         """Return whether the mount table lists the mount, even if its daemon has exited."""

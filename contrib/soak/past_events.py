@@ -39,7 +39,7 @@ def mount_past_txgs(run: Run) -> None:
     cold = run.cold()
     when = f"txg={txg['txg']}"
     if run.rnd.random() < 0.3 and not run.clock_was_off:
-        when = txg["time"]  # this time is rounded up to ms, so it may include a later txg
+        when = txg["time"]  # the time is rounded up to ms, so it may include a later txg
         txg = max(
             (one for one in found if one["created_ns"] < txg["created_ns"] + 10**6),
             key=lambda one: (one["time"] == when, one["txg"]),
@@ -86,7 +86,7 @@ def roll_back(run: Run) -> None:
     """Roll back to a point in time."""
     run.operate_somewhat()
     run.umount()
-    found = _known(run)[1:]  # the first txg in the list is the current one, which is skipped
+    found = _known(run)[1:]  # skip the first txg in the list, which is the current txg
     if not found:
         run.mount(run.writer)
         return

@@ -27,7 +27,7 @@ for name, value in SMALL.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)
 
-# This import follows the change of limits, because modules copy limits when they are imported.
+# Change the limits before this import, because modules copy limits when they are imported.
 from s3fs_meta.cli.start import program  # noqa: E402
 
 if __name__ == "__main__":

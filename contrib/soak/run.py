@@ -130,7 +130,7 @@ class Run:
         if done.status != 0:
             return None
         shipped = json.loads(done.out)["txg"]
-        if shipped is None:  # None means that there were no changes to ship
+        if shipped is None:  # None if there were no changes to ship
             txg = int(self.writer.status()["chain"]["txg"])
             self.history.points.setdefault(txg, self.history.last)
         else:
@@ -149,7 +149,7 @@ class Run:
         """Compare every byte of the writer with the model."""
         self.history.require_now(self.observe(self.writer), f"the writer {self.writer.name}")
 
-    # --- mounting --------------------------------------------------------------------------------
+    # --- mounts of the filesystem ----------------------------------------------------------------
 
     def mount(self, host: Host, *words: str) -> None:
         """Mount for writing; the host becomes the writer."""
@@ -212,7 +212,7 @@ class Run:
             for path in host.cachedir.glob(f"*/{name}"):
                 shutil.rmtree(path)
 
-    # --- past states -----------------------------------------------------------------------------
+    # --- reads of past states --------------------------------------------------------------------
 
     def txgs(self, host: Host) -> list[dict[str, Any]]:
         """Return the newest txgs that s3fs-meta log lists."""

@@ -13,7 +13,7 @@ NAMES_MAX: Final = 60
 _DIRECTORY_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
-Path = str  # a path is relative to the root, without a leading slash
+Path = str  # path relative to the root, without a leading slash
 
 
 class Operation(NamedTuple):
@@ -21,7 +21,7 @@ class Operation(NamedTuple):
 
     act: str
     path: Path
-    other: str = ""  # second path of the operation, or target of a symbolic link
+    other: str = ""  # second path, or target of a symbolic link
     offset: int = 0
     data: bytes = b""
     sync: bool = False
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
     links: int = 0
     mark: bytes = b""  # value of an extended attribute
     size: int = 0
-    digest: bytes = b""  # digest of the content or link target
+    digest: bytes = b""  # digest of the content or of the link target
 
 
 @dataclass
@@ -126,7 +126,7 @@ class State:
         return result or state
 
 
-# --- operations -----------------------------------------------------------------------------------
+# --- effects of operations ------------------------------------------------------------------------
 
 
 def _put(state: State, operation: Operation) -> State | None:
@@ -255,7 +255,7 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
     if not shortest <= len(found) <= max(len(old), len(new)):
         return False
     if operation.act == "put":
-        old = b""  # the operation put truncates the file first
+        old = b""  # the put operation truncates the file first
     begin, width = len(old), len(found)  # pages beyond the old end of the file may be missing
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
@@ -265,7 +265,7 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
     )
 
 
-# --- choosing ------------------------------------------------------------------------------------
+# --- random choice of operations -----------------------------------------------------------------
 
 
 class Chooser:
@@ -313,7 +313,7 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # also removes symbolic links, which may be most of the names
+        if act == "unlink":  # remove symbolic links too, which may be most of the names
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

@@ -41,7 +41,7 @@ RemainAfterExit=yes
 WorkingDirectory={ROOT}
 ExecStart={sys.executable} -m contrib.systemd.trial consume
 """
-# The target starts no other services of this host.
+# The systemd target starts no other services of this host.
 _TARGET: Final = """
 [Unit]
 Requires=basic.target
@@ -60,7 +60,7 @@ StandardOutput=append:/results/output
 StandardError=append:/results/output
 ExecStart={sys.executable} -u -m contrib.systemd.trial run
 """
-# These timeouts are shorter than those of the units, to keep the trial short.
+# The timeouts are shorter than in the units, so that the trial is short.
 _QUICK: Final = """
 [Service]
 WatchdogSec=4s
@@ -71,7 +71,7 @@ _FSTAB: Final = (
     "local:///srv/bucket-fstab /srv/fstab s3fs-meta"
     " _netdev,nofail,x-systemd.automount,x-systemd.mount-timeout=5min 0 0\n"
 )
-# The overlay is mounted in a separate mount namespace, which disappears with the container.
+# The overlay is in a separate mount namespace, and disappears with the container.
 _BOOT: Final = """
 set -eu
 base=$1 results=$2

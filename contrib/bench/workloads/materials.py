@@ -22,7 +22,7 @@ SIZE_MEDIAN_BYTES: Final = 4000  # median size of source files; the mean size is
 SIZE_SIGMA: Final = 1.4
 SIZE_BYTES_MAX: Final = 1 << 20
 NEEDLE: Final = "a_word_that_one_file_has"
-REPOSITORY_SHARE: Final = 0.3  # files in the repository, relative to the source tree
+REPOSITORY_SHARE: Final = 0.3  # number of files in the repository, relative to the source tree
 COMMITS: Final = 5
 C_FILES: Final = 40
 C_FUNCTIONS: Final = 30
@@ -32,7 +32,7 @@ NODE_PACKAGES: Final = 25
 NODE_FILES: Final = 80
 PHOTOS: Final = 40
 PHOTO_SIZE: Final = (2400, 1600)
-CALM_ENVIRONMENT: Final = {  # makes programs ignore the user's configuration
+CALM_ENVIRONMENT: Final = {  # programs must ignore the user's configuration
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_AUTHOR_NAME": "bench", "GIT_AUTHOR_EMAIL": "bench@localhost",
     "GIT_COMMITTER_NAME": "bench", "GIT_COMMITTER_EMAIL": "bench@localhost",

@@ -89,7 +89,7 @@ def mail_read(directory: Path, count: int) -> None:
 
 def photos(directory: Path, count: int, width: int, height: int) -> None:
     """Make photographs of noise over gradients as JPEG files."""
-    from PIL import Image  # not installed without the extra "bench"
+    from PIL import Image  # installed only with the extra "bench"
 
     red = Image.linear_gradient("L").resize((width, height))
     blue = Image.radial_gradient("L").resize((width, height))
@@ -101,7 +101,7 @@ def photos(directory: Path, count: int, width: int, height: int) -> None:
 
 def thumbnails(directory: Path) -> None:
     """Make a thumbnail of each photograph."""
-    from PIL import Image  # not installed without the extra "bench"
+    from PIL import Image  # installed only with the extra "bench"
 
     (directory / "thumbnails").mkdir()
     for path in sorted((directory / "photos").iterdir()):

@@ -30,7 +30,7 @@ STEP_S_MAX: Final = 900.0
 SYNC_S_MAX: Final = 300.0
 KILLED_S_MAX: Final = 5.0
 CEILING_RATIO_MAX: Final = 1.3
-LINES_KEPT: Final = 3  # number of lines to keep from the error output of a failed step
+LINES_KEPT: Final = 3  # number of lines kept from the error output of a failed step
 
 
 class Taken(NamedTuple):
@@ -89,7 +89,7 @@ class Work(NamedTuple):
     files: int  # number of files in the generated source tree
     messages: int
     turns: int
-    tree: Path | None = None  # a source tree to copy instead of generating one
+    tree: Path | None = None  # existing source tree to copy; otherwise a tree is generated
 
 
 class Measured(NamedTuple):
@@ -177,7 +177,7 @@ class Session:
         if step.before:
             call(steps.filled(step.before, marks))
         self._calm(subject)
-        subject.peak_pss_bytes()  # resets the peak, so the next call returns the peak of the step
+        subject.peak_pss_bytes()  # reset the peak before the step
         before_s = _processor_s(subject)
         with awake.paused() if step.waits_for_disk else contextlib.nullcontext():
             start = time.perf_counter()

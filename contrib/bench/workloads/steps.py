@@ -27,11 +27,11 @@ class Step(NamedTuple):
     """One workload step: a row in the table of results."""
 
     name: str
-    command: Words | Mapping[str, Words]  # one command for all filesystems, or one for each
+    command: Words | Mapping[str, Words]  # one command for all filesystems, or one per filesystem
     material: str = ""
-    needs: Words = ()  # earlier steps whose results the command uses
+    needs: Words = ()  # earlier steps whose output the command uses
     before: Words = ()  # untimed command that runs before the timed command
-    programs: Words = ()  # required programs; the step is skipped if any is missing
+    programs: Words = ()  # required programs; without them, the step is skipped
     waits_for_disk: bool = False  # True if the program calls fsync often
     prints_seconds: bool = False  # True if the command prints its own time
 

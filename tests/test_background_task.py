@@ -7,7 +7,7 @@ import trio.testing
 from s3fs_meta.background_task import background_task
 
 
-async def test_task_is_cancelled_when_the_block_ends() -> None:
+async def test_background_task_is_cancelled_when_the_with_block_ends() -> None:
     ended = False
 
     async def run() -> None:
@@ -23,7 +23,7 @@ async def test_task_is_cancelled_when_the_block_ends() -> None:
     assert ended
 
 
-async def test_error_of_the_block_is_raised_unchanged() -> None:
+async def test_exception_in_the_with_block_is_raised_unchanged() -> None:
     error = ValueError("the block failed")
     with pytest.raises(ValueError, match="the block failed") as caught:
         async with background_task(trio.sleep_forever):
@@ -31,7 +31,7 @@ async def test_error_of_the_block_is_raised_unchanged() -> None:
     assert caught.value is error
 
 
-async def test_block_is_cancelled_with_its_scope() -> None:
+async def test_with_block_is_cancelled_together_with_its_scope() -> None:
     """A background task may cancel a scope around its with-block."""
     with trio.CancelScope() as scope:
 

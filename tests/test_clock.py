@@ -9,7 +9,7 @@ from pathlib import Path
 from s3fs_meta.clock import SystemClock
 
 
-def test_clock_and_kernel_timestamps_are_monotonic(tmp_path: Path) -> None:
+def test_clock_and_kernel_timestamps_never_decrease(tmp_path: Path) -> None:
     """The clock never returns a time before an earlier reading or kernel timestamp."""
     clock, file = SystemClock(), tmp_path / "file"
     file.touch()
@@ -37,7 +37,7 @@ os._exit(os.stat("/dev/null").st_ctime_ns != kept)
 """
 
 
-def test_clock_survives_replacement_of_the_standard_streams() -> None:
+def test_clock_survives_the_replacement_of_standard_streams() -> None:
     """A daemon may start without standard streams, for example under some supervisors."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", _DAEMON], check=False, env=environment)

@@ -14,5 +14,5 @@ from s3fs_meta.errors import EntryExistsError, NoAttributeError, NoEntryError, S
         (NoEntryError(1, b"\xff"), r"no entry b'\xff' in directory 1"),
     ],
 )
-def test_error_shows_only_names_that_are_not_utf8_as_bytes(error: S3fsError, message: str) -> None:
+def test_error_shows_a_name_as_bytes_only_if_it_is_not_utf8(error: S3fsError, message: str) -> None:
     assert error.message == message

@@ -51,7 +51,7 @@ def empty_directories(root: Path) -> list[str]:
     return [path for path, folders, names in os.walk(root) if not folders and not names]
 
 
-def test_created_file_can_be_found_by_its_name(files: PrunedTree) -> None:
+def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
     """A file is opened by its name, and the method ``path`` returns its location."""
     put(files, "17")
 
@@ -94,7 +94,7 @@ def test_opening_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
     assert os.listdir(files.root) == []
 
 
-def test_removing_the_last_file_removes_its_empty_parent_directories(files: PrunedTree) -> None:
+def test_removal_of_the_last_file_removes_its_empty_parent_directories(files: PrunedTree) -> None:
     """After the last file is removed, only the empty root directory of the tree remains."""
     put(files, "17")
 
@@ -103,7 +103,7 @@ def test_removing_the_last_file_removes_its_empty_parent_directories(files: Prun
     assert os.listdir(files.root) == []
 
 
-def test_removing_a_missing_file_returns_false(files: PrunedTree) -> None:
+def test_removal_of_a_missing_file_returns_false(files: PrunedTree) -> None:
     assert not files.remove("17")
 
 
@@ -117,7 +117,7 @@ def test_directory_with_another_file_is_not_removed(numbered: NumberedDir) -> No
     assert list(numbered.names()) == [other]
 
 
-def test_moving_a_file_into_a_tree_replaces_the_existing_file(
+def test_file_moved_into_a_tree_replaces_the_existing_file(
     files: PrunedTree, tmp_path: Path
 ) -> None:
     """After a move, the source file no longer exists at its old path."""
@@ -131,7 +131,7 @@ def test_moving_a_file_into_a_tree_replaces_the_existing_file(
     assert not source.exists()
 
 
-def test_moving_a_missing_file_into_a_tree_leaves_no_directory(
+def test_move_of_a_missing_file_into_a_tree_leaves_no_directory(
     files: PrunedTree, tmp_path: Path
 ) -> None:
     """If the source file is missing, the directories created for the file are removed."""
@@ -156,7 +156,7 @@ def test_renamed_file_leaves_no_empty_directory(
     assert os.listdir(numbered.root) == left
 
 
-def test_renaming_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
+def test_rename_of_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
     """A rename of a missing file raises an error and creates no directory."""
     with pytest.raises(FileNotFoundError):
         files.rename("17", "1018")
@@ -164,9 +164,7 @@ def test_renaming_a_missing_file_creates_no_directory(files: PrunedTree) -> None
     assert os.listdir(files.root) == []
 
 
-def test_creating_a_hard_link_does_not_replace_an_existing_file(
-    files: PrunedTree, tmp_path: Path
-) -> None:
+def test_new_hard_link_does_not_replace_an_existing_file(files: PrunedTree, tmp_path: Path) -> None:
     """Creating a hard link at an existing name fails, and the existing file is unchanged."""
     source = tmp_path / "source"
     source.write_bytes(b"first")
@@ -214,7 +212,7 @@ def test_object_is_stored_at_the_path_given_by_its_key(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "pack") == ["40"]
 
 
-def test_listing_a_tree_does_not_follow_symlinks_to_directories(tmp_path: Path) -> None:
+def test_listing_of_a_tree_does_not_follow_symlinks_to_directories(tmp_path: Path) -> None:
     """Names are listed without following symlinks to directories."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -226,7 +224,7 @@ def test_listing_a_tree_does_not_follow_symlinks_to_directories(tmp_path: Path) 
     assert list(PrunedTree(root).names()) == []
 
 
-def test_pruning_a_directory_tree_removes_only_empty_directories(numbered: NumberedDir) -> None:
+def test_pruning_removes_only_empty_directories(numbered: NumberedDir) -> None:
     """Pruning a tree keeps all files, and all directories that contain files."""
     put(numbered, "17")
     (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)
@@ -238,7 +236,7 @@ def test_pruning_a_directory_tree_removes_only_empty_directories(numbered: Numbe
     assert empty_directories(numbered.root) == []
 
 
-def test_removing_many_files_tries_to_remove_each_directory_once(
+def test_removal_of_many_files_tries_to_remove_each_directory_once(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If one of several files to remove is missing, the other files are still removed."""
@@ -270,7 +268,7 @@ def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: Number
     assert not numbered.path("17").parent.exists()
 
 
-def test_root_directory_is_synced_only_after_a_directory_was_created_in_it(
+def test_root_directory_is_synced_only_after_a_directory_is_created_in_it(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The root is synced after a directory was created in it, and again if that sync failed."""
@@ -342,7 +340,7 @@ def test_concurrent_changes_in_one_directory_lose_no_file(
     assert os.listdir(numbered.root) == []
 
 
-def test_files_in_wrong_directories_are_moved_to_the_right_ones(numbered: NumberedDir) -> None:
+def test_files_in_wrong_directories_are_moved_to_correct_directories(numbered: NumberedDir) -> None:
     """A block file in a wrong directory is moved to the correct one; other files stay in place."""
     put(numbered, "15ab2", b"in its place")
     for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
@@ -414,7 +412,7 @@ def test_failed_replacement_keeps_the_previous_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 2500])
-def test_rewriting_a_file_writes_every_byte_to_the_disk(
+def test_rewrite_of_a_file_writes_every_byte_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     """Rewriting a file writes every byte, because any byte on the disk may differ."""

@@ -77,12 +77,12 @@ def test_container_has_no_machine_identity(
     assert this_machine() == UNKNOWN
 
 
-def test_boot_id_stays_the_same_until_a_reboot() -> None:
+def test_boot_id_is_constant_until_a_reboot() -> None:
     """Two calls return the same boot id, without a line end."""
     assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
 
 
-def test_boot_id_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_boot_id_is_read_by_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each call reads the boot id from its file again."""
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")

@@ -44,7 +44,7 @@ def has_glibc() -> bool:
 
 
 @pytest.mark.skipif(not has_glibc(), reason="the C library is not glibc")
-def test_memory_freed_by_one_thread_is_reused_by_the_next() -> None:
+def test_memory_freed_by_one_thread_is_reused_by_the_next_thread() -> None:
     """After 16 threads have freed 4 MiB each, the process uses at most 32 MiB more memory."""
     command = [sys.executable, "-c", _CODE, "bound"]
     kept_mib = int(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -69,7 +69,7 @@ def test_memory_allocator_is_configured_only_for_glibc(monkeypatch: pytest.Monke
     assert not memory_allocator.bound_free_memory()
 
 
-def test_memory_of_a_range_is_used_again_once_no_view_of_it_is_left() -> None:
+def test_memory_of_a_range_is_reused_after_its_last_view_is_released() -> None:
     """A view of any part of a buffer prevents the reuse of the complete buffer."""
     buffers = memory_allocator.RangeBuffers()
     buffers.keep(1)
@@ -87,7 +87,7 @@ def test_memory_of_a_range_is_used_again_once_no_view_of_it_is_left() -> None:
     assert bytes(buffers.new(RANGE_BUFFER_BYTES)[:10]) == b"1" * 10
 
 
-def test_released_ranges_are_kept_up_to_a_maximum_and_until_they_are_freed() -> None:
+def test_released_ranges_are_kept_only_up_to_a_maximum() -> None:
     """Without ``keep``, and after ``free``, no memory is kept."""
     buffers = memory_allocator.RangeBuffers()
     counts = []

@@ -25,7 +25,7 @@ def _in_state(state: MountState) -> MountStatus:
 
 
 @pytest.mark.parametrize("before", MountState)
-def test_mount_state_transitions_not_in_the_table_are_rejected(before: MountState) -> None:
+def test_mount_state_transitions_outside_the_table_are_rejected(before: MountState) -> None:
     """A transition that the table does not list raises an error; staying in a state does not."""
     for after in MountState:
         status = _in_state(before)
@@ -37,7 +37,7 @@ def test_mount_state_transitions_not_in_the_table_are_rejected(before: MountStat
                 status.enter(after)
 
 
-def test_mount_can_start_serving_only_while_starting_or_following() -> None:
+def test_mount_can_become_serving_only_from_starting_or_following() -> None:
     """No state except starting and following can change to serving."""
     before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(

@@ -35,7 +35,7 @@ def test_invalid_size_is_refused(text: str) -> None:
         parse_size("x", text)
 
 
-def test_error_suggests_a_known_word_only_if_it_is_similar() -> None:
+def test_error_suggests_a_known_option_only_if_it_is_similar() -> None:
     """An unknown word is refused without a suggestion if no known word is similar."""
     assert nearest("qqq", ["journal_mode"]) == ""
     assert nearest("Comit", ["commit"]) == "; did you mean 'commit'?"
@@ -48,7 +48,7 @@ NOW_NS = 1_700_000_000 * 10**9
     ("text", "back_s"),
     [("10m ago", 600), ("2h", 7200), ("1h30m", 5400), ("90 s ago", 90), ("1.5 min", 90), ("0s", 0)],
 )
-def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
+def test_point_in_time_can_be_relative(text: str, back_s: int) -> None:
     """A duration such as 10m is subtracted from the current time."""
     assert option_syntax.parse_point_in_time(text, NOW_NS) == PointInTime(
         text, NOW_NS - back_s * 10**9, is_ago=True
@@ -65,7 +65,7 @@ def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
         ("2023-11-15", NOW_NS - NOW_NS % (86_400 * 10**9) + 28 * 3600 * 10**9),
     ],
 )
-def test_point_in_time_may_be_a_date_or_time(
+def test_point_in_time_can_be_a_date_or_time(
     text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ISO 8601 time without a zone is local time; a date stands for 00:00 on that day."""
@@ -78,9 +78,7 @@ def test_point_in_time_may_be_a_date_or_time(
         time.tzset()
 
 
-def test_point_in_time_is_parsed_exactly_to_the_nanosecond(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_point_in_time_is_parsed_exactly_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
     """Txgs have times in nanoseconds, so a rounded time could select a different txg."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
@@ -102,7 +100,7 @@ def test_point_in_time_is_parsed_exactly_to_the_nanosecond(
         time.tzset()
 
 
-def test_point_in_time_may_be_a_txg() -> None:
+def test_point_in_time_can_be_a_txg() -> None:
     """A txg is given as txg=N, the form that the log prints, or with the option txg."""
     assert point_in_time("at", "txg=42") == PointInTime("txg=42", txg=Txg(42))
     assert point_of_txg("txg", "42") == PointInTime("txg=42", txg=Txg(42))
@@ -110,7 +108,7 @@ def test_point_in_time_may_be_a_txg() -> None:
 
 
 @pytest.mark.parametrize("text", ["then", "ago", "m", "before-upgrade", "auto-2026-11-20T02:00"])
-def test_point_in_time_may_be_the_name_of_a_kept_point(text: str) -> None:
+def test_point_in_time_can_be_the_name_of_a_kept_point(text: str) -> None:
     """The parser accepts any name as a kept point, because it does not read the bucket."""
     assert point_in_time("at", text) == PointInTime(text, kept=text)
 
@@ -173,7 +171,7 @@ def test_loopback_addresses_are_recognised() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 300 + "T", "8388608T"])
-def test_size_above_the_largest_database_integer_is_refused(text: str) -> None:
+def test_size_above_the_largest_integer_of_the_database_is_refused(text: str) -> None:
     """A size that does not fit into an integer of the database is refused."""
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("cachesize", text)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_documented_option_defaults_equal_the_actual_defaults(option: Option) -> None:
+def test_documented_default_values_equal_the_actual_default_values(option: Option) -> None:
     """The table has the same defaults as MountOptions, where None is described in words."""
     actual = getattr(MountOptions(), option.field)
 
@@ -44,7 +44,7 @@ def _defaults(path: Path) -> Iterator[str]:
                 yield f"{path.stem}.{ast.unparse(node)}"
 
 
-def test_option_defaults_are_defined_only_in_the_option_table() -> None:
+def test_default_values_are_defined_only_in_the_option_table() -> None:
     """No other class has its own default for an option, except None and False."""
     found = {one for path in (ROOT / "s3fs_meta").rglob("*.py") for one in _defaults(path)}
     taken = re.compile(r"settings\.(\w+): .* = default_of\('\1'\)")
@@ -70,5 +70,5 @@ def test_mount_option_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_every_option_documents_effect_cost_and_loss_after_a_crash(option: Option) -> None:
+def test_every_option_documents_its_effect_and_cost_and_loss_after_a_crash(option: Option) -> None:
     assert all(text.endswith(".") for text in (option.does, option.costs, option.crash))

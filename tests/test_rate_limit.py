@@ -26,7 +26,7 @@ def _at(limit: RateLimit, when: str) -> int | None:
     ("text", "rate"),
     [("512K", 512 * KIB), ("1.5M", 3 * MIB // 2), ("4096", 4096), ("off", None), ("0", None)],
 )
-def test_single_rate_limit_applies_at_all_times(text: str, rate: int | None) -> None:
+def test_rate_limit_without_a_timetable_applies_at_all_times(text: str, rate: int | None) -> None:
     """A single rate limit applies at all times, and accepts the same units as a size."""
     limit = rate_limit("upload_limit", text)
 
@@ -43,7 +43,7 @@ def test_single_rate_limit_applies_at_all_times(text: str, rate: int | None) -> 
         "  23:00,OFF ; 08:00=512k  19:00,10m",
     ],
 )
-def test_rate_limit_timetable_uses_the_syntax_of_rclone(text: str) -> None:
+def test_rate_limit_timetable_has_the_syntax_of_rclone(text: str) -> None:
     """An entry of a timetable applies until the next entry, even across midnight."""
     limit = rate_limit("upload_limit", text)
 
@@ -68,7 +68,7 @@ def test_rate_limit_for_a_weekday_applies_only_on_that_day() -> None:
 
 
 @pytest.mark.parametrize("text", ["1M strict", "strict;1M", "08:00=1M;20:00=off;STRICT"])
-def test_word_strict_may_precede_or_follow_a_rate_limit(text: str) -> None:
+def test_word_strict_can_precede_or_follow_a_rate_limit(text: str) -> None:
     """The word strict is accepted before or after the rate, and always printed after the rate."""
     limit = rate_limit("upload_limit", text)
 
@@ -109,7 +109,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_rate_limit_in_an_hour_skipped_by_daylight_saving_applies_afterwards() -> None:
+def test_rate_limit_of_an_hour_skipped_by_daylight_saving_applies_afterwards() -> None:
     """When the local time jumps from 02:00 to 03:00, an entry at 02:30 applies."""
     limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
     change_s = calendar.timegm((2026, 3, 29, 1, 0, 0))
@@ -119,7 +119,7 @@ def test_rate_limit_in_an_hour_skipped_by_daylight_saving_applies_afterwards() -
 
 
 @pytest.mark.usefixtures("berlin")
-def test_rate_limit_in_an_hour_repeated_by_daylight_saving_applies_twice() -> None:
+def test_rate_limit_of_an_hour_repeated_by_daylight_saving_applies_twice() -> None:
     """When the local time jumps from 03:00 to 02:00, the entry at 02:30 ends and starts again."""
     limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
     change_s = calendar.timegm((2026, 10, 25, 1, 0, 0))
@@ -130,7 +130,7 @@ def test_rate_limit_in_an_hour_repeated_by_daylight_saving_applies_twice() -> No
     assert rates == [KIB, 2 * KIB, 2 * KIB, KIB, KIB, 2 * KIB]
 
 
-def test_rate_limit_continues_past_midnight_and_the_end_of_the_week() -> None:
+def test_rate_limit_stays_valid_past_midnight_and_the_end_of_the_week() -> None:
     """Sunday's last entry applies until Monday's first entry; an entry may be at midnight."""
     limit = rate_limit("upload_limit", "Sun-23:30,1K Mon-00:15,2K Tue-00:00,3K")
 

@@ -20,7 +20,7 @@ from s3fs_meta.settings import (
 )
 
 
-def test_empty_option_string_selects_default_options() -> None:
+def test_empty_option_string_gives_the_default_options() -> None:
     """An empty string and an empty list both select the default options."""
     assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
 
@@ -42,7 +42,7 @@ def test_option_values_are_converted_to_their_type() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
 )
-def test_sqlite_cache_size_may_be_a_plain_number_or_a_byte_size(text: str, expected: int) -> None:
+def test_sqlite_cache_size_can_be_a_plain_number_or_a_byte_size(text: str, expected: int) -> None:
     """A number without a unit is passed to SQLite unchanged; a size is converted to KiB."""
     assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
 
@@ -68,7 +68,7 @@ def test_last_of_two_contradictory_mount_options_applies() -> None:
         "noatime,atime,nodiratime,diratime,strictatime,atime",
     ],
 )
-def test_options_meant_for_mount_or_systemd_are_ignored(text: str) -> None:
+def test_options_for_mount_or_systemd_are_ignored(text: str) -> None:
     """Options for mount(8) and systemd are accepted without effect."""
     assert parse_mount_options([text]) == MountOptions()
 
@@ -165,7 +165,7 @@ EVERY_KIND = [
 
 
 @pytest.mark.parametrize("text", EVERY_KIND)
-def test_mount_options_written_as_text_parse_to_the_same_values(text: str) -> None:
+def test_mount_options_written_as_text_are_parsed_unchanged(text: str) -> None:
     options = parse_mount_options([text])
 
     again = parse_mount_options([",".join(option_words(options))])
@@ -191,6 +191,6 @@ def test_every_mount_option_can_be_written_as_text() -> None:
     assert missing == ["at_least"]  # A printed mount command never contains at_least.
 
 
-def test_chosen_mount_options_can_be_left_out_of_the_text() -> None:
+def test_chosen_mount_options_can_be_omitted_from_the_text() -> None:
     options = parse_mount_options(["ro,region=x"])
     assert option_words(options, {"region"}) == ["ro"]

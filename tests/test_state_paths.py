@@ -22,7 +22,7 @@ def test_mount_notes_are_stored_in_the_runtime_directory() -> None:
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
 
 
-def test_two_urls_have_different_state_directories(tmp_path: Path) -> None:
+def test_different_urls_have_different_state_directories(tmp_path: Path) -> None:
     """Names of state directories differ in their hash even if their readable parts are equal."""
     one = locate("s3://bucket/a-b", tmp_path)
     other = locate("s3://bucket/a/b", tmp_path)
@@ -31,7 +31,7 @@ def test_two_urls_have_different_state_directories(tmp_path: Path) -> None:
     assert one.name.startswith("bucket-a-b-")
 
 
-def test_trailing_slash_does_not_change_the_state_directory(tmp_path: Path) -> None:
+def test_trailing_slash_of_a_url_does_not_change_the_state_directory(tmp_path: Path) -> None:
     """A URL with a trailing slash refers to the same filesystem as the URL without it."""
     assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
 

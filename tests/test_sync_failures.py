@@ -18,7 +18,7 @@ def _fill(disk: Path) -> None:
             file.write(bytes(512))
 
 
-def test_sync_failure_stays_recorded_until_the_record_is_deleted(tmp_path: Path) -> None:
+def test_record_of_a_sync_failure_is_kept_until_it_is_deleted(tmp_path: Path) -> None:
     assert not sync_failures.is_noted(tmp_path)
     sync_failures.prepare(tmp_path)
     assert not sync_failures.is_noted(tmp_path)
@@ -45,7 +45,7 @@ def test_sync_failure_before_a_reboot_is_ignored(
     assert not sync_failures.is_noted(tmp_path)
 
 
-def test_record_of_a_sync_failure_also_applies_to_a_copy_of_the_directory(tmp_path: Path) -> None:
+def test_record_of_a_sync_failure_also_applies_to_a_copied_directory(tmp_path: Path) -> None:
     """A copy of the directory may have been made from cached pages that never reached a disk."""
     state = tmp_path / "state"
     state.mkdir()
@@ -75,7 +75,7 @@ def test_failure_to_record_a_sync_failure_is_logged(
     assert "reboot before the next mount" in caplog.text
 
 
-def test_record_of_a_sync_failure_follows_no_symlink(
+def test_record_of_a_sync_failure_does_not_follow_a_symlink(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failed sync is not recorded through a symlink, which another user may have made."""

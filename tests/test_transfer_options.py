@@ -6,12 +6,12 @@ from s3fs_meta.settings import parse_mount_options
 from s3fs_meta.transfer_options import TRANSFER_OPTIONS
 
 
-def test_cache_and_transfer_options_can_be_given_at_mount() -> None:
+def test_cache_and_transfer_options_can_be_set_at_mount() -> None:
     """Every cache and transfer option can be given with -o."""
     assert set(TRANSFER_OPTIONS) <= set(OPTIONS)
 
 
-def test_rate_limit_timetable_can_be_written_in_a_list_of_options() -> None:
+def test_timetable_of_rate_limits_can_be_part_of_a_list_of_options() -> None:
     """A timetable with = and ; instead of comma and space needs no quoting in fstab(5)."""
     text = r"noatime,upload_limit=08:00=512K;23:00=off,download_limit=08:00\,1M 23:00\,off"
     options = parse_mount_options([text])
@@ -20,7 +20,7 @@ def test_rate_limit_timetable_can_be_written_in_a_list_of_options() -> None:
     assert [slot.bytes_per_s for slot in options.download_limit.slots][:2] == [MIB, None]
 
 
-def test_uploads_and_downloads_have_no_rate_limit_by_default() -> None:
+def test_default_rate_limits_of_uploads_and_downloads_are_unlimited() -> None:
     options = parse_mount_options([])
 
     assert {slot.bytes_per_s for slot in options.upload_limit.slots} == {None}

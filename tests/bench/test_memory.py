@@ -24,7 +24,7 @@ sys.stdin.readline()
 """
 
 
-def test_peak_memory_includes_child_processes_and_is_reset_after_each_call() -> None:
+def test_peak_memory_includes_child_processes_and_is_reset_after_each_reading() -> None:
     """The memory peak includes a child that allocates memory and frees it."""
     words = [sys.executable, "-c", PROGRAM]
     with (
@@ -66,7 +66,7 @@ def test_peak_memory_is_the_largest_of_all_processes_with_one_name() -> None:
     assert sampler.peaks == {"one": Peak(LARGE, counts=False)}
 
 
-def test_only_daemons_with_default_options_have_a_memory_target() -> None:
+def test_memory_target_applies_only_to_daemons_with_default_options() -> None:
     figures: bench.Figures = {"targets": []}
     peaks = {"s3fs-meta": Peak(160_000_000, counts=True), "JuiceFS": Peak(10**9, counts=False)}
 

@@ -53,7 +53,7 @@ def test_benchmark_page_shows_results_commands_and_host() -> None:
         assert loads not in made  # The benchmark page loads no other file.
 
 
-def test_benchmark_page_needs_no_package_of_the_project() -> None:
+def test_benchmark_page_needs_no_dependency_of_s3fs_meta() -> None:
     """``make bench-page`` and ``make release`` create the page with only matplotlib installed."""
     command = [sys.executable, "-S", "-m", "contrib.bench.page", "--table"]
 

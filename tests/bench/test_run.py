@@ -41,7 +41,7 @@ def test_environment_variables_of_a_benchmark_are_unset_afterwards(
     assert VARIABLE not in os.environ
 
 
-def test_failed_benchmark_is_recorded_and_the_next_one_runs(
+def test_failed_benchmark_is_recorded_and_the_next_benchmark_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -65,7 +65,7 @@ def test_signal_stops_all_benchmarks_even_if_their_cleanup_fails(
         _measure(monkeypatch, tmp_path, run)
 
 
-def test_benchmark_memory_is_measured_even_after_a_signal() -> None:
+def test_benchmark_memory_is_measured_even_if_a_signal_ends_the_benchmark() -> None:
     """A benchmark's cleanup can measure memory even after a signal to the process group."""
     program = """
 import os, signal
@@ -92,7 +92,7 @@ def test_size_option_overrides_one_size_of_the_benchmark_plan() -> None:
     assert bench.parse(["--quick"]).plan == plans.QUICK
 
 
-def test_complete_benchmark_plan_has_the_largest_sizes() -> None:
+def test_complete_benchmark_plan_uses_the_largest_sizes() -> None:
     for sizes in plans.BENCHMARKS.values():
         for size in sizes.values():
             assert size.complete >= size.hour >= size.quick

@@ -62,7 +62,7 @@ def test_browser_sends_the_cookie_only_below_the_secret_path() -> None:
         assert status_of(access.refusal(request)) == 403
 
 
-def test_request_sent_by_a_page_of_another_site_is_refused() -> None:
+def test_browse_request_from_a_page_of_another_site_is_refused() -> None:
     access = made()
     cookie, _ = cookie_of(access)
     for site, status in (
@@ -83,14 +83,14 @@ def test_login_token_of_another_browse_server_is_refused() -> None:
     assert status_of(access.refusal(HttpRequest("GET", target, HOST))) == 403
 
 
-def test_host_header_without_a_port_is_allowed_only_on_port_80() -> None:
+def test_host_header_may_omit_the_port_only_on_port_80() -> None:
     for port, status in ((80, 403), (8080, 421)):
         access = Access(Address("127.0.0.1", port), new_path())
         reply = access.refusal(HttpRequest("GET", b"/", {b"host": b"127.0.0.1"}))
         assert status_of(reply) == status
 
 
-def test_request_with_a_wrong_cookie_is_refused() -> None:
+def test_browse_request_with_a_wrong_cookie_is_refused() -> None:
     access = made()
     cookie, _ = cookie_of(access)
     for wrong in (b"", b"x", cookie + b"x", b"a=b, c", b"\xff=\xff", cookie.replace(b"=", b"x=")):

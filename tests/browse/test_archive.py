@@ -41,7 +41,7 @@ async def test_archive_omits_names_that_point_outside_its_directory(tmp_path: Pa
     db.close()
 
 
-async def test_small_pieces_of_an_archive_are_sent_in_one_chunk() -> None:
+async def test_small_pieces_of_an_archive_are_sent_as_one_chunk() -> None:
     sent: list[bytes] = []
 
     async def put(data: bytes) -> None:  # noqa: RUF029 - the caller awaits it

@@ -8,7 +8,7 @@ from s3fs_meta.browse.assets import ASSETS, SCRIPT
 from tests.browse.serving import Served
 
 
-def test_page_script_sets_no_style_and_parses_no_text_as_html() -> None:
+def test_page_script_sets_no_style_and_inserts_no_html() -> None:
     """The script reads file names from attributes, so it must not parse them as HTML."""
     text = SCRIPT.content.decode()
     assert not re.search(
@@ -18,7 +18,7 @@ def test_page_script_sets_no_style_and_parses_no_text_as_html() -> None:
 
 
 @pytest.mark.mount
-def test_style_sheet_icon_and_script_have_their_content_types(served: Served) -> None:
+def test_style_sheet_icon_and_script_have_correct_content_types(served: Served) -> None:
     for name, asset in ASSETS.items():
         reply = served.ask(f"/{name.decode()}")
         assert (reply.content, reply.headers["Content-Type"]) == (

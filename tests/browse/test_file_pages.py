@@ -8,7 +8,7 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_downloaded_content_equals_the_file(served: Served) -> None:
+def test_downloaded_content_equals_the_content_of_the_file(served: Served) -> None:
     for name in ("report.txt", "picture.png", "sparse", "page.html"):
         reply = served.ask(f"/content/{served.txg}/reports/{name}")
         assert reply.content == (served.tree / "reports" / name).read_bytes()

@@ -34,7 +34,7 @@ def test_removal_of_a_file_is_listed_as_a_version_without_a_comparison(served: S
     assert len(_versions(page)) == 1
 
 
-def test_versions_from_before_a_rename_are_shown_at_their_old_path(served: Served) -> None:
+def test_file_versions_from_before_a_rename_are_shown_at_their_old_path(served: Served) -> None:
     """Before the rename the file had another name in another directory."""
     page = served.page("/versions/latter")
     assert "as former" in page or "renamed" in page

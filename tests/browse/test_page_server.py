@@ -13,7 +13,7 @@ async def test_page_server_listens_only_on_loopback_addresses(host: str) -> None
         await page_server.listening(Address(host, 0))
 
 
-def test_content_security_policy_allows_only_the_script_of_the_program() -> None:
+def test_content_security_policy_allows_only_the_script_of_the_browse_server() -> None:
     """The content security policy allows one script by its hash, and no other source."""
     policy = dict(
         part.strip().split(" ", 1)

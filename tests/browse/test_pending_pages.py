@@ -30,7 +30,7 @@ class Slow:
         return Reply(OK, b"%d" % self.made)
 
 
-async def test_quickly_made_page_is_returned_at_once_and_not_cached(
+async def test_page_that_is_made_quickly_is_returned_immediately_and_not_cached(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     pages, make = PendingPages(nursery), Slow(BROWSE_ANSWER_S / 2)
@@ -39,7 +39,7 @@ async def test_quickly_made_page_is_returned_at_once_and_not_cached(
     assert await pages.get(b"/a", make) == Reply(OK, b"2")
 
 
-async def test_slow_page_is_made_once_while_the_browser_polls(
+async def test_slow_page_is_made_only_once_while_the_browser_polls(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """The first request is answered before the page is made; the second returns the page."""

@@ -42,7 +42,7 @@ def test_tar_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path)
 
 
 @pytest.mark.mount
-def test_special_entries_keep_their_type_in_a_tar_archive(served: Served) -> None:
+def test_special_files_keep_their_type_in_a_tar_archive(served: Served) -> None:
     """A tar archive omits sockets, keeps symlinks, and stores times before 1970."""
     archive = served.ask(f"/tar/{served.txg}/strange").content
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
@@ -68,7 +68,7 @@ def test_hostile_names_are_stored_unchanged_in_a_tar_archive(
 
 
 @pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
-async def test_tar_archive_copies_hard_linked_content_again_only_above_the_limit(
+async def test_tar_archive_repeats_content_of_hard_links_only_above_the_limit(
     tmp_path: Path, most: int, contents: int
 ) -> None:
     db = points.made(tmp_path)

@@ -27,7 +27,7 @@ RUNS = [
 ]
 
 
-def test_bar_of_the_time_line_shows_time_by_position_and_changes_by_height() -> None:
+def test_position_of_a_time_line_bar_shows_time_and_its_height_shows_changes() -> None:
     plot = Plot(RUNS)
     assert [bar.run.first for bar in plot.bars] == [0, 2, 5, 6]
     lefts = [bar.x for bar in plot.bars]
@@ -81,7 +81,7 @@ def test_time_line_of_zero_or_one_txgs_can_be_drawn() -> None:
     assert gaps([run(7, 7, 5, 5, 3)]) == gaps([]) == {}
 
 
-def test_time_line_links_stay_within_the_retention() -> None:
+def test_time_line_links_refer_only_to_retained_points_in_time() -> None:
     found = moves(Txg(40), Txg(59), Txg(0), Txg(100))
     assert found == [
         Move("Earlier", Txg(30), Txg(49)),

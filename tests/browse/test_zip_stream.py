@@ -45,7 +45,7 @@ def test_zip_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path)
 
 
 @pytest.mark.mount
-def test_zip_archive_omits_special_files_and_suid_bits(served: Served) -> None:
+def test_zip_archive_omits_special_files_and_setuid_bits(served: Served) -> None:
     content = served.ask(f"/zip/{served.txg}/strange").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         found = {one.filename.removeprefix("strange/"): one for one in opened.infolist()}

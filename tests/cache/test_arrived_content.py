@@ -14,7 +14,7 @@ def located(block: int, digest: bytes = b"1" * 32) -> Located:
     return Located(BlockId(block), len(CONTENT), digest, PackId(1), 0, 8, BlockState.CLEAN)
 
 
-def test_content_is_returned_until_its_last_byte_was_read() -> None:
+def test_content_in_memory_is_dropped_after_its_last_byte_is_read() -> None:
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     arrived.add(located(1), CONTENT, source)
 
@@ -24,7 +24,7 @@ def test_content_is_returned_until_its_last_byte_was_read() -> None:
     assert arrived.size_bytes == 0
 
 
-def test_content_of_another_hash_is_not_returned() -> None:
+def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
     """Another block may have the same number, for example after a lost group."""
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
@@ -32,7 +32,7 @@ def test_content_of_another_hash_is_not_returned() -> None:
     assert arrived.take(located(1, b"2" * 32), 3) is None
 
 
-def test_range_counts_until_the_content_of_its_last_block_is_dropped() -> None:
+def test_range_in_memory_is_counted_until_its_last_block_is_dropped() -> None:
     """A view of one block keeps the memory of the complete range in use."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     for block in (1, 2):
@@ -45,7 +45,7 @@ def test_range_counts_until_the_content_of_its_last_block_is_dropped() -> None:
     assert sizes == [100, 0]
 
 
-def test_decompressed_content_counts_until_its_range_is_dropped() -> None:
+def test_decompressed_content_in_memory_is_counted_until_its_range_is_dropped() -> None:
     """A range with views and decompressed bytes uses the memory of both."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     sizes = []
@@ -59,7 +59,7 @@ def test_decompressed_content_counts_until_its_range_is_dropped() -> None:
     assert arrived.size_bytes == 0
 
 
-def test_later_range_is_not_kept_while_the_bound_is_reached() -> None:
+def test_new_range_is_not_kept_in_memory_when_the_limit_is_reached() -> None:
     """A sequential reader first needs the blocks that arrived first."""
     arrived = ArrivedContent()
     for block in (1, 2, 3):
@@ -69,7 +69,7 @@ def test_later_range_is_not_kept_while_the_bound_is_reached() -> None:
     assert arrived.size_bytes <= ARRIVED_BYTES_MAX
 
 
-def test_range_that_was_not_read_for_long_is_replaced() -> None:
+def test_range_in_memory_is_replaced_if_it_was_not_read_for_long() -> None:
     """Content for a reader that has stopped makes room for content for another reader."""
     arrived = ArrivedContent()
     for block in (1, 2):
@@ -79,7 +79,7 @@ def test_range_that_was_not_read_for_long_is_replaced() -> None:
     assert [arrived.take(located(block), 3) for block in (1, 2, 3)] == [None, None, CONTENT]
 
 
-def test_block_that_arrives_again_is_kept_once() -> None:
+def test_block_that_is_fetched_twice_is_kept_in_memory_once() -> None:
     arrived = ArrivedContent()
     for content in (memoryview(b"former."), CONTENT):
         arrived.add(located(1), content, ArrivedRange(100, 0.0))
@@ -87,7 +87,7 @@ def test_block_that_arrives_again_is_kept_once() -> None:
     assert (arrived.size_bytes, arrived.take(located(1), 3)) == (100, CONTENT)
 
 
-def test_cleared_content_is_not_returned() -> None:
+def test_content_is_not_returned_from_memory_after_it_is_cleared() -> None:
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 

@@ -21,7 +21,7 @@ from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
 
 
-async def test_write_in_place_extends_a_dirty_block(bench: CacheBench) -> None:
+async def test_overwrite_in_place_extends_a_dirty_block(bench: CacheBench) -> None:
     bench.write(0, b"abc")
     bench.cache.write_in_place(bench.located(0), 5, b"xyz")
 
@@ -82,9 +82,7 @@ async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -
     assert bench.files.read(old, 0, 6) == b"abcdef"
 
 
-async def test_block_renamed_in_a_rolled_back_group_is_fetched_again(
-    bench: CacheBench,
-) -> None:
+async def test_block_whose_rename_was_rolled_back_is_fetched_again(bench: CacheBench) -> None:
     """After a rollback the row of a block is valid again, but its file was renamed."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()
@@ -112,7 +110,7 @@ async def test_write_to_a_clean_block_with_a_short_file_fetches_the_block(
     assert not bench.cache.is_local(bench.located(0))
 
 
-async def test_sealed_block_that_no_file_uses_is_kept_for_its_upload(bench: CacheBench) -> None:
+async def test_sealed_block_without_references_is_kept_until_its_upload(bench: CacheBench) -> None:
     """An image may refer to a sealed block that no file uses, so it is still uploaded."""
     block = bench.write(0, b"abc")
     bench.cache.seal([block])
@@ -195,7 +193,7 @@ async def test_hole_at_the_beginning_of_a_block_needs_no_sync(bench: CacheBench)
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 100, 103)]
 
 
-async def test_clean_block_without_its_file_is_fetched_again(bench: CacheBench) -> None:
+async def test_clean_block_with_a_missing_file_is_fetched_again(bench: CacheBench) -> None:
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.files.remove(bench.located(0).block)
@@ -375,7 +373,7 @@ async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> 
     assert cache.upload_signal.is_set()
 
 
-async def test_writer_gets_enospc_after_write_timeout(
+async def test_writer_gets_enospc_after_the_write_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A writer that waits for room fails with ENOSPC after write_timeout; dirty blocks stay."""
@@ -444,7 +442,7 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
     assert list(bench.cache.index.sealed()) == [block]
 
 
-async def test_fetch_that_would_use_the_disk_reserve_is_refused(
+async def test_fetch_that_needs_the_disk_reserve_is_refused(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a fetch filled the disk, SQLite could not commit the open group."""

@@ -54,7 +54,7 @@ def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
         files.write_within(ONE, 0, b"x", 0)
 
 
-def test_leftover_block_file_of_a_rolled_back_group_is_overwritten(files: BlockFiles) -> None:
+def test_leftover_block_file_of_a_rolled_back_group_is_replaced(files: BlockFiles) -> None:
     """After a crash, a block number is reused, and an old block file may have this number."""
     files.create(ONE, 0, b"leftover of before")
 
@@ -63,7 +63,7 @@ def test_leftover_block_file_of_a_rolled_back_group_is_overwritten(files: BlockF
     assert files.size(ONE) == 3
 
 
-def test_copy_of_a_block_file_has_only_the_requested_bytes(files: BlockFiles) -> None:
+def test_copy_of_a_block_file_contains_only_the_requested_bytes(files: BlockFiles) -> None:
     files.create(ONE, 0, b"abcdef")
 
     files.copy(ONE, TWO, 4)
@@ -73,7 +73,7 @@ def test_copy_of_a_block_file_has_only_the_requested_bytes(files: BlockFiles) ->
     assert files.size(ONE) == 6
 
 
-def test_fetched_block_leaves_nothing_in_the_tmp_directory(
+def test_fetch_of_a_block_leaves_no_file_in_the_tmp_directory(
     files: BlockFiles, tmp_path: Path
 ) -> None:
     """A fetched block is written to the tmp directory and then renamed to its path."""
@@ -115,7 +115,7 @@ def test_files_of_unfinished_fetches_are_removed_from_the_tmp_directory(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_numbers_of_all_block_files_are_listed(files: BlockFiles) -> None:
+def test_all_block_files_are_listed_by_number(files: BlockFiles) -> None:
     for number in (1, 255, 1 << 40):
         files.create(BlockId(number), 0, b"x")
 
@@ -210,7 +210,7 @@ def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
         files.write_within(ONE, 0, b"x", 3)
 
 
-def test_closed_block_files_are_synced_with_syncfs(
+def test_closed_block_files_are_made_durable_by_syncfs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A closed file is synced with syncfs, because the kernel may forget its write errors."""
@@ -233,7 +233,7 @@ def test_closed_block_files_are_synced_with_syncfs(
     assert len(synced) == 1
 
 
-def test_block_file_closed_during_a_sync_is_synced_with_syncfs(
+def test_block_file_that_is_closed_during_a_sync_is_made_durable_by_syncfs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A sync also covers a block file that is closed before the sync thread opens it."""

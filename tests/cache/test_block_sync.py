@@ -37,7 +37,7 @@ def _synced_lengths(bench: CacheBench) -> list[int]:
     return [row[0] for row in bench.db.all("SELECT synced_bytes FROM cached_blocks")]
 
 
-async def test_failed_sync_leaves_its_blocks_unsynced(
+async def test_blocks_stay_unsynced_after_a_failed_sync(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later sync must not report success for blocks that the failed sync left unsynced."""
@@ -115,7 +115,7 @@ async def test_syncs_that_wait_for_a_running_sync_share_the_next_sync(
     assert _synced_lengths(bench) == [5, 6, 0]
 
 
-async def test_failed_sync_is_not_shared(
+async def test_failed_sync_is_not_shared_with_waiting_callers(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = bench.write(0, b"first")
@@ -130,7 +130,7 @@ async def test_failed_sync_is_not_shared(
     assert _synced_lengths(bench) == [5, 6]
 
 
-async def test_sync_that_is_cancelled_while_it_records_lengths_is_repeated(
+async def test_sync_cancelled_while_it_records_lengths_is_repeated(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancelled sync is repeated, because a power cut truncates blocks to recorded lengths."""
@@ -195,7 +195,7 @@ def _entries(bench: CacheBench) -> list[list[LoggedPiece]]:
     return [list(entry.pieces) for entry in entries]
 
 
-async def test_new_block_is_written_to_the_intent_log_without_a_sync_of_its_file(
+async def test_new_block_is_written_to_the_intent_log_instead_of_a_synced_file(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logged.files, "sync", None)
@@ -207,7 +207,7 @@ async def test_new_block_is_written_to_the_intent_log_without_a_sync_of_its_file
     assert cached_blocks.unsynced_tails(logged.db) == [(block, 0, 3)]
 
 
-async def test_intent_log_entry_contains_only_writes_since_the_previous_entry(
+async def test_intent_log_entry_contains_only_writes_after_the_previous_entry(
     logged: CacheBench,
 ) -> None:
     block = logged.write(0, b"first")
@@ -302,7 +302,7 @@ async def test_failed_append_to_the_intent_log_makes_every_later_sync_fail(
         await logged.cache.block_sync.sync_files()
 
 
-async def test_full_disk_leaves_the_mount_without_an_intent_log(
+async def test_mount_runs_without_an_intent_log_if_the_disk_is_full(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.db.begin_local()

@@ -44,7 +44,7 @@ def test_operation_that_needs_the_disk_reserve_is_refused(tmp_path: Path) -> Non
         disk.spend(101)
 
 
-def test_clean_blocks_are_evicted_before_a_write_is_refused(tmp_path: Path) -> None:
+def test_clean_blocks_are_evicted_before_any_write_is_refused(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 0, lambda wanted: setattr(disk, "spare", wanted))
 
     disk.spend(1000)
@@ -67,7 +67,7 @@ def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path
     assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
 
 
-def test_number_of_spare_bytes_is_less_than_the_disk_size(tmp_path: Path) -> None:
+def test_spare_disk_space_is_less_than_the_size_of_the_disk(tmp_path: Path) -> None:
     figures = os.statvfs(tmp_path)
 
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
@@ -75,7 +75,7 @@ def test_number_of_spare_bytes_is_less_than_the_disk_size(tmp_path: Path) -> Non
     assert 0 < spare < figures.f_blocks * figures.f_frsize
 
 
-def test_disk_space_reserved_for_a_growing_file_cannot_be_used_otherwise(tmp_path: Path) -> None:
+def test_disk_space_reserved_for_a_growing_file_is_refused_to_other_files(tmp_path: Path) -> None:
     """As a file grows, the reservation of disk space for the file shrinks."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
@@ -88,7 +88,7 @@ def test_disk_space_reserved_for_a_growing_file_cannot_be_used_otherwise(tmp_pat
         disk.spend(41)
 
 
-def test_reservation_of_more_space_than_the_disk_has_is_refused(tmp_path: Path) -> None:
+def test_reservation_larger_than_the_free_disk_space_is_refused(tmp_path: Path) -> None:
     """A refused reservation of disk space reserves nothing."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
@@ -98,7 +98,7 @@ def test_reservation_of_more_space_than_the_disk_has_is_refused(tmp_path: Path) 
     disk.spend(100)
 
 
-def test_reservation_can_be_increased_but_not_decreased(tmp_path: Path) -> None:
+def test_reservation_can_grow_but_not_shrink(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 

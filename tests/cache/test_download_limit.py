@@ -21,7 +21,7 @@ async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
     return contents
 
 
-async def test_wait_for_the_download_limit_does_not_use_up_the_read_timeout(
+async def test_time_spent_waiting_for_the_download_limit_does_not_cause_a_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A read first waits for the download limit; its read_timeout of 60 s starts afterwards."""
@@ -59,7 +59,7 @@ async def test_readers_of_one_block_share_one_limited_download(
     assert len(bench.store.calls) == 1
 
 
-async def test_reader_does_not_wait_for_read_ahead(
+async def test_reader_does_not_wait_for_read_ahead_under_a_download_limit(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Read-ahead skips a waiting block that a reader has fetched in the meantime."""
@@ -94,7 +94,7 @@ async def test_download_limit_does_not_delay_cached_reads(
     assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
 
 
-async def test_delayed_download_skips_blocks_that_were_fetched_in_the_meantime(
+async def test_delayed_download_skips_blocks_that_other_readers_have_fetched(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Bytes that a skipped download had reserved are available for the next transfer."""

@@ -16,7 +16,7 @@ LARGE, REMOVED = BlockId(1), BlockId(2)
 WAIT_S_MAX = 60.0
 
 
-async def test_write_back_of_large_writes_starts_without_a_sync(
+async def test_write_back_of_large_writes_starts_before_a_sync(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The file of a removed block is skipped."""
@@ -43,7 +43,7 @@ async def test_write_back_of_large_writes_starts_without_a_sync(
     assert begun == [REMOVED, LARGE]
 
 
-async def test_only_large_writes_start_write_back(bench: CacheBench) -> None:
+async def test_small_writes_do_not_start_early_write_back(bench: CacheBench) -> None:
     """Programs often overwrite or remove small files soon, so these are left to the next sync."""
     bench.write(0, bytes(EARLY_WRITE_BYTES_MIN - 1))
     large = bench.write(1, bytes(EARLY_WRITE_BYTES_MIN))
@@ -54,7 +54,7 @@ async def test_only_large_writes_start_write_back(bench: CacheBench) -> None:
     assert [new, bench.cache.block_sync.early.take()] == [[large], [large]]
 
 
-def test_blocks_taken_by_a_sync_are_not_written_back_again(tmp_path: Path) -> None:
+def test_early_write_back_skips_blocks_that_a_sync_has_taken(tmp_path: Path) -> None:
     early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
     early.note(LARGE, EARLY_WRITE_BYTES)
 

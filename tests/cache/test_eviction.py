@@ -33,7 +33,7 @@ async def test_eviction_of_many_small_blocks_does_not_stall_the_event_loop(
     assert len(list(bench.files.numbers())) == cache.index.total_count == 10
 
 
-async def test_cancelled_eviction_leaves_a_row_for_every_block_file(bench: CacheBench) -> None:
+async def test_every_block_file_has_a_row_after_a_cancelled_eviction(bench: CacheBench) -> None:
     """If a writer is cancelled, the rows and files of evicted blocks are still removed together."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
@@ -70,7 +70,7 @@ def _damage(bench: CacheBench, block: BlockId) -> Mark:
     return mark
 
 
-async def test_block_at_a_damaged_location_is_evicted_only_after_its_mark_is_removed(
+async def test_block_at_a_damaged_location_is_evicted_only_after_the_damage_mark_is_removed(
     bench: CacheBench,
 ) -> None:
     """A cached block may be the only copy while its location is marked as damaged."""
@@ -113,7 +113,7 @@ async def test_eviction_skips_many_blocks_at_damaged_locations(bench: CacheBench
 
 
 @pytest.mark.parametrize("how", ["copied", "replaced", "removed"])
-async def test_block_file_at_a_damaged_location_stays_until_a_sync(
+async def test_released_block_at_a_damaged_location_keeps_its_file_until_a_sync(
     bench: CacheBench, how: str
 ) -> None:
     """A block file stays until the next sync, because a crash may restore its row."""
@@ -148,7 +148,7 @@ async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> N
     assert bench.cache.is_local(bench.located(1))
 
 
-async def test_dropcache_keeps_blocks_that_may_be_the_last_copy(bench: CacheBench) -> None:
+async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBench) -> None:
     """Even dropcache with ``pinned`` keeps blocks at damaged locations and reports the reason."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)

@@ -74,7 +74,7 @@ async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> N
     assert not bench.cache.is_local(bench.located(2))
 
 
-async def test_damage_of_a_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
+async def test_damaged_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
     """Only the reader of a damaged block gets an error, not the reader of its neighbour."""
     contents = await bench.store_evicted(3, _SMALL_BYTES)
     # The flipped bit in the middle of the byte range is in block 1.
@@ -185,7 +185,7 @@ async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBe
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
+async def test_reader_of_a_neighbour_waits_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """If a shared request times out, all of its readers fail without a second timeout."""
@@ -228,7 +228,7 @@ async def test_fetched_neighbours_do_not_evict_recently_used_blocks(bench: Cache
     assert kept * 2 * KIB > MIB * 7 // 8
 
 
-async def test_neighbour_removed_during_its_fetch_leaves_no_file_and_no_row(
+async def test_neighbour_removed_during_its_fetch_leaves_no_cache_file_and_no_row(
     bench: CacheBench,
 ) -> None:
     await bench.store_evicted(3, _SMALL_BYTES)
@@ -274,9 +274,7 @@ async def test_run_of_blocks_is_fetched_with_one_request(bench: CacheBench) -> N
     assert len(bench.store.calls) == 1
 
 
-async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block(
-    bench: CacheBench,
-) -> None:
+async def test_damaged_block_in_a_run_fails_only_readers_of_that_block(bench: CacheBench) -> None:
     contents = await bench.store_evicted(3, _SMALL_BYTES)
     # The flipped bit in the middle of the byte range is in block 1.
     bench.store.corrupt("get_range", times=3)
@@ -290,7 +288,7 @@ async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_readers_request_their_blocks_themselves_after_a_failed_run(
+async def test_readers_fetch_single_blocks_after_the_fetch_of_a_run_failed(
     bench: CacheBench,
 ) -> None:
     contents = await bench.store_evicted(2, 64 * KIB)
@@ -311,7 +309,7 @@ async def test_readers_request_their_blocks_themselves_after_a_failed_run(
     assert found == [contents[1]]
 
 
-async def test_readers_of_a_run_wait_for_an_outage_only_once(
+async def test_readers_of_a_run_wait_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """If the request for a run times out, all of its readers fail without a second timeout."""
@@ -328,7 +326,7 @@ async def test_readers_of_a_run_wait_for_an_outage_only_once(
     assert trio.current_time() - began_s < 61
 
 
-async def test_blocks_being_fetched_are_not_requested_again(bench: CacheBench) -> None:
+async def test_block_being_fetched_is_not_requested_again(bench: CacheBench) -> None:
     await bench.store_evicted(2, 64 * KIB)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:

@@ -28,7 +28,7 @@ def test_files_are_synced_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_sync_of_files_fails_if_the_sync_of_one_file_fails(tmp_path: Path, place: int) -> None:
+def test_sync_of_several_files_fails_if_one_of_the_syncs_fails(tmp_path: Path, place: int) -> None:
     """A pipe cannot be synced, so its sync fails; the other files are still synced."""
     reader, writer = os.pipe()
     try:
@@ -52,7 +52,7 @@ def test_write_back_of_a_pipe_is_skipped() -> None:
         os.close(writer)
 
 
-def test_sync_of_files_fails_if_the_write_back_of_one_file_cannot_be_started(
+def test_sync_of_files_fails_if_write_back_of_one_file_cannot_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """ext4 may have dropped the pages, so a successful fdatasync proves nothing."""
@@ -64,7 +64,7 @@ def test_sync_of_files_fails_if_the_write_back_of_one_file_cannot_be_started(
             sync_files([file.fileno(), closed])
 
 
-def test_files_are_synced_by_one_thread_if_no_other_thread_can_be_started(
+def test_one_thread_syncs_all_files_if_no_other_thread_can_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The caller's thread syncs all files, and does not wait for helper threads."""

@@ -57,7 +57,7 @@ async def test_first_block_file_is_not_created_in_advance(blocks: Blocks) -> Non
         nursery.cancel_scope.cancel()
 
 
-async def test_later_blocks_use_files_whose_names_were_made_durable_in_advance(
+async def test_later_blocks_use_files_whose_names_are_already_durable(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All blocks but the first use files created in advance, and the directory is rarely synced."""
@@ -132,7 +132,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_block_that_uses_a_number_before_its_file_exists_keeps_its_content(
+async def test_block_keeps_its_content_if_its_number_is_used_before_its_file_exists(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block may use a number whose file a slow thread is still creating in advance."""
@@ -163,9 +163,7 @@ async def test_block_that_uses_a_number_before_its_file_exists_keeps_its_content
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_leftover_block_file_does_not_count_as_created_in_advance(
-    blocks: Blocks,
-) -> None:
+async def test_leftover_block_file_does_not_count_as_created_in_advance(blocks: Blocks) -> None:
     """An existing block file may have content, so it does not count as created in advance."""
     leftover = BlockId(39)
     blocks.files.create(leftover, 0, b"x" * 1000)
@@ -179,7 +177,7 @@ async def test_leftover_block_file_does_not_count_as_created_in_advance(
     assert blocks.files.size(leftover) == len(b"content of 39")
 
 
-async def test_blocks_can_be_created_if_files_cannot_be_created_in_advance(
+async def test_blocks_can_be_created_if_creation_of_files_in_advance_fails(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk each block creates its own file and reports its own error."""

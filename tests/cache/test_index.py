@@ -55,7 +55,7 @@ def test_only_clean_blocks_can_be_evicted() -> None:
     assert index.oldest_clean() is None
 
 
-def test_oldest_dirty_blocks_are_offered_for_upload_within_limits() -> None:
+def test_oldest_dirty_blocks_are_selected_for_upload_within_limits() -> None:
     """Dirty blocks are offered for upload up to a number and a sum of bytes, but at least one."""
     index = index_of(*((number, BlockState.DIRTY, 100) for number in range(1, 6)))
 
@@ -66,7 +66,7 @@ def test_oldest_dirty_blocks_are_offered_for_upload_within_limits() -> None:
     assert index.dirty_before(10.0, 1000, 1) == [BlockId(1)]
 
 
-def test_blocks_whose_length_changed_since_their_sync_are_listed() -> None:
+def test_blocks_are_listed_if_their_length_changed_since_the_last_sync() -> None:
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
     both = [BlockId(1), BlockId(2), BlockId(3)]
     assert index.lengths_to_note(both) == [(1, 10), (2, 20)]
@@ -80,7 +80,7 @@ def test_blocks_whose_length_changed_since_their_sync_are_listed() -> None:
     assert index.lengths_to_note(both) == [(1, 15), (2, 20)]
 
 
-def test_unsynced_block_is_listed_once_per_write() -> None:
+def test_unsynced_block_is_listed_again_after_each_write() -> None:
     """A block whose sync was requested is listed again only after another write."""
     index = CacheIndex()
     index.note_write(BlockId(1))
@@ -146,7 +146,7 @@ def test_unpinned_block_can_be_evicted_again() -> None:
     assert index.oldest_clean() == 1
 
 
-def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
+def test_pinned_block_that_may_be_the_last_copy_counts_as_pinned_only() -> None:
     """A block that is both pinned and a possible last copy is counted only as pinned."""
     index = index_of((1, BlockState.CLEAN, 10))
     index.spare(BlockId(1))

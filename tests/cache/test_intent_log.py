@@ -61,7 +61,7 @@ def test_intent_log_entries_of_another_epoch_are_not_read(tmp_path: Path) -> Non
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
-def test_entries_from_before_a_restart_of_the_intent_log_are_not_read(tmp_path: Path) -> None:
+def test_intent_log_entries_from_before_a_log_restart_are_not_read(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     for _ in range(4):
         log.append([HELLO])
@@ -143,7 +143,7 @@ def test_intent_log_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Pa
     assert list(entry.pieces) == pieces
 
 
-def test_intent_log_has_no_room_for_an_entry_above_its_free_space(tmp_path: Path) -> None:
+def test_intent_log_refuses_an_entry_larger_than_its_free_space(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     assert log.has_room(1, 4 * PAGE - 80)
     assert not log.has_room(1, 4 * PAGE - 79)
@@ -158,7 +158,7 @@ def test_disk_space_of_the_intent_log_is_allocated_in_advance(tmp_path: Path) ->
     assert found.st_blocks * 512 >= found.st_size
 
 
-def test_intent_log_that_does_not_fit_on_the_disk_leaves_no_file(
+def test_intent_log_that_exceeds_the_free_disk_space_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> int:

@@ -97,7 +97,7 @@ async def test_intent_log_entries_are_applied_in_the_order_of_their_writes(
     assert content(logged, 0) == b"one two one"
 
 
-async def test_hole_before_logged_content_stays_a_hole(logged: CacheBench) -> None:
+async def test_hole_before_replayed_content_stays_a_hole(logged: CacheBench) -> None:
     logged.db.begin()
     block = logged.cache.write_new(INO, BlockIndex(1), 5, b"after a hole")
     await fsync(logged)
@@ -109,7 +109,7 @@ async def test_hole_before_logged_content_stays_a_hole(logged: CacheBench) -> No
     assert block_origins.blocks(logged.db) == []
 
 
-async def test_zeros_after_logged_content_survive_a_lost_write(logged: CacheBench) -> None:
+async def test_zeros_after_replayed_content_survive_a_lost_write(logged: CacheBench) -> None:
     """Bytes that were zeros before a lost write, which was not fsynced, are zeros again."""
     logged.write(0, b"ab")
     await fsync(logged)
@@ -123,9 +123,7 @@ async def test_zeros_after_logged_content_survive_a_lost_write(logged: CacheBenc
         content(logged, 0)
 
 
-async def test_zeros_after_overwritten_logged_content_survive_a_lost_write(
-    logged: CacheBench,
-) -> None:
+async def test_zeros_after_replayed_overwrites_survive_a_lost_write(logged: CacheBench) -> None:
     """An overwrite in place does not change which bytes of the block are durable."""
     logged.write(0, b"ab")
     await fsync(logged)
@@ -139,7 +137,7 @@ async def test_zeros_after_overwritten_logged_content_survive_a_lost_write(
 
 
 @pytest.mark.parametrize("hole_bytes", [0, 5])
-async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
+async def test_zeros_after_a_replayed_gap_or_hole_survive_a_lost_write(
     logged: CacheBench, hole_bytes: int
 ) -> None:
     """A row covers only the zeros of the first hole or gap; the log covers later zeros too."""
@@ -161,7 +159,7 @@ async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
     assert logged.cache.read_local(logged.located(0), 0, 20) == expected
 
 
-async def test_bytes_of_a_rolled_back_write_do_not_reappear_in_a_gap(logged: CacheBench) -> None:
+async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBench) -> None:
     """A killed daemon may leave bytes in a block file at the position of a later gap."""
     block = logged.write(0, b"ab")
     await logged.cache.block_sync.sync_files()
@@ -251,7 +249,7 @@ async def test_copy_of_a_deleted_block_is_restored_from_the_intent_log(logged: C
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_copied_block_gets_logged_content_that_replaced_a_hole_in_its_origin(
+async def test_replayed_content_replaces_a_hole_that_a_copied_block_has_from_its_origin(
     logged: CacheBench, is_deleted: bool
 ) -> None:
     """The origin of a copy is restored first: its hole must not replace logged content."""
@@ -285,7 +283,7 @@ async def test_deleted_block_stays_durable_after_a_kill_until_its_copy_is_durabl
     assert content(logged, 0) == b"fsyn"
 
 
-async def test_intent_log_replay_can_be_repeated_after_a_second_power_cut(
+async def test_intent_log_replay_can_be_repeated_after_another_power_cut(
     logged: CacheBench,
 ) -> None:
     block = logged.write(0, b"fsynced")
@@ -344,7 +342,7 @@ async def test_append_after_the_last_fsync_survives_a_kill_and_becomes_durable(
     assert content(logged, 0) == b"ab\0\0\0c"
 
 
-async def test_lost_end_of_a_block_is_restored_from_the_last_log_entry_with_it(
+async def test_lost_end_of_a_block_is_restored_from_the_newest_intent_log_entry(
     logged: CacheBench,
 ) -> None:
     block = logged.write(0, b"fsynced")
@@ -359,7 +357,7 @@ async def test_lost_end_of_a_block_is_restored_from_the_last_log_entry_with_it(
     assert content(logged, 0) == b"fsynAGAIN"
 
 
-async def test_end_of_a_block_file_lost_by_the_disk_is_restored_from_intent_log(
+async def test_end_of_a_block_file_lost_by_the_disk_is_restored_from_the_intent_log(
     logged: CacheBench,
 ) -> None:
     """After a failed sync, a block file is truncated before its first lost byte."""
@@ -373,7 +371,7 @@ async def test_end_of_a_block_file_lost_by_the_disk_is_restored_from_intent_log(
     assert content(logged, 0) == b"FSynced"
 
 
-async def test_second_intent_log_of_an_epoch_contains_only_its_own_entries(
+async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first(
     logged: CacheBench,
 ) -> None:
     logged.write(0, b"first")
@@ -416,7 +414,7 @@ async def test_mount_with_an_unreadable_intent_log_is_refused_with_advice(
         await lose_power(logged)
 
 
-async def test_content_stays_in_the_intent_log_if_its_cache_file_cannot_be_written(
+async def test_intent_log_keeps_content_if_the_cache_file_cannot_be_written(
     logged: CacheBench,
 ) -> None:
     """If a cache file cannot be written, the mount is refused until the disk is repaired."""

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Iterator[int]:
         disk.unmount()
 
 
-def test_reserved_disk_blocks_without_a_cached_page_are_reported_as_lost(file: int) -> None:
+def test_disk_blocks_that_are_reserved_but_not_cached_are_reported_as_lost(file: int) -> None:
     """Reserved disk blocks without cached pages, as after a failed write, are reported as lost."""
     os.posix_fallocate(file, 0, MIB)
     assert first_lost_byte(file, 0) == 0
@@ -60,7 +60,7 @@ def test_written_pages_and_gaps_are_not_reported_as_lost(file: int) -> None:
     assert first_lost_byte(file, 0) == 1900 * KIB
 
 
-def test_filesystem_without_extents_reports_no_lost_page(tmp_path: Path) -> None:
+def test_no_lost_page_is_reported_on_a_filesystem_without_extents(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb+") as file:
         file.truncate(MIB)
         assert first_lost_byte(file.fileno(), 0) is None

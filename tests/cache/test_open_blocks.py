@@ -41,7 +41,7 @@ def test_oldest_open_block_file_is_closed_first(
     assert [is_open(fd) for fd in fds] == [False, True, True]
 
 
-def test_forgotten_block_file_stays_open_until_the_event_loop_closes_it(tmp_path: Path) -> None:
+def test_block_file_dropped_by_a_thread_is_closed_by_the_event_loop(tmp_path: Path) -> None:
     """A thread may still read a block file that was removed from the table of open files."""
     held = OpenBlocks()
     fd = opened(tmp_path)
@@ -93,7 +93,7 @@ def _hasty_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hasty_threads")
 @pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_threads_may_forget_block_files_while_the_event_loop_closes_others(
+def test_threads_may_drop_block_files_while_the_event_loop_closes_other_files(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     """Threads remove entries of the table of open files while the event loop closes files."""

@@ -7,7 +7,7 @@ from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from tests.cache.conftest import INO, CacheBench
 
 
-def test_pins_leave_cache_space_for_other_content() -> None:
+def test_pinned_blocks_leave_cache_space_for_other_content() -> None:
     """Pins leave an eighth of the cache free, but at least room for two of the largest blocks."""
     assert pinned_bytes_max(8 * GIB) == 7 * GIB
     assert pinned_bytes_max(64 * MIB) == 32 * MIB

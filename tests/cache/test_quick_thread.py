@@ -35,7 +35,7 @@ async def test_each_thread_call_returns_before_its_caller_continues() -> None:
     assert order == [f"{who} {number}" for number in range(3) for who in ("call", "caller")]
 
 
-async def test_second_function_runs_on_the_event_loop_during_the_thread_call() -> None:
+async def test_second_function_runs_on_the_event_loop_while_the_thread_runs() -> None:
     both = threading.Event()
     seen: list[threading.Thread] = []
 
@@ -52,7 +52,7 @@ async def test_second_function_runs_on_the_event_loop_during_the_thread_call() -
 
 
 @pytest.mark.parametrize("late", ["call", "meanwhile"])
-async def test_third_function_runs_in_the_thread_after_the_other_two(late: str) -> None:
+async def test_third_function_runs_in_the_thread_after_the_first_two_functions(late: str) -> None:
     thread, earlier_ended, order = QuickThread(), threading.Event(), list[str]()
 
     def run(name: str) -> None:
@@ -72,7 +72,7 @@ async def test_third_function_runs_in_the_thread_after_the_other_two(late: str) 
 
 
 @pytest.mark.parametrize("failing", ["call", "meanwhile"])
-async def test_third_function_does_not_run_if_one_of_the_other_two_fails(failing: str) -> None:
+async def test_third_function_does_not_run_if_an_earlier_function_fails(failing: str) -> None:
     thread, order = QuickThread(), list[str]()
 
     def run(name: str) -> None:
@@ -94,7 +94,7 @@ def _fail(text: str) -> None:
     raise OSError(text)
 
 
-async def test_error_of_the_thread_or_loop_function_is_raised_after_both_ended() -> None:
+async def test_error_is_raised_after_both_the_thread_and_the_loop_function_end() -> None:
     thread = QuickThread()
     done: list[str] = []
     with pytest.raises(OSError, match="call"):
@@ -134,7 +134,7 @@ async def test_cancelled_caller_waits_until_its_thread_call_ends() -> None:
     assert ended.is_set()
 
 
-async def test_thread_call_of_a_cancelled_task_does_not_begin() -> None:
+async def test_cancelled_task_does_not_begin_its_thread_call() -> None:
     done: list[bool] = []
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -34,7 +34,7 @@ def test_number_of_fetched_neighbours_is_limited_and_later_blocks_come_first() -
     assert NEIGHBOUR_FETCH_BYTES - step < stop - start <= NEIGHBOUR_FETCH_BYTES
 
 
-def test_large_block_is_not_fetched_with_a_small_one() -> None:
+def test_large_block_is_not_fetched_together_with_a_small_block() -> None:
     """A large block is not fetched as a neighbour, and ends the byte range of the request."""
     assert _chosen(_at(0), _at(1000, plain=_LARGE), _at(2000)) == [2000]
     assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1001 + _LARGE)) == []
@@ -57,12 +57,12 @@ def test_blocks_with_adjacent_records_form_a_run() -> None:
     assert list(runs(wanted, plain_bytes_max=100)) == [wanted]
 
 
-def test_gap_or_change_of_pack_ends_a_run_of_blocks() -> None:
+def test_run_of_blocks_ends_at_a_gap_or_at_another_pack() -> None:
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 2, 30), block(4, 2, 20)]
     assert list(runs(wanted, plain_bytes_max=100)) == [[each] for each in wanted]
 
 
-def test_run_of_blocks_is_limited_and_has_at_least_one_block() -> None:
+def test_run_of_blocks_has_at_least_one_block_and_a_limited_length() -> None:
     """The uncompressed size of a run is limited, because memory and cache must hold the run."""
     wanted = [block(number, 1, 10 * number) for number in range(5)]
     assert [len(run) for run in runs(wanted, plain_bytes_max=20)] == [2, 2, 1]
@@ -73,7 +73,7 @@ def test_empty_list_of_blocks_has_no_run() -> None:
     assert not list(runs([], plain_bytes_max=1))
 
 
-def test_allowed_small_gap_does_not_end_a_run_of_blocks() -> None:
+def test_small_gap_does_not_end_a_run_of_blocks_if_gaps_are_allowed() -> None:
     """Records in a small gap between two wanted blocks are downloaded to save a request."""
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 1, 41), block(4, 1, 40)]
     found = list(runs(wanted, plain_bytes_max=100, gap_bytes_max=10))

@@ -72,7 +72,7 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
     [(0, 0, 0), (1, 5, 1), (-5, -1, 1)],
     ids=["undone", "database put back", "clock set back"],
 )
-async def test_file_times_distinguish_a_kill_from_a_restored_database(
+async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
     """A kill leaves files that are newer than the database; a restored database is newer."""
@@ -173,7 +173,7 @@ async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_pa
     assert (bench.files.root / "photo").exists()
 
 
-async def test_stray_block_file_of_a_block_in_no_pack_is_kept_for_fsck(
+async def test_stray_block_file_is_kept_for_fsck_if_no_pack_has_the_block(
     bench: CacheBench, tmp_path: Path
 ) -> None:
     """A block that has a row but is in no pack may exist only in a stray file."""
@@ -229,7 +229,7 @@ def content(bench: CacheBench) -> bytes:
     return bench.cache.read_local(located, 0, min(size, located.plain_bytes))
 
 
-async def test_synced_copy_of_a_block_is_not_replaced_by_its_origin(bench: CacheBench) -> None:
+async def test_synced_copy_of_a_block_is_not_replaced_by_its_original(bench: CacheBench) -> None:
     """A copied block that was synced keeps its content after a power cut."""
     await bench.upload_content(OLD)
     block = copy(bench, len(OLD))
@@ -243,7 +243,7 @@ async def test_synced_copy_of_a_block_is_not_replaced_by_its_origin(bench: Cache
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
-async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
+async def test_copy_of_an_uploaded_block_gets_the_content_of_the_original_block(
     bench: CacheBench, torn: bool
 ) -> None:
     """A power cut loses the bytes written to a copied block; the bytes of its origin survive."""
@@ -263,7 +263,7 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
     assert block_origins.blocks(bench.db) == []
 
 
-async def test_removed_origin_of_a_copied_block_is_read_from_its_pack(bench: CacheBench) -> None:
+async def test_removed_original_of_a_copied_block_is_read_from_its_pack(bench: CacheBench) -> None:
     """After its clean origin is removed, an unsynced copy of a block is read from the pack."""
     old = await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
@@ -274,7 +274,7 @@ async def test_removed_origin_of_a_copied_block_is_read_from_its_pack(bench: Cac
     assert content(bench) == OLD
 
 
-async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: CacheBench) -> None:
+async def test_copy_of_a_dirty_block_gets_synced_bytes_of_its_original(bench: CacheBench) -> None:
     """The file of a dirty origin is kept until the copy of the block is synced."""
     bench.write(0, OLD)
     await bench.cache.block_sync.sync_files()
@@ -298,7 +298,7 @@ async def test_truncated_bytes_do_not_reappear_after_a_power_cut(bench: CacheBen
     assert content(bench) == OLD[:6]
 
 
-async def test_copy_of_a_copied_block_gets_the_content_of_the_first_origin(
+async def test_copy_of_a_copied_block_gets_the_content_of_the_first_original(
     bench: CacheBench,
 ) -> None:
     """In a chain of copied blocks each copy is restored before it serves as an origin."""
@@ -328,7 +328,7 @@ async def test_hole_at_the_beginning_of_a_block_is_restored_after_a_power_cut(
         bench.cache.read_local(bench.located(0), 0, 101)
 
 
-async def test_block_overwritten_before_a_power_cut_gets_its_old_content_back(
+async def test_overwritten_block_gets_its_old_content_back_after_a_power_cut(
     bench: CacheBench,
 ) -> None:
     """If a power cut loses the new bytes of a block, its old bytes are restored."""
@@ -341,7 +341,7 @@ async def test_block_overwritten_before_a_power_cut_gets_its_old_content_back(
     assert content(bench) == OLD
 
 
-async def test_upload_of_a_copied_block_deletes_the_record_of_its_origin(bench: CacheBench) -> None:
+async def test_upload_of_a_copied_block_deletes_its_origin_record(bench: CacheBench) -> None:
     await bench.upload_content(OLD)
     copy(bench, len(OLD))
     await bench.upload(0)
@@ -349,7 +349,7 @@ async def test_upload_of_a_copied_block_deletes_the_record_of_its_origin(bench: 
     assert block_origins.blocks(bench.db) == []
 
 
-async def test_unreachable_store_fails_the_mount_and_loses_no_copied_block(
+async def test_mount_fails_without_loss_of_copied_blocks_if_the_store_is_unreachable(
     bench: CacheBench,
 ) -> None:
     """A mount that cannot restore copied blocks fails, and a later mount restores them."""
@@ -364,9 +364,7 @@ async def test_unreachable_store_fails_the_mount_and_loses_no_copied_block(
     assert content(bench) == OLD
 
 
-async def test_copied_block_whose_origin_is_deleted_raises_an_error(
-    bench: CacheBench,
-) -> None:
+async def test_copied_block_raises_an_error_if_its_original_was_deleted(bench: CacheBench) -> None:
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     for key in [key async for key in bench.pack_keys()]:

@@ -4,7 +4,7 @@ from s3fs_meta.cache.suspects import Suspects
 from tests.cache.conftest import CacheBench
 
 
-async def test_block_that_verification_finds_intact_is_no_longer_suspect(bench: CacheBench) -> None:
+async def test_suspect_block_is_trusted_after_verification(bench: CacheBench) -> None:
     """Dirty blocks are never suspect, because no other copy exists."""
     block = await bench.upload_content(b"content" * 1000)
     dirty = bench.write(1, b"dirty")

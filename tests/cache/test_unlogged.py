@@ -17,7 +17,7 @@ def ranges() -> UnloggedRanges:
     return ranges
 
 
-def test_written_ranges_are_unknown_until_the_first_sync_begins() -> None:
+def test_written_ranges_of_a_block_are_unknown_before_the_first_sync_begins() -> None:
     """A killed daemon may have written blocks that this mount knows nothing about."""
     ranges = UnloggedRanges()
     ranges.add(ONE, 0, 5)
@@ -29,7 +29,7 @@ def test_written_ranges_are_unknown_until_the_first_sync_begins() -> None:
     assert ranges.take() == []
 
 
-def test_write_that_continues_the_last_write_extends_its_range(ranges: UnloggedRanges) -> None:
+def test_consecutive_writes_form_one_written_range(ranges: UnloggedRanges) -> None:
     ranges.add(ONE, 0, 5)
     ranges.add(ONE, 5, 9)
     ranges.add(ONE, 2, 4)
@@ -47,7 +47,7 @@ def test_each_written_range_is_returned_only_once(ranges: UnloggedRanges) -> Non
     assert ranges.take() == [(TWO, 0, 1)]
 
 
-def test_written_ranges_become_unknown_above_a_maximum_number_of_bytes(
+def test_written_ranges_are_forgotten_above_a_maximum_number_of_bytes(
     ranges: UnloggedRanges,
 ) -> None:
     ranges.add(ONE, 0, INTENT_CONTENT_BYTES_MAX)
@@ -56,7 +56,7 @@ def test_written_ranges_become_unknown_above_a_maximum_number_of_bytes(
     assert not ranges.are_known
 
 
-def test_written_ranges_become_unknown_above_a_maximum_number_of_ranges(
+def test_written_ranges_are_forgotten_above_a_maximum_number_of_ranges(
     ranges: UnloggedRanges,
 ) -> None:
     for number in range(INTENT_PIECES_MAX):
@@ -66,7 +66,7 @@ def test_written_ranges_become_unknown_above_a_maximum_number_of_ranges(
     assert not ranges.are_known
 
 
-def test_bytes_of_taken_ranges_no_longer_count_towards_the_maximum(ranges: UnloggedRanges) -> None:
+def test_bytes_of_returned_ranges_do_not_count_towards_the_maximum(ranges: UnloggedRanges) -> None:
     for _ in range(3):
         ranges.add(ONE, 0, INTENT_CONTENT_BYTES_MAX)
         ranges.take()
@@ -74,7 +74,7 @@ def test_bytes_of_taken_ranges_no_longer_count_towards_the_maximum(ranges: Unlog
     assert ranges.are_known
 
 
-def test_logged_block_is_covered_by_the_log_until_it_grows(ranges: UnloggedRanges) -> None:
+def test_logged_block_is_covered_by_the_log_until_the_block_grows(ranges: UnloggedRanges) -> None:
     ranges.add(ONE, 0, 5)
     taken = ranges.take()
     assert not ranges.covers(ONE, 5)
@@ -89,7 +89,7 @@ def test_logged_block_is_covered_by_the_log_until_it_grows(ranges: UnloggedRange
     )
 
 
-def test_logged_block_stays_covered_by_the_log_until_a_sync_has_ended(
+def test_logged_block_stays_covered_by_the_intent_log_until_a_sync_ends(
     ranges: UnloggedRanges,
 ) -> None:
     """Until the file of a logged block has been synced, only the log contains its content."""

@@ -11,7 +11,7 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=mounted)
 
 
-def test_sums_over_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
+def test_cached_sums_over_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
     """A query after a repair uses sums that are computed again from the changed rows."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
@@ -21,7 +21,7 @@ def test_sums_over_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
     healthy.db.rollback()
 
 
-def test_invariant_is_not_checked_without_the_survey_that_it_needs(healthy: Healthy) -> None:
+def test_invariant_is_not_checked_if_its_survey_was_not_made(healthy: Healthy) -> None:
     """Checks of objects need a listing; checks of orphans need an unmounted filesystem."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
@@ -29,7 +29,7 @@ def test_invariant_is_not_checked_without_the_survey_that_it_needs(healthy: Heal
     assert names - {one.name for one in INVARIANTS if mounted.can_judge(one)} == {"I28", "I69"}
 
 
-def test_rows_are_collected_before_a_repair_changes_them(healthy: Healthy) -> None:
+def test_all_damaged_rows_are_listed_before_a_repair_changes_rows(healthy: Healthy) -> None:
     """A repair may delete rows while it iterates over them."""
     exam = _examination(healthy)
     healthy.db.begin()
@@ -49,7 +49,7 @@ def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_query_of_an_invariant_is_built_from_a_source_and_a_condition() -> None:
+def test_query_of_an_invariant_consists_of_a_source_and_a_condition() -> None:
     """An invariant counts and repairs damaged rows with the same source and condition."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"
@@ -58,13 +58,13 @@ def test_query_of_an_invariant_is_built_from_a_source_and_a_condition() -> None:
     assert not one.uses_sums
 
 
-def test_separate_listing_of_an_invariant_replaces_its_default_query() -> None:
+def test_invariant_can_have_a_separate_query_that_lists_its_findings() -> None:
     """An invariant may have a separate query that lists the damaged files."""
     one = Invariant(7, "t", source="s", damaged="d", columns="c", text="", listing="SELECT 1")
     assert one.query == "SELECT 1"
 
 
-def test_set_of_surveys_contains_only_the_surveys_that_were_made() -> None:
+def test_set_of_surveys_contains_only_completed_surveys() -> None:
     """An invariant is checked only if the survey that it needs was made."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed

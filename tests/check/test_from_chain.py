@@ -126,9 +126,7 @@ async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chai
     assert power.store.objects == before
 
 
-async def test_rebuild_uses_the_chain_if_it_is_newer_than_the_pieces_of_an_image(
-    power: Power,
-) -> None:
+async def test_rebuild_prefers_the_chain_if_it_is_newer_than_the_image_pieces(power: Power) -> None:
     """The image has all of its pieces but no manifest, and a file was created after the image."""
     contents = await fill(power)
     async with power.session("a", tasks=False) as session:
@@ -159,7 +157,7 @@ async def test_chain_without_its_first_changelog_restores_no_names(power: Power)
     assert (made.files, made.named) == (FILES, 0)
 
 
-async def test_rebuild_uses_a_level_object_instead_of_a_missing_changelog(power: Power) -> None:
+async def test_rebuild_reads_a_level_object_instead_of_a_missing_changelog(power: Power) -> None:
     """A rebuild with a level object instead of a changelog restores the names of all files."""
     contents = await fill(power, levels=True)
     lose_images(power, pieces_only=False)

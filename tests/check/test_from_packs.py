@@ -89,7 +89,7 @@ async def test_rebuild_loses_only_the_files_in_an_unreadable_pack(power: Power) 
         assert len(left) == 4
 
 
-async def test_rebuild_changes_nothing_if_it_cannot_open_any_pack(power: Power) -> None:
+async def test_rebuild_changes_nothing_if_no_pack_can_be_opened(power: Power) -> None:
     """If no pack opens, the superblock may be another filesystem's, so nothing is published."""
     await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
@@ -129,7 +129,7 @@ async def test_unreadable_pack_is_kept_after_the_retention_ends(power: Power) ->
     assert packs[0] in power.store.objects
 
 
-async def test_rebuilt_file_has_the_newest_content_of_an_overwritten_block(power: Power) -> None:
+async def test_rebuilt_file_has_the_newest_content_of_each_overwritten_block(power: Power) -> None:
     """A rebuild ignores earlier content of an overwritten block in an older pack."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
@@ -153,7 +153,7 @@ async def test_rebuilt_file_has_the_newest_content_of_an_overwritten_block(power
         assert await read_file(session, ino) == b"new" * 1000
 
 
-async def test_former_writer_is_fenced_after_a_rebuild(power: Power) -> None:
+async def test_former_writer_is_fenced_after_a_rebuild_of_the_bucket(power: Power) -> None:
     """Even without a lease object, a rebuild leads to a later epoch than the former writer's."""
     await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects
@@ -190,7 +190,7 @@ async def test_rebuild_ignores_leftover_changelogs_and_an_oversized_lease(
 
 
 @pytest.mark.parametrize("before", ["none", "released"])
-async def test_rebuild_is_refused_if_another_host_takes_the_lease_before_it_ends(
+async def test_rebuild_is_refused_if_another_host_takes_the_lease_during_the_rebuild(
     power: Power, before: str
 ) -> None:
     """If another host acquires the lease, the result of the rebuild is not published."""

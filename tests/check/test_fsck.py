@@ -34,7 +34,7 @@ def _damage(healthy: Healthy) -> None:
         healthy.sql(damage)
 
 
-def test_fsck_in_report_mode_changes_no_row(healthy: Healthy) -> None:
+def test_fsck_in_report_mode_does_not_change_any_row(healthy: Healthy) -> None:
     """fsck -n leaves every row unchanged."""
     _damage(healthy)
     before = healthy.dump()
@@ -69,7 +69,7 @@ def test_fsck_in_safe_mode_skips_repairs_that_could_lose_data(healthy: Healthy) 
     assert healthy.check().broken == ["I26"]
 
 
-def test_fsck_repair_of_a_clean_database_does_not_count_as_a_change(healthy: Healthy) -> None:
+def test_fsck_of_a_clean_database_reports_no_change(healthy: Healthy) -> None:
     """fsck -y does not mark a clean database as changed, so nothing is uploaded."""
     healthy.db.changed = False
     assert healthy.check(Mode.ALL).lines() == ["clean"]
@@ -156,7 +156,7 @@ def test_fsck_repairs_succeed_in_every_sqlite_journal_mode(
     db.close()
 
 
-def test_fsck_report_counts_all_findings_and_lists_the_first_ones(healthy: Healthy) -> None:
+def test_fsck_report_counts_all_findings_but_lists_only_the_first(healthy: Healthy) -> None:
     """The report counts 150 findings and keeps the first 100 of them."""
     healthy.db.begin()
     for number in range(150):
@@ -176,7 +176,7 @@ def test_fsck_report_counts_all_findings_and_lists_the_first_ones(healthy: Healt
 
 
 @pytest.mark.parametrize(("name", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'")])
-def test_fsck_finding_shows_file_names_as_text(healthy: Healthy, name: bytes, text: str) -> None:
+def test_fsck_finding_shows_utf8_names_as_text(healthy: Healthy, name: bytes, text: str) -> None:
     """A name that is UTF-8 is shown as text, any other name as bytes, and a number as digits."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, name, Ino(1 << 30))

@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_healthy_filesystem_meets_all_invariants(tmp_path: Path, seed: int) -> None:
+async def test_healthy_filesystem_satisfies_all_invariants(tmp_path: Path, seed: int) -> None:
     """A healthy filesystem has no findings, and repairs change nothing."""
     made = Healthy(tmp_path, seed, steps=60)
     made.add_lease()

@@ -71,7 +71,7 @@ async def test_rebuild_prefers_a_damaged_newer_image_to_the_image_of_a_kept_poin
     assert await files_at(power, "old") == files
 
 
-async def test_rebuild_uses_the_image_of_a_kept_point_that_is_still_retained(power: Power) -> None:
+async def test_rebuild_uses_the_retained_image_of_a_kept_point(power: Power) -> None:
     """A rebuild uses the image of a kept point if the image is also retained."""
     await fill_around_a_kept_point(power, passed=False)
     del power.store.objects[changelog.key_of(Txg(1))]

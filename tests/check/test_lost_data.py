@@ -20,7 +20,7 @@ def _range(first: int, blocks: int = 1) -> bytes:
     return b"%d-%d\n" % (first * BLOCK_BYTES, (first + blocks) * BLOCK_BYTES - 1)
 
 
-def test_neighbouring_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
+def test_adjacent_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
     """If blocks 0, 1 and 3 are lost, blocks 0 and 1 form one range, and block 3 another."""
     exam = _examination(healthy)
     everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
@@ -31,7 +31,7 @@ def test_neighbouring_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> N
     assert "3 blocks" in exam.report.notes[0]
 
 
-def test_later_losses_are_added_to_the_list_of_lost_ranges(healthy: Healthy) -> None:
+def test_new_lost_ranges_are_added_to_the_list_of_lost_ranges(healthy: Healthy) -> None:
     """A later loss keeps the ranges of earlier losses in the attribute."""
     exam = _examination(healthy)
     for index in (0, 3):
@@ -39,7 +39,7 @@ def test_later_losses_are_added_to_the_list_of_lost_ranges(healthy: Healthy) -> 
     assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0) + _range(3)
 
 
-def test_only_the_lost_end_of_a_block_is_listed_as_lost(healthy: Healthy) -> None:
+def test_block_with_a_lost_end_is_listed_only_from_the_first_lost_byte(healthy: Healthy) -> None:
     """A file keeps the bytes of a block before the lost end."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")

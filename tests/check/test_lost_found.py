@@ -21,7 +21,7 @@ def exam(healthy: Healthy) -> Examination:
     return made
 
 
-def test_lost_and_found_directory_is_created_once(healthy: Healthy, exam: Examination) -> None:
+def test_lost_and_found_directory_is_created_only_once(healthy: Healthy, exam: Examination) -> None:
     """A second request for lost+found returns the directory that the first request created."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
@@ -29,7 +29,7 @@ def test_lost_and_found_directory_is_created_once(healthy: Healthy, exam: Examin
     assert exam.report.notes == ["created directory /lost+found"]
 
 
-def test_name_of_a_recovered_inode_is_its_number(healthy: Healthy, exam: Examination) -> None:
+def test_name_of_a_recovered_inode_is_the_inode_number(healthy: Healthy, exam: Examination) -> None:
     """In lost+found, a recovered inode is called # and its number."""
     home = lost_found.directory(exam)
     lost_found.place(exam, home, healthy.fifo)

@@ -51,7 +51,7 @@ async def test_every_check_with_repairs_marks_a_missing_pack_as_damaged(healthy:
     assert damage_marks.marks(healthy.db) == [Mark(pack, None)]
 
 
-async def test_damaged_location_stays_marked_after_its_block_is_recorded_as_lost(
+async def test_damaged_location_keeps_its_damage_mark_after_its_block_is_recorded_as_lost(
     healthy: Healthy,
 ) -> None:
     """A mark stays after the repair, because earlier txgs still refer to the damaged location."""
@@ -121,7 +121,7 @@ class _WrongOnce(FaultyStore):
         return await super().get(key, max_bytes)
 
 
-def test_damage_marks_are_found_wrong_if_the_object_is_intact() -> None:
+def test_damage_mark_is_wrong_if_the_object_is_intact() -> None:
     """An intact record disproves its own mark, and an intact pack all of its marks."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]

@@ -146,7 +146,7 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rebuild_loses_only_the_names_in_a_lost_image_piece(power: Power) -> None:
+async def test_rebuild_loses_only_the_file_names_in_a_lost_image_piece(power: Power) -> None:
     """Files whose names were in the lost piece keep their content, owner and mode."""
     files = await filled(power)
     manifest = await manifest_of(power)
@@ -162,7 +162,7 @@ async def test_rebuild_loses_only_the_names_in_a_lost_image_piece(power: Power) 
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_image_without_its_schema_restores_no_names(power: Power) -> None:
+async def test_image_without_its_schema_restores_no_file_names(power: Power) -> None:
     """Without its schema the image cannot be read, so files are named by inode number."""
     files = await filled(power)
     flip(power, (await manifest_of(power)).pieces[0].key)
@@ -172,7 +172,7 @@ async def test_image_without_its_schema_restores_no_names(power: Power) -> None:
     assert await outcome(power, "b", files) == (0, FILES)
 
 
-async def test_image_whose_only_piece_is_damaged_restores_no_names(power: Power) -> None:
+async def test_image_whose_only_piece_is_damaged_restores_no_file_names(power: Power) -> None:
     """Without the image's only piece, files are named by inode number."""
     files = await filled(power)
     [piece] = (await manifest_of(power)).pieces
@@ -185,7 +185,7 @@ async def test_image_whose_only_piece_is_damaged_restores_no_names(power: Power)
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
-async def test_image_without_its_manifest_restores_all_names(power: Power, damage: str) -> None:
+async def test_image_without_a_manifest_restores_all_file_names(power: Power, damage: str) -> None:
     """The key of a piece contains its position, even if an older image shares the piece."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
@@ -202,7 +202,7 @@ async def test_image_without_its_manifest_restores_all_names(power: Power, damag
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_pieces_of_an_interrupted_image_are_not_used(
+async def test_pieces_of_an_interrupted_image_upload_are_not_used(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pieces of an interrupted image are not a consistent database, so an older image is used."""
@@ -223,7 +223,7 @@ async def test_pieces_of_an_interrupted_image_are_not_used(
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rebuild_loses_only_the_names_in_a_piece_that_claims_a_newer_version(
+async def test_rebuild_loses_only_the_file_names_in_a_piece_that_claims_a_newer_version(
     power: Power,
 ) -> None:
     """A piece of a newer version counts as lost if its manifest has the current version."""
@@ -270,7 +270,7 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_rebuild_from_forged_image_rows_gives_a_clean_filesystem(
+async def test_rebuild_from_forged_image_rows_creates_a_clean_filesystem(
     power: Power, seed: int, tmp_path: Path
 ) -> None:
     """Anyone who can write to an unencrypted bucket can forge the rows of an image."""

@@ -83,7 +83,7 @@ def mutable(key: str) -> bool:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_every_damaged_object_is_restored_from_its_copy(power: Power, damage: str) -> None:
+async def test_every_damaged_object_is_restored_from_a_copy(power: Power, damage: str) -> None:
     """The restored object has the bytes of its copy, and the damaged object is saved."""
     await written(power)
     whole = dict(power.store.objects)

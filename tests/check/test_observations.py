@@ -5,7 +5,7 @@ from s3fs_meta.model import BlockId
 from tests.check.healthy import Healthy
 
 
-def test_object_key_that_appears_twice_in_a_listing_is_counted_once(healthy: Healthy) -> None:
+def test_object_key_is_counted_once_if_a_listing_repeats_it(healthy: Healthy) -> None:
     """A listing may repeat a key at a page border; the last size is used."""
     evidence = Evidence(healthy.db)
     evidence.note_objects([("a", 1), ("b", 2), ("a", 3)])
@@ -49,7 +49,7 @@ def test_fsck_observations_are_not_stored_in_the_database_file(healthy: Healthy)
     assert healthy.check().lines() == ["clean"]
 
 
-def test_location_of_an_unreadable_block_is_not_recorded_again(healthy: Healthy) -> None:
+def test_fsck_does_not_record_an_unreadable_block_location_again(healthy: Healthy) -> None:
     """The index of the pack lists the location again, but the block there is unreadable."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)

@@ -28,14 +28,14 @@ def _report(severity: Severity, *, found: int, left: int) -> Report:
         (Severity.LEFTOVER, 2, 2, 0),
     ],
 )
-def test_exit_status_follows_the_convention_of_fsck_programs(
+def test_exit_status_of_fsck_follows_the_fsck_manual_page(
     severity: Severity, found: int, left: int, status: int
 ) -> None:
     """The exit status of fsck is 0 if clean, 1 if corrected, 4 if damage remains, 5 for both."""
     assert _report(severity, found=found, left=left).exit_status == status
 
 
-def test_fsck_report_counts_all_findings_but_keeps_a_limited_number() -> None:
+def test_fsck_report_counts_all_findings_but_keeps_a_limited_number_of_them() -> None:
     """The report keeps a limited number of examples, which limits its memory."""
     report = _report(Severity.DAMAGE, found=FSCK_EXAMPLES_MAX + 5, left=0)
     [verdict] = report.verdicts
@@ -70,7 +70,7 @@ def test_fsck_finding_ends_with_the_path_of_the_file() -> None:
     assert str(finding) == "I7: inode 3 is odd [/a/b]"
 
 
-def test_fsck_never_reports_a_negative_number_of_corrections() -> None:
+def test_fsck_never_reports_a_negative_number_of_repairs() -> None:
     """Repairs can uncover more findings than were found before."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0

@@ -71,7 +71,7 @@ NOT_REPAIRED = {"I48", "I49"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
-async def test_random_damage_is_repaired_by_two_runs(tmp_path: Path, seed: int) -> None:
+async def test_second_fsck_run_repairs_remaining_random_damage(tmp_path: Path, seed: int) -> None:
     """After two runs of fsck -y, a third run finds nothing to repair."""
     healthy = Healthy(tmp_path, seed % 7)
     healthy.add_lease()

@@ -15,7 +15,7 @@ def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
     return row
 
 
-def test_names_are_counted_for_each_inode_and_each_directory(healthy: Healthy) -> None:
+def test_names_are_counted_per_inode_and_per_directory(healthy: Healthy) -> None:
     """A file with two names in one directory and one in another has three names."""
     ino, parent = healthy.linked, healthy.directory
     assert _row(healthy, f"SELECT * FROM temp.check_names WHERE ino = {ino}") == (
@@ -30,7 +30,7 @@ def test_names_are_counted_for_each_inode_and_each_directory(healthy: Healthy) -
     ]
 
 
-def test_sums_record_which_directories_are_reachable(healthy: Healthy) -> None:
+def test_sums_contain_the_set_of_reachable_directories(healthy: Healthy) -> None:
     """The sums contain the type and size of each directory; the root reaches all directories."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
@@ -46,14 +46,14 @@ def test_sums_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Hea
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
 
-def test_temporary_tables_of_sums_are_dropped_after_a_run(healthy: Healthy) -> None:
+def test_temporary_tables_of_sums_are_dropped_after_an_fsck_run(healthy: Healthy) -> None:
     """After a run, no temporary table of sums remains in the connection."""
     sums.make_tables(healthy.db)
     sums.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
-def test_both_ways_to_compute_the_sums_give_equal_results(healthy: Healthy) -> None:
+def test_both_methods_of_computing_the_sums_give_equal_results(healthy: Healthy) -> None:
     """Sums are computed with a sort for large filesystems, and with inserts for small ones."""
     sums.make_tables(healthy.db)
     for table, statements in (

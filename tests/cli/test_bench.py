@@ -82,7 +82,7 @@ def test_bench_command_with_invalid_arguments_prints_one_error_line(
     assert err.count("\n") == 1
 
 
-def test_bench_command_without_a_path_uses_the_only_mounted_filesystem() -> None:
+def test_bench_command_without_a_path_uses_the_only_mount() -> None:
     """If several filesystems are mounted, bench requires a directory as its argument."""
     ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
@@ -140,7 +140,7 @@ def test_each_bench_phase_counts_the_operations_of_all_threads(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("big_bytes", "files"), [(0, 2), (MIB, 0)])
-def test_bench_command_skips_phases_without_files(
+def test_bench_command_skips_phases_that_have_no_files(
     tmp_path: Path, big_bytes: int, files: int
 ) -> None:
     """A size of 0 skips the large files, and a count of 0 skips the small files."""
@@ -151,7 +151,7 @@ def test_bench_command_skips_phases_without_files(
     assert ("stat" in found) == bool(files)
 
 
-def test_bench_command_writes_no_duplicate_content(tmp_path: Path) -> None:
+def test_bench_command_writes_different_content_to_every_file(tmp_path: Path) -> None:
     """All files of bench differ, because identical content would be deduplicated."""
     seen: list[bytes] = []
 
@@ -167,7 +167,7 @@ def test_bench_command_writes_no_duplicate_content(tmp_path: Path) -> None:
     assert len(set(seen)) == len(seen) == 15 + 6
 
 
-def test_interrupted_bench_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
+def test_interrupted_bench_command_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
     before = threading.active_count()
 
     def interrupt(what: str, _done: int, _total: int) -> None:
@@ -181,7 +181,7 @@ def test_interrupted_bench_stops_all_threads_and_leaves_no_file(tmp_path: Path) 
     assert threading.active_count() <= before  # Idle threads of trio exit after some time.
 
 
-def test_bench_command_stopped_before_its_first_thread_leaves_no_file(tmp_path: Path) -> None:
+def test_bench_command_interrupted_before_its_first_thread_leaves_no_file(tmp_path: Path) -> None:
     """An interrupt before the first thread starts raises KeyboardInterrupt and leaves no file."""
     sizes = BenchSizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
     workload = Workload(tmp_path, sizes, lambda *_: None)

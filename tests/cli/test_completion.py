@@ -92,7 +92,7 @@ def known(tmp_path: Path) -> NamedFilesystem:
     return place
 
 
-def test_shell_completion_offers_known_txgs_latest_first(known: NamedFilesystem) -> None:
+def test_shell_completion_offers_known_txgs_with_the_latest_first(known: NamedFilesystem) -> None:
     found = times("", known)
 
     assert found[:3] == ["newest", "txg=98", "txg=97"]
@@ -102,7 +102,7 @@ def test_shell_completion_offers_known_txgs_latest_first(known: NamedFilesystem)
     assert options_after("ro,txg=90", known) == ["ro,txg=90"]
 
 
-def test_shell_completion_offers_known_times_after_the_user_types_a_digit(
+def test_shell_completion_offers_known_times_after_a_digit_was_typed(
     known: NamedFilesystem,
 ) -> None:
     """Every point in time that completion offers selects exactly one known txg."""
@@ -114,7 +114,7 @@ def test_shell_completion_offers_known_times_after_the_user_types_a_digit(
     assert times("1999", known) == []
 
 
-def test_shell_completion_offers_names_of_kept_points(
+def test_shell_completion_offers_the_names_of_kept_points(
     known: NamedFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Completion offers names of kept points for every point-in-time option and for --drop."""
@@ -154,7 +154,7 @@ def test_shell_completion_without_a_url_uses_the_only_filesystem(known: NamedFil
 
 
 @pytest.mark.parametrize("data", [None, b"damaged", b'{"version": 2}'])
-def test_shell_completion_does_not_read_points_in_time_from_the_bucket(
+def test_shell_completion_of_points_in_time_does_not_read_the_bucket(
     known: NamedFilesystem, data: bytes | None
 ) -> None:
     file = targets.of_url(URL, known.cachedir).state / "points.json"
@@ -165,7 +165,7 @@ def test_shell_completion_does_not_read_points_in_time_from_the_bucket(
     assert times("", known) == times("20", known) == []
 
 
-def test_shell_completion_reads_the_command_line_only_for_a_shell() -> None:
+def test_completion_reads_the_command_line_only_if_a_shell_requests_it() -> None:
     """The program reads the words to complete only if the shell sets the completion variable."""
     assert completion.words_to_complete({"COMP_WORDS": "s3fs-meta mount"}) is None
     assert completion.words_to_complete(
@@ -173,7 +173,7 @@ def test_shell_completion_reads_the_command_line_only_for_a_shell() -> None:
     ) == ["mount", "-o", "ro"]
 
 
-def test_shell_completion_offers_no_mountpoint_for_a_url() -> None:
+def test_shell_completion_offers_no_mountpoint_if_the_user_types_a_url() -> None:
     assert completion.mountpoints("local:///") == []
 
 
@@ -217,7 +217,7 @@ def test_shell_completion_offers_relative_paths_of_mountpoints(
         ("s3fs-meta umount local:///", []),
     ],
 )
-def test_bash_completes_a_command_line(line: str, offered: list[str]) -> None:
+def test_bash_completes_an_s3fs_meta_command_line(line: str, offered: list[str]) -> None:
     assert completed(line) == offered
 
 

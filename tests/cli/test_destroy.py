@@ -28,7 +28,7 @@ def test_destroy_command_needs_the_label_as_confirmation(program: Program, place
     assert (place.bucket / "superblock").exists()
 
 
-def test_destroy_command_deletes_own_objects_and_keeps_foreign_objects(
+def test_destroy_command_deletes_its_own_objects_and_keeps_foreign_objects(
     program: Program, place: Place
 ) -> None:
     """Destroy keeps user files below the prefix of the filesystem, and prints their number."""
@@ -61,7 +61,7 @@ def test_destroy_command_keeps_a_foreign_object_named_like_a_changelog(
     assert not thesis.exists()
 
 
-def test_destroy_command_on_an_encrypted_filesystem_needs_its_keys_or_option_by_name(
+def test_destroy_command_on_an_encrypted_filesystem_needs_keys_or_option_by_name(
     program: Program, tmp_path: Path
 ) -> None:
     """Without the keys of an encrypted filesystem, destroy requires --by-name."""
@@ -100,7 +100,7 @@ def test_destroy_command_with_the_superblock_of_another_filesystem_deletes_nothi
     assert sorted(place.bucket.rglob("*")) == before
 
 
-def test_destroy_command_prints_counts_as_json(program: Program, place: Place) -> None:
+def test_destroy_command_prints_its_counts_as_json(program: Program, place: Place) -> None:
     """The JSON output of destroy counts removed and foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 

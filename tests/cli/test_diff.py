@@ -64,7 +64,7 @@ def test_diff_lists_changes_between_two_points_in_time(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_diff_command_refuses_a_later_point_before_an_earlier_one(
+def test_diff_command_refuses_two_points_in_time_in_reverse_order(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").touch()

@@ -46,19 +46,19 @@ def test_invalid_arguments_print_one_line_and_exit_with_2(
     assert shown.count("\n") == 1
 
 
-def test_fsck_exits_with_16_for_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fsck_with_invalid_arguments_exits_with_16(capsys: pytest.CaptureFixture[str]) -> None:
     """fsck(8) documents status 16 for wrong arguments."""
     assert entry.main(["fsck", "-n", "-y", "local:///x"]) == 16
     assert entry.main(["fsck", "--nonsense"]) == 16
 
 
-def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_option_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     """The option --version prints the version and exits."""
     assert entry.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("s3fs-meta ")
 
 
-def test_program_without_arguments_prints_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_without_arguments_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """A call without arguments prints the list of commands and exits with status 2."""
     assert entry.main([]) == 2
     assert "mkfs" in capsys.readouterr().out
@@ -77,7 +77,7 @@ def test_closed_output_pipe_causes_no_error(program: Program) -> None:
     assert done.stderr == ""
 
 
-def test_status_loads_only_the_modules_that_it_needs(program: Program) -> None:
+def test_status_command_loads_only_the_modules_that_it_needs(program: Program) -> None:
     """The status command imports neither pyfuse3 nor boto3 nor fsck."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "status", "--help"],
@@ -92,7 +92,7 @@ def test_status_loads_only_the_modules_that_it_needs(program: Program) -> None:
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 
-def test_interrupted_program_does_not_wait_for_its_threads(program: Program) -> None:
+def test_interrupted_program_exits_without_waiting_for_its_threads(program: Program) -> None:
     """An interrupted program exits even if one of its threads still waits."""
     done = subprocess.run(
         [

@@ -29,7 +29,7 @@ def test_copy_of_the_bucket_after_a_flush_contains_the_flushed_file(
     elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_second_flush_reports_that_the_bucket_has_all_changes(
+def test_second_flush_reports_that_all_changes_are_in_the_bucket(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").touch()

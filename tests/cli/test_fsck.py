@@ -57,7 +57,7 @@ def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
     assert (refused.returncode, str(kept) in refused.stderr) == (16, True)
 
 
-def test_fsck_reports_and_keeps_foreign_objects(program: Program, place: Place) -> None:
+def test_fsck_reports_foreign_objects_and_keeps_them(program: Program, place: Place) -> None:
     """fsck reports user files and another filesystem below its prefix, and keeps them."""
     below = place.bucket / "other"
     shutil.copytree(place.bucket, below)
@@ -144,7 +144,7 @@ def test_fsck_never_changes_a_mounted_filesystem(program: Program, mounted: Plac
 @pytest.mark.parametrize(
     "words", [("-n", "-y"), ("-n", "-p"), ("-p", "-y"), ("-n", "-p", "-y")], ids=" ".join
 )
-def test_fsck_refuses_two_modes_together(
+def test_fsck_refuses_two_contradictory_modes(
     program: Program, place: Place, words: tuple[str, ...]
 ) -> None:
     """fsck with two modes exits with 16, as its manual page says, and changes nothing."""
@@ -217,7 +217,7 @@ def test_fsck_uploads_local_state_if_the_bucket_has_lost_all_metadata(
 
 
 @pytest.mark.mount
-def test_fsck_replaces_an_older_restored_bucket_with_local_state(
+def test_fsck_replaces_the_older_content_of_a_restored_bucket_with_local_state(
     program: Program, mounted: Place
 ) -> None:
     """The bucket was restored to an older state, and then another host wrote to it.
@@ -287,7 +287,7 @@ def test_rebuild_recovers_file_content_if_all_metadata_is_lost(
 
 
 @pytest.mark.mount
-def test_rebuild_while_another_host_holds_the_lease_is_refused(
+def test_rebuild_is_refused_while_another_host_holds_the_lease(
     program: Program, mounted: Place
 ) -> None:
     """fsck --rebuild requires --takeover while another host has the lease."""

@@ -189,7 +189,7 @@ def test_fsck_repairs_the_superblock_from_the_local_state(
     assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
 
 
-def test_fsck_can_replace_or_accept_an_older_superblock(program: Program, place: Place) -> None:
+def test_fsck_can_replace_an_older_superblock_or_accept_it(program: Program, place: Place) -> None:
     """fsck -y uploads this host's newer superblock; --accept-superblock keeps the bucket's."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
@@ -233,7 +233,7 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
 
 
 @pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
-def test_fsck_after_a_power_loss_leaves_block_verification_to_the_next_mount(
+def test_fsck_after_a_power_loss_leaves_verification_of_blocks_to_the_next_mount(
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
     """After an unclean shutdown, fsck keeps the flag that makes the next mount verify blocks."""
@@ -292,7 +292,7 @@ def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place
         assert _check(place, program.cachedir, mode).exit_status == 0
 
 
-def test_fsck_is_refused_while_an_older_program_runs_the_mount(
+def test_fsck_is_refused_while_a_mount_of_an_older_program_runs(
     program: Program, place: Place
 ) -> None:
     """fsck reports that an older version of the program runs the mount, and changes nothing."""

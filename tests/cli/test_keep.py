@@ -31,7 +31,7 @@ def completed(program: Program, url: str) -> tuple[str, ...]:
     return known.kept
 
 
-def test_kept_point_stays_readable_after_the_retention_period(
+def test_kept_point_is_readable_after_the_retention_period(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """A kept point stays readable in .snapshots and with mount, restore and diff."""
@@ -145,7 +145,7 @@ def test_keep_command_with_a_time_asks_for_the_missing_name(quick: Program, plac
     assert refused.stderr == "s3fs-meta: --at needs a NAME for the kept point, or --auto\n"
 
 
-def test_keep_command_with_option_list_reports_that_no_kept_point_exists(
+def test_keep_command_with_option_list_reports_that_no_point_in_time_is_kept(
     program: Program, mounted: Place
 ) -> None:
     assert program.ok("keep", mounted.mountpoint, "--list") == "no point in time is kept\n"

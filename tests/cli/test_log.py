@@ -37,7 +37,7 @@ def test_log_command_refuses_invalid_arguments(program: Program, place: Place) -
 
 
 @pytest.mark.mount
-def test_log_command_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
+def test_log_command_shows_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
     """On a mounted filesystem, the log command selects txgs by path, time and number."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()

@@ -73,7 +73,7 @@ def test_mkfs_refuses_the_url_of_an_existing_filesystem(
     assert (tmp_path / "bucket" / "superblock").read_bytes() == before
 
 
-def test_mkfs_inside_another_filesystem_names_the_other_url(
+def test_mkfs_error_inside_another_filesystem_names_the_url_of_that_filesystem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _mkfs(tmp_path, "--plain") == 0
@@ -86,7 +86,7 @@ def test_mkfs_inside_another_filesystem_names_the_other_url(
 
 
 @pytest.mark.s3
-def test_mkfs_inside_another_filesystem_on_s3_is_refused(
+def test_mkfs_is_refused_inside_another_filesystem_on_s3(
     tmp_path: Path,
     s3_server: S3Server,  # noqa: F811 - the fixture
     capsys: pytest.CaptureFixture[str],
@@ -106,7 +106,7 @@ def test_mkfs_inside_another_filesystem_on_s3_is_refused(
     assert f"filesystem {prefix}/a lies below" in capsys.readouterr().err
 
 
-def test_mkfs_ignores_parent_prefixes_that_it_cannot_read(
+def test_mkfs_ignores_parent_prefixes_without_read_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If mkfs has credentials only for its prefix, it ignores unreadable parent prefixes."""
@@ -152,7 +152,7 @@ def test_mkfs_refuses_impossible_settings_before_any_change(
     assert not (tmp_path / "bucket" / "superblock").exists()
 
 
-def test_mkfs_prints_the_recovery_key_once(program: Program, empty: Place) -> None:
+def test_mkfs_prints_the_recovery_key_only_once(program: Program, empty: Place) -> None:
     """mkfs encrypts by default and prints the recovery key, which it does not store."""
     program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
 
@@ -164,7 +164,7 @@ def test_mkfs_prints_the_recovery_key_once(program: Program, empty: Place) -> No
     assert key.encode() not in stored
 
 
-def test_mkfs_without_passphrase_or_terminal_names_the_missing_option(
+def test_mkfs_error_without_passphrase_or_terminal_names_the_missing_option(
     program: Program, empty: Place
 ) -> None:
     """In a script without a passphrase, mkfs asks for --passphrase-file and creates nothing."""

@@ -50,7 +50,7 @@ def test_mount_table_shows_the_url_and_the_read_only_flag(program: Program, plac
     program.ok("umount", place.mountpoint)
 
 
-def test_second_mount_of_a_filesystem_names_the_first_mountpoint(
+def test_error_of_a_second_mount_names_the_first_mountpoint(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """Mounting a filesystem twice fails, and the error names the first mountpoint."""
@@ -91,7 +91,7 @@ def test_mount_after_a_kill_shows_all_synced_data(program: Program, mounted: Pla
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_mount_prints_an_error_of_the_starting_daemon(program: Program, empty: Place) -> None:
+def test_mount_command_prints_an_error_of_the_daemon(program: Program, empty: Place) -> None:
     empty.bucket.mkdir()
 
     done = program.run("mount", empty.url, empty.mountpoint)

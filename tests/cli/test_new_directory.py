@@ -79,7 +79,7 @@ def test_failure_to_create_a_directory_leaves_no_parent_directory(tmp_path: Path
     assert os.listdir(tmp_path) == []
 
 
-def test_failed_command_keeps_a_later_directory_of_the_same_name(tmp_path: Path) -> None:
+def test_failed_command_keeps_a_later_directory_with_the_same_name(tmp_path: Path) -> None:
     """A later directory with the same name belongs to another process, so it is kept."""
     made = NewDirectory(tmp_path / "a")
     made.remove_unused()

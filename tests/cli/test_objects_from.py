@@ -20,7 +20,7 @@ def test_option_objects_from_accepts_a_path_without_a_scheme(
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
-def test_option_objects_from_requires_fsck_with_option_y(
+def test_invalid_use_of_option_objects_from_is_refused(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """fsck refuses --objects-from with -p, with the URL of the bucket, or with a missing path."""

@@ -36,7 +36,7 @@ def test_new_passphrase_is_never_read_from_the_environment(program: Program, emp
     assert "use --new-passphrase-file" in done.stderr
 
 
-def test_passphrase_file_readable_by_other_users_causes_one_warning(
+def test_passphrase_file_that_other_users_can_read_causes_one_warning(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
     """A command warns once if other users can read the passphrase file."""

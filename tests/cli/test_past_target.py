@@ -10,7 +10,7 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("command", ["log", "versions"])
-def test_error_about_a_path_split_into_two_arguments_shows_the_joined_path(
+def test_error_about_a_path_split_into_two_arguments_shows_the_complete_path(
     program: Program, command: str
 ) -> None:
     refused = program.run(command, "home", "thesis")
@@ -20,7 +20,7 @@ def test_error_about_a_path_split_into_two_arguments_shows_the_joined_path(
 
 
 @pytest.mark.parametrize("words", [("log",), ("versions",), ("diff", "1h")])
-def test_error_names_a_path_that_is_outside_all_mounts(
+def test_error_about_a_path_outside_all_mounts_shows_the_path(
     program: Program, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     command, *times = words
@@ -36,7 +36,7 @@ def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_pat
 
 
 @pytest.mark.mount
-def test_path_below_the_directory_of_the_past_names_the_file_itself(
+def test_path_in_the_snapshot_directory_refers_to_the_path_in_the_mount(
     program: Program, mounted: Place
 ) -> None:
     """The path may exist at that time, only at another time, or be the directory itself."""

@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 @pytest.mark.slow
-def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> None:
+def test_recovery_key_permits_setting_a_new_passphrase(program: Program, empty: Place) -> None:
     """The user may type the recovery key in lower case and without dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
@@ -52,7 +52,7 @@ def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["passphrase", "recovery key"])
-def test_renewed_recovery_key_replaces_the_old_one(program: Program, empty: Place, by: str) -> None:
+def test_renewed_recovery_key_replaces_the_old_key(program: Program, empty: Place, by: str) -> None:
     """After recover-key --renew only the new key is valid; the passphrase does not change."""
     beside = empty.mountpoint.parent
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
@@ -73,7 +73,7 @@ def test_renewed_recovery_key_replaces_the_old_one(program: Program, empty: Plac
     program.ok(*change, beside / "new", empty.url)
 
 
-def test_recover_key_refuses_contradictory_options(program: Program, empty: Place) -> None:
+def test_recover_key_command_refuses_contradictory_options(program: Program, empty: Place) -> None:
     some = str(empty.mountpoint.with_name("some"))
     for words in (
         ["--renew", "--new-passphrase-file", some],

@@ -12,7 +12,7 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_recover_state_copies_files_of_a_fenced_host(
+def test_recover_state_command_copies_files_of_a_fenced_host(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """recover-state copies only files that changed after the last flush."""
@@ -41,7 +41,7 @@ def test_recover_state_copies_files_of_a_fenced_host(
     assert (tmp_path / "o" / "new").read_bytes() == b"unshipped"
 
 
-def test_recover_state_lists_nothing_without_quarantined_state(
+def test_recover_state_command_lists_nothing_without_quarantined_state(
     program: Program, place: Place
 ) -> None:
     """Without quarantined state the list is empty, and a copy exits with status 3."""
@@ -49,7 +49,7 @@ def test_recover_state_lists_nothing_without_quarantined_state(
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
-def test_recover_state_refuses_a_non_empty_target(program: Program, place: Place) -> None:
+def test_recover_state_command_refuses_a_non_empty_target(program: Program, place: Place) -> None:
     """recover-state refuses a target that contains files, so copies cannot mix with them."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
@@ -60,7 +60,7 @@ def test_recover_state_refuses_a_non_empty_target(program: Program, place: Place
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
 
-def test_recover_state_cannot_copy_block_files_without_a_database(
+def test_recover_state_command_needs_a_database_to_copy_block_files(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """Without a database recover-state exits with 3 and reports the number of block files."""
@@ -74,7 +74,7 @@ def test_recover_state_cannot_copy_block_files_without_a_database(
     assert (done.returncode, "no database, only 1 block file" in done.stderr) == (3, True)
 
 
-def test_recover_state_requires_option_kept_if_several_states_are_quarantined(
+def test_recover_state_command_requires_option_kept_if_several_states_are_quarantined(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """With two quarantined states, a copy requires --kept; a corrupt database causes status 12."""

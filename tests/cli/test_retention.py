@@ -26,7 +26,7 @@ def test_mkfs_sets_the_retention(program: Program, empty: Place) -> None:
 
 
 @pytest.mark.slow
-def test_changing_the_retention_of_an_encrypted_filesystem_needs_the_passphrase(
+def test_changing_the_retention_of_an_encrypted_filesystem_requires_the_passphrase(
     program: Program, empty: Place
 ) -> None:
     """A wrong passphrase does not change the retention of an encrypted filesystem."""

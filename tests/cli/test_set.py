@@ -25,7 +25,7 @@ def test_set_command_without_values_lists_the_settings(program: Program, mounted
     assert "cachesize" in program.ok("set", mounted.mountpoint)
 
 
-def test_setting_a_smaller_cache_size_evicts_blocks_at_once(
+def test_smaller_cache_size_set_by_the_user_evicts_blocks_immediately(
     program: Program, mounted: Place
 ) -> None:
     """If the cache size is reduced, the least recently used blocks are evicted at once."""

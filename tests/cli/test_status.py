@@ -23,7 +23,7 @@ def test_status_of_a_url_is_read_from_the_bucket(program: Program, place: Place)
     assert found["image"]["pieces"] == 1
 
 
-def test_status_shows_the_image_of_an_encrypted_filesystem_only_with_passphrase(
+def test_status_shows_the_image_of_an_encrypted_filesystem_only_with_the_passphrase(
     program: Program, empty: Place
 ) -> None:
     """Without the passphrase, status omits the details of the image."""
@@ -95,13 +95,13 @@ UPLOADING = {"pending_bytes": 3 << 20, "sent_bytes_per_s": 1 << 20, "left_s": 6.
         ({"pending_bytes": 0}, "nothing to upload"),
     ],
 )
-def test_status_shows_upload_speed_and_remaining_time(
+def test_status_shows_the_upload_speed_and_remaining_time(
     changed: dict[str, object], expected: str
 ) -> None:
     assert status_view.shown_upload(UPLOADING | changed) == expected
 
 
-def test_status_shows_an_outage_once() -> None:
+def test_status_shows_each_outage_only_once() -> None:
     """Status prints the reason for an outage only once, in the line that shows the state."""
     part = {"last_error": ""}
     figures = dict.fromkeys(("upload", "chain", "image", "compaction", "reclaim"), part) | {
@@ -120,7 +120,7 @@ def test_status_shows_an_outage_once() -> None:
     assert status_view.errors_of(figures) == {"error of follow": "another reason"}
 
 
-def test_status_prints_latencies_as_quantiles() -> None:
+def test_status_prints_quantiles_of_latencies() -> None:
     """Only the JSON output of status contains the buckets of the latency histograms."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
@@ -132,7 +132,7 @@ def test_status_prints_latencies_as_quantiles() -> None:
 
 
 @pytest.mark.mount
-def test_status_reads_the_age_of_the_last_image_from_the_bucket(
+def test_status_reports_the_age_of_the_last_image_after_an_unmount(
     program: Program, mounted: Place
 ) -> None:
     """Status reports the same time of the last image before and after an unmount."""

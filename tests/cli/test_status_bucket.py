@@ -35,7 +35,7 @@ def table(program: Program, *words: str) -> dict[str, str]:
 
 
 @pytest.mark.mount
-def test_status_of_a_lost_host_prints_the_takeover_command(
+def test_status_of_a_filesystem_with_a_lost_host_prints_the_takeover_command(
     program: Program, mounted: Place
 ) -> None:
     """If the writer is lost, status on another host prints a takeover command that succeeds."""
@@ -64,7 +64,7 @@ def test_status_of_a_lost_host_prints_the_takeover_command(
 
 
 @pytest.mark.mount
-def test_status_after_a_kill_on_this_host_advises_no_takeover(
+def test_status_after_a_kill_on_this_host_does_not_advise_a_takeover(
     program: Program, mounted: Place
 ) -> None:
     """After a kill on this host, status advises a mount without a takeover."""
@@ -113,7 +113,7 @@ def test_status_of_a_new_filesystem_reports_that_it_was_never_mounted(
     assert rows["size"] == "1 inode, 0 B, as of the last image"
 
 
-def test_status_without_the_passphrase_checks_only_object_names(
+def test_status_without_the_passphrase_checks_only_object_keys(
     program: Program, empty: Place
 ) -> None:
     program.environment["S3FS_META_PASSPHRASE"] = "x"
@@ -149,5 +149,5 @@ def test_status_exits_with_5_for_a_directory_without_a_filesystem(
         (-1, "in the future by this host's clock"),
     ],
 )
-def test_status_prints_ages_with_at_most_two_units(time_ns: int, text: str) -> None:
+def test_status_prints_an_age_with_at_most_two_units(time_ns: int, text: str) -> None:
     assert status_bucket.age(time_ns) == text

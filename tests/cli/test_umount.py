@@ -43,7 +43,7 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
     assert program.status(mounted.url)["state"] == "free"
 
 
-def test_umount_with_force_unmounts_even_if_the_upload_fails(
+def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
     program: Program, mounted: Place
 ) -> None:
     """If an upload fails, umount does not unmount; umount --force keeps changes on this host."""

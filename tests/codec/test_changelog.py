@@ -87,12 +87,12 @@ def header_of(link: Changelog) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "link", [GROUP, EMPTY, FENCE, IMAGE, SPAN], ids=["group", "empty", "fence", "image", "span"]
 )
-def test_changelog_round_trips(keyring: Keyring, link: Changelog) -> None:
+def test_decoded_changelog_equals_the_encoded_changelog(keyring: Keyring, link: Changelog) -> None:
     assert decode(KEY, encode(link, keyring), keyring) == link
 
 
 @both
-def test_changelog_part_round_trips(keyring: Keyring) -> None:
+def test_decoded_changelog_part_equals_the_encoded_part(keyring: Keyring) -> None:
     data = encode_part(part_key(PREFIX, 0), SECTION, keyring)
 
     assert decode_part(PartRef(part_key(PREFIX, 0), content_hash(data)), data, keyring) == SECTION
@@ -239,7 +239,7 @@ def test_error_about_a_newer_changelog_version_advises_an_upgrade() -> None:
         decode(KEY, encoded({**header_of(GROUP), "version": 3}), PLAIN)
 
 
-def test_changelog_that_begins_a_time_span_has_version_2() -> None:
+def test_changelog_that_begins_a_new_time_span_has_version_2() -> None:
     """Earlier programs, which read only version 1, refuse a changelog that begins a time span."""
     assert [header_of(link)["version"] for link in (GROUP, FENCE, IMAGE, SPAN)] == [1, 1, 1, 2]
     for link, wrong in (
@@ -391,12 +391,12 @@ def test_section_that_differs_from_its_binary_form_is_refused(other: Section) ->
             require_section("x", memoryview(encode_section(data)), section)
 
 
-def test_section_bytes_returns_the_length_of_an_encoded_section() -> None:
+def test_computed_length_of_a_changelog_section_equals_its_encoded_length() -> None:
     assert section_bytes(2, len(SECTION.changeset)) == len(encode_section(SECTION))
     assert section_bytes(0, 0) == len(encode_section(NO_CHANGES))
 
 
-def test_largest_possible_changelog_fits_one_envelope() -> None:
+def test_largest_possible_changelog_fits_into_one_envelope() -> None:
     """The largest changelog has the longest names, the largest numbers and the most items."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
@@ -453,7 +453,7 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_changelog_part_with_the_wrong_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
+def test_changelog_part_with_a_wrong_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
     """A changelog contains the name and the hash of each part, and accepts no other object."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
@@ -468,7 +468,7 @@ def test_changelog_part_with_the_wrong_hash_name_or_kind_is_refused(keyring: Key
             decode_part(PartRef(key, content_hash(forged)), forged, keyring)
 
 
-def test_object_of_another_kind_or_filesystem_is_not_a_changelog() -> None:
+def test_object_of_another_kind_or_filesystem_is_refused_as_a_changelog() -> None:
     payload = envelope.decode(b"changes", KEY, encode(GROUP, PLAIN), PLAIN)
 
     with pytest.raises(FormatError, match="is not of the kind"):
@@ -483,7 +483,7 @@ def test_object_of_another_kind_or_filesystem_is_not_a_changelog() -> None:
         decode(KEY, encode(GROUP, ENCRYPTED), PLAIN)
 
 
-def test_changelog_names_are_parsed_and_sort_by_txg() -> None:
+def test_changelog_keys_are_parsed_and_sort_by_txg() -> None:
     part = part_key(part_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
     check_key(KEY)
@@ -520,7 +520,7 @@ def test_changelog_names_are_parsed_and_sort_by_txg() -> None:
         part_key(PREFIX, 0).upper(),
     ],
 )
-def test_malformed_name_is_not_parsed_as_a_changelog_or_part(key: str) -> None:
+def test_malformed_key_is_not_parsed_as_a_changelog_or_part(key: str) -> None:
     assert parse_key(key) is None
     assert parse_part_key(key) is None
 

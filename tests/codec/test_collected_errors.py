@@ -31,7 +31,7 @@ print("refused")
 """
 
 
-def test_impossible_block_location_does_not_crash_the_interpreter() -> None:
+def test_error_about_an_impossible_block_location_does_not_crash_the_interpreter() -> None:
     """CPython issue 77894: collecting an iterator over a memoryview crashed the interpreter."""
     header = changelog.dump_header(replace(GROUP, section=NO_CHANGES))
     locations = struct.pack(">I", 1) + changelog.LOCATION.pack(0, 1, 0, 0, 0, bytes(32))

@@ -24,17 +24,17 @@ TEXT = b"every block of this text looks like the one before it. " * 200
 
 
 @pytest.mark.parametrize("name", COMPRESSION_NAMES)
-def test_every_compression_method_round_trips(name: str) -> None:
+def test_every_compression_method_restores_the_original_data(name: str) -> None:
     assert decompress(Compressor.for_name(name).compress(TEXT), len(TEXT)) == TEXT
 
 
-def test_default_compression_can_be_requested_by_its_name() -> None:
+def test_default_compression_method_can_be_requested_by_its_name() -> None:
     default = MountOptions().compression
     assert Compressor.for_name(default).name == default
 
 
 @pytest.mark.parametrize("name", ["", "zstd", "zstd-0", "zstd-20", "zstd-01", "ZSTD-1", "gzip"])
-def test_unknown_compression_name_is_refused_with_a_list_of_valid_names(name: str) -> None:
+def test_error_about_an_unknown_compression_name_lists_the_valid_names(name: str) -> None:
     with pytest.raises(UsageError, match="use none, or zstd-1"):
         Compressor.for_name(name)
 
@@ -95,7 +95,7 @@ def test_zstd_window_larger_than_the_content_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["zstd-1", "zstd-9", "zstd-19"])
 @pytest.mark.parametrize("plain_bytes", [9, 100, 1000, 1025, 65_537, 300_000])
-def test_written_zstd_frames_have_no_window_larger_than_the_content(
+def test_zstd_window_of_a_written_frame_is_not_larger_than_its_content(
     name: str, plain_bytes: int
 ) -> None:
     """The check of zstd windows accepts all frames that this program writes."""
@@ -168,7 +168,7 @@ def test_threads_can_share_one_compressor() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
-def test_arbitrary_bytes_survive_compression(data: bytes, times: int, name: str) -> None:
+def test_decompression_restores_arbitrary_bytes(data: bytes, times: int, name: str) -> None:
     """Compression adds at most one byte, which names the method."""
     packed = Compressor.for_name(name).compress(data * times)
 
@@ -178,7 +178,7 @@ def test_arbitrary_bytes_survive_compression(data: bytes, times: int, name: str)
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.integers(0, 3), st.booleans(), st.binary(max_size=200), st.integers(0, 1 << 40))
-def test_decompressing_random_bytes_returns_the_expected_length_or_fails(
+def test_decompression_of_random_bytes_fails_or_returns_the_expected_length(
     method: int, frame: bool, data: bytes, plain_bytes: int
 ) -> None:
     magic = zstandard.FRAME_HEADER if frame else b""
@@ -189,7 +189,7 @@ def test_decompressing_random_bytes_returns_the_expected_length_or_fails(
     assert len(content) == plain_bytes
 
 
-def test_frame_with_a_flipped_bit_decompresses_to_the_expected_length_or_fails() -> None:
+def test_decompression_of_a_damaged_frame_fails_or_returns_the_expected_length() -> None:
     """A frame has no checksum; the hash of its block detects changes that still decompress."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
@@ -200,7 +200,7 @@ def test_frame_with_a_flipped_bit_decompresses_to_the_expected_length_or_fails()
             continue
 
 
-def test_every_truncation_of_a_compressed_frame_is_refused() -> None:
+def test_every_truncated_compressed_frame_is_refused() -> None:
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for cut in range(len(packed)):
         with pytest.raises(DecompressionError):

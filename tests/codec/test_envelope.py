@@ -25,7 +25,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 @both
 @pytest.mark.parametrize("payload", [b"", b"x", PAYLOAD, random.Random(1).randbytes(300)], ids=len)
-def test_envelope_round_trips(keyring: Keyring, payload: bytes) -> None:
+def test_opened_envelope_has_the_payload_that_was_sealed(keyring: Keyring, payload: bytes) -> None:
     assert decode(b"piece", KEY, encode(b"piece", KEY, payload, keyring), keyring) == payload
 
 
@@ -36,7 +36,7 @@ def test_envelope_can_be_sealed_and_opened_with_memoryviews(keyring: Keyring) ->
     assert decode(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
 
 
-def test_encrypted_envelopes_of_equal_payloads_differ() -> None:
+def test_encrypted_envelopes_with_equal_payloads_differ() -> None:
     """Two encrypted envelopes with equal payloads differ, and neither contains the payload."""
     first, second = (encode(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
 
@@ -44,12 +44,12 @@ def test_encrypted_envelopes_of_equal_payloads_differ() -> None:
     assert first[-50:] != second[-50:]
 
 
-def test_plain_envelopes_of_equal_payloads_are_equal() -> None:
+def test_plain_envelopes_with_equal_payloads_are_equal() -> None:
     assert encode(b"piece", KEY, PAYLOAD, PLAIN) == encode(b"piece", KEY, PAYLOAD, PLAIN)
 
 
 @both
-def test_envelope_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
+def test_envelope_can_be_opened_only_with_its_kind_name_and_filesystem(keyring: Keyring) -> None:
     """An envelope moved to another key, or to another filesystem, cannot be opened."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
@@ -146,7 +146,7 @@ def test_payload_too_large_to_be_read_back_is_not_sealed() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
-def test_envelope_of_any_bytes_round_trips_at_any_compression_level(
+def test_any_payload_is_unchanged_after_its_envelope_is_sealed_and_opened(
     data: bytes, times: int, encrypted: bool, level: int
 ) -> None:
     keyring = ENCRYPTED if encrypted else PLAIN
@@ -168,7 +168,7 @@ def test_random_bytes_are_refused_as_an_envelope(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
-def test_authentic_envelope_with_arbitrary_fields_is_refused_or_consistent(
+def test_authentic_envelope_with_arbitrary_fields_is_refused_or_is_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
     """An envelope with a valid checksum is decoded to its declared length or refused."""

@@ -59,7 +59,7 @@ def test_json_integers_are_checked_for_type_and_range(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "0", '"true"', "null"])
-def test_only_json_booleans_are_accepted_as_booleans(value: str) -> None:
+def test_json_field_of_type_boolean_accepts_only_true_and_false(value: str) -> None:
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').boolean("a")
 
@@ -72,7 +72,7 @@ def test_too_long_or_unprintable_json_text_is_refused(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["0A0b", "0a0", "0a0b0c", "", "0g0b", "٠a0b"])
-def test_only_lower_case_hexadecimal_digits_are_accepted(value: str) -> None:
+def test_hexadecimal_json_text_must_have_lower_case_digits(value: str) -> None:
     with pytest.raises(FormatError):
         Fields("object", {"a": value}).hexadecimal("a", 2)
 

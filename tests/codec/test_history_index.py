@@ -54,7 +54,7 @@ def _refused(payload: bytes, key: ObjectKey = KEY) -> None:
 
 
 @both
-def test_history_index_object_round_trips(keyring: Any) -> None:
+def test_decoded_history_index_object_equals_the_encoded_object(keyring: Any) -> None:
     assert KEY == "history/2/000000001025-000000002048"
     assert INDEX.first == 1025
     for made in (INDEX, replace(INDEX, inodes=Inodes.of(()), names=RemovedNames.of(()), unknown=0)):
@@ -69,7 +69,7 @@ def test_history_index_object_round_trips(keyring: Any) -> None:
     st.lists(st.tuples(_INOS, _MASKS, _MASKS), unique_by=lambda row: row[0]),
     st.lists(st.tuples(_INOS, _NAMES, st.integers(256, 2**63 - 2), _INOS, _MASKS)),
 )
-def test_every_history_index_object_with_valid_rows_round_trips(
+def test_any_valid_rows_are_unchanged_after_encoding_as_a_history_index_object(
     inodes: list[tuple[int, int, int]], names: list[tuple[int, bytes, int, int, int]]
 ) -> None:
     rows = {
@@ -87,7 +87,7 @@ def test_every_history_index_object_with_valid_rows_round_trips(
     assert decode(KEY, encode(made, PLAIN), PLAIN) == made
 
 
-def test_changed_inode_is_found_by_number_in_a_history_index_object() -> None:
+def test_inode_in_a_history_index_object_is_found_by_its_number() -> None:
     assert [INDEX.inodes.find(row.ino) for row in INODES] == list(INODES)
     assert INDEX.inodes.find(Ino(8)) is None
     assert INDEX.inodes.find(Ino(2**62 + 1)) is None

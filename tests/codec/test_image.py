@@ -41,7 +41,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 @both
 @pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
-def test_image_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
+def test_decoded_image_manifest_equals_the_original(keyring: Keyring, manifest: Manifest) -> None:
     assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
 
 
@@ -135,7 +135,7 @@ def test_renamed_image_manifest_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_image_piece_round_trips(keyring: Keyring) -> None:
+def test_decoded_image_piece_equals_the_encoded_piece(keyring: Keyring) -> None:
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     data = encode_piece(piece.key, memoryview(content), keyring)
@@ -154,7 +154,7 @@ def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
             decode_piece(piece, encode_piece(piece.key, other, keyring), keyring)
 
 
-def test_image_names_are_parsed_and_sort_by_txg() -> None:
+def test_image_keys_are_parsed_and_sort_by_txg() -> None:
     """The names of image manifests and pieces contain the txg and the epoch."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
@@ -167,7 +167,7 @@ def test_image_names_are_parsed_and_sort_by_txg() -> None:
     assert manifest_key(Txg(9), Epoch(3), RANDOM) < key < manifest_key(Txg(100), Epoch(1), RANDOM)
 
 
-def test_image_name_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
+def test_image_key_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
     """A txg of more than twelve digits has a valid name, but listings do not sort it by number."""
     key = manifest_key(Txg(10**13), Epoch(1), RANDOM)
 
@@ -177,7 +177,7 @@ def test_image_name_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
 @pytest.mark.parametrize(
     "key", ["", KEY + "x", "x" + KEY, KEY.replace("-2-", "-02-"), KEY.replace("/0", "/"), PREFIX]
 )
-def test_malformed_name_is_not_parsed_as_an_image_manifest_or_piece(key: str) -> None:
+def test_malformed_key_is_not_parsed_as_an_image_manifest_or_piece(key: str) -> None:
     assert parse_manifest_key(key) is None
     assert parse_piece_key(key) is None
 
@@ -187,7 +187,7 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_any_value_in_an_image_manifest_is_refused_or_returned_unchanged(
+def test_arbitrary_value_in_an_image_manifest_is_refused_or_decoded_unchanged(
     name: str, value: object
 ) -> None:
     """The parser of manifests raises no exception other than FormatError."""
@@ -201,7 +201,7 @@ def test_any_value_in_an_image_manifest_is_refused_or_returned_unchanged(
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
-def test_any_value_in_a_list_of_pieces_is_refused_or_returned_unchanged(
+def test_arbitrary_value_in_a_list_of_pieces_is_refused_or_decoded_unchanged(
     number: int, column: int, value: object
 ) -> None:
     pieces = [list(piece) for piece in SOUND["pieces"]]
@@ -265,7 +265,7 @@ def test_image_manifest_with_too_many_values_is_refused() -> None:
         decode(KEY, envelope.encode(b"manifest", KEY, bomb, PLAIN), PLAIN)
 
 
-def test_image_names_with_too_large_numbers_are_refused() -> None:
+def test_image_keys_with_too_large_numbers_are_refused() -> None:
     """SQLite cannot store a txg or epoch of 2^63, so an object with such a name is not an image."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None

@@ -19,7 +19,7 @@ OTHER = Keyring.from_master(bytes(32))
 
 
 @pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
-def test_kept_point_round_trips(keyring: Keyring) -> None:
+def test_decoded_kept_point_equals_the_encoded_point(keyring: Keyring) -> None:
     point = replace(point_of(keyring), auto=True)
     data = kept_point.encode(point, keyring)
     assert kept_point.decode(point.key, data, keyring) == point
@@ -32,7 +32,7 @@ def test_kept_point_at_the_txg_of_its_image_is_valid() -> None:
     assert kept_point.decode(point.key, kept_point.encode(point, PLAIN), PLAIN) == point
 
 
-def test_name_of_a_kept_point_is_not_visible_in_an_encrypted_bucket() -> None:
+def test_name_of_a_kept_point_is_secret_in_an_encrypted_bucket() -> None:
     """The key of a kept point contains a keyed hash of its name, so names cannot be guessed."""
     point = point_of(ENCRYPTED)
     assert b"upgrade" not in kept_point.encode(point, ENCRYPTED)
@@ -40,7 +40,7 @@ def test_name_of_a_kept_point_is_not_visible_in_an_encrypted_bucket() -> None:
     assert kept_point.name_hash(point.name, OTHER) not in point.key
 
 
-def test_kept_point_can_be_decoded_only_with_its_own_name_and_keys() -> None:
+def test_kept_point_can_be_decoded_only_with_its_name_and_keys() -> None:
     point = point_of(ENCRYPTED)
     data = kept_point.encode(point, ENCRYPTED)
     elsewhere = kept_point.new_key(Txg(43), point.name, ENCRYPTED, bytes(8))
@@ -125,7 +125,7 @@ def test_error_about_a_newer_kept_point_advises_an_upgrade() -> None:
         kept_point.decode(point_of(PLAIN).key, _stored(_fields() | {"version": 2}), PLAIN)
 
 
-def test_kept_point_older_than_its_image_is_never_written() -> None:
+def test_kept_point_older_than_its_image_cannot_be_written() -> None:
     image = ManifestRef(ObjectKey("image/000000000043-3-0000000000000000/manifest"), "cd" * 32)
     with pytest.raises(FormatError):
         kept_point.encode(replace(point_of(PLAIN), image=image), PLAIN)

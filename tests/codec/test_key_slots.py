@@ -29,14 +29,14 @@ def lock() -> PassphraseLock:
     return lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
 
-def test_similar_passphrase_does_not_open_a_key_slot(lock: PassphraseLock) -> None:
+def test_slightly_different_passphrase_does_not_open_a_key_slot(lock: PassphraseLock) -> None:
     assert open_with_passphrase(UUID, lock, b"secret") == MASTER
     for wrong in (b"", b"Secret", b"secret ", b"secret\n", b"secret\0"):
         with pytest.raises(PassphraseError, match="does not open"):
             open_with_passphrase(UUID, lock, wrong)
 
 
-def test_key_slot_is_bound_to_its_filesystem(lock: PassphraseLock) -> None:
+def test_key_slot_can_be_opened_only_in_its_own_filesystem(lock: PassphraseLock) -> None:
     """A key slot copied to another filesystem cannot be opened."""
     other = UUID.replace("0", "1")
 
@@ -44,7 +44,7 @@ def test_key_slot_is_bound_to_its_filesystem(lock: PassphraseLock) -> None:
         open_with_passphrase(other, lock, b"secret")
 
 
-def test_equal_passphrases_make_different_key_slots(lock: PassphraseLock) -> None:
+def test_key_slots_with_equal_passphrases_differ(lock: PassphraseLock) -> None:
     """The salt of a key slot is random, so no key encrypts two messages."""
     again = lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
@@ -66,7 +66,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
             open_with_passphrase(UUID, PassphraseLock(lock.salt, lock.cost, damaged), b"secret")
 
 
-def test_recovery_key_may_be_typed_with_or_without_separators() -> None:
+def test_recovery_key_can_be_typed_with_or_without_separators() -> None:
     """A recovery key may contain hyphens, spaces or neither, and letters of either case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -80,7 +80,7 @@ def test_recovery_key_may_be_typed_with_or_without_separators() -> None:
         assert open_with_recovery_key(UUID, wrapped, typed) == MASTER
 
 
-def test_typing_mistake_in_a_recovery_key_is_reported_as_a_typing_mistake() -> None:
+def test_error_about_a_recovery_key_reports_a_typing_mistake() -> None:
     """The errors for a typing mistake and for a wrong recovery key differ."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
     changed = "A" if recovery_key[3] != "A" else "B"
@@ -98,7 +98,7 @@ def test_typing_mistake_in_a_recovery_key_is_reported_as_a_typing_mistake() -> N
             open_with_recovery_key(UUID, wrapped, typed)
 
 
-def test_key_slot_cannot_be_opened_with_a_different_recovery_key() -> None:
+def test_wrong_recovery_key_does_not_open_a_key_slot() -> None:
     """A key slot refuses a recovery key that was replaced or that is for another filesystem."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
@@ -107,7 +107,7 @@ def test_key_slot_cannot_be_opened_with_a_different_recovery_key() -> None:
         open_with_recovery_key(UUID, wrapped, other)
 
 
-def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
+def test_decoded_key_slot_fields_equal_the_encoded_fields(lock: PassphraseLock) -> None:
     assert parse_lock("superblock", Fields("superblock", lock_fields(lock))) == lock
 
 

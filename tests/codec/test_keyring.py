@@ -8,7 +8,7 @@ from s3fs_meta.codec.keyring import Keyring, derive_key, nonce
 MASTER = bytes(range(32))
 
 
-def test_block_hash_differs_between_filesystems() -> None:
+def test_hash_of_a_block_differs_between_filesystems() -> None:
     keyrings = [
         Keyring(None, bytes(32)),
         Keyring(None, bytes([1]) * 32),
@@ -19,7 +19,7 @@ def test_block_hash_differs_between_filesystems() -> None:
     assert len({keyring.block_hash(b"content") for keyring in keyrings}) == 4
 
 
-def test_block_hash_is_equal_for_equal_keys_and_any_kind_of_buffer() -> None:
+def test_hash_of_a_block_is_equal_for_equal_keys_and_any_kind_of_buffer() -> None:
     first, second = Keyring.from_master(MASTER), Keyring.from_master(MASTER)
 
     assert first.block_hash(b"content") == second.block_hash(memoryview(b"content"))
@@ -40,7 +40,7 @@ def test_derived_keys_never_change() -> None:
     )
 
 
-def test_ciphers_differ_by_salt_purpose_and_master_key() -> None:
+def test_cipher_depends_on_its_salt_and_purpose_and_master_key() -> None:
     text = Keyring.from_master(MASTER).object_cipher(b"a", b"b").encrypt(nonce(0), b"text", None)
     others = [
         Keyring.from_master(MASTER).object_cipher(b"x", b"b"),
@@ -53,7 +53,7 @@ def test_ciphers_differ_by_salt_purpose_and_master_key() -> None:
             cipher.decrypt(nonce(0), text, None)
 
 
-def test_checksum_depends_on_the_boundaries_of_its_arguments() -> None:
+def test_checksum_depends_on_the_boundaries_between_its_arguments() -> None:
     """The checksum changes if a byte moves from one argument to the next."""
     keyring = Keyring(None, bytes(32))
 
@@ -65,7 +65,7 @@ def test_derived_keys_differ_from_the_master_key_and_from_each_other() -> None:
     assert derive_key(MASTER, b"", b"one") not in {MASTER, derive_key(MASTER, b"", b"two")}
 
 
-def test_plain_keyring_refuses_to_encrypt() -> None:
+def test_keyring_of_a_plain_filesystem_refuses_to_encrypt() -> None:
     keyring = Keyring(None, bytes(32))
 
     assert not keyring.encrypted

@@ -58,11 +58,11 @@ FIELDS = {
     ],
     ids=str,
 )
-def test_lease_round_trips(value: Lease) -> None:
+def test_decoded_lease_equals_the_encoded_lease(value: Lease) -> None:
     assert decode(KEY, encode(value)) == value
 
 
-def test_head_of_the_chain_round_trips() -> None:
+def test_decoded_head_of_the_chain_equals_the_encoded_head() -> None:
     """The local state contains the head, a reference to the newest image, as text."""
     assert decode_head("local state", encode_head(HEAD)) == HEAD
 
@@ -116,7 +116,7 @@ def test_lease_without_one_of_its_fields_is_refused(name: str) -> None:
         decode(KEY, text_object.encode("lease", lease.VERSION, fields))
 
 
-def test_only_decodable_leases_are_written() -> None:
+def test_lease_that_cannot_be_decoded_is_not_written() -> None:
     head = Head(Txg(6), ObjectKey("image/x"), "")
     for value in (replace(LEASE, epoch=Epoch(-1)), replace(LEASE, head=head)):
         with pytest.raises(FormatError):
@@ -131,7 +131,7 @@ def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*FIELDS, "x"])), json_values)
-def test_arbitrary_value_in_a_lease_is_refused_or_returned_unchanged(
+def test_arbitrary_value_in_a_lease_is_refused_or_decoded_unchanged(
     name: str, value: object
 ) -> None:
     """The parser of leases raises no exception other than FormatError."""
@@ -188,7 +188,7 @@ def test_lease_without_a_nonce_is_not_written() -> None:
     ],
     ids=str,
 )
-def test_machines_differ_if_any_identifier_known_for_both_differs(
+def test_machines_differ_if_an_identifier_known_for_both_differs(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
     """A machine identifier that is unknown for one of two hosts is not compared."""

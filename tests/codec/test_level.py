@@ -31,7 +31,7 @@ from tests.damage import flipped
 
 
 @both
-def test_level_object_round_trips(keyring: Any) -> None:
+def test_decoded_level_object_equals_the_encoded_object(keyring: Any) -> None:
     assert KEY == "level/2/000000000026-000000000050"
     assert LEVEL.first == 26
     for made in (LEVEL, replace(LEVEL, packs=(), forgotten=(), section=NO_CHANGES)):
@@ -43,7 +43,7 @@ def test_level_object_round_trips(keyring: Any) -> None:
 
 
 @given(st.integers(1, 10**13))
-def test_level_object_name_contains_the_txgs_of_an_aligned_run(txg: int) -> None:
+def test_key_of_a_level_object_contains_the_txgs_of_an_aligned_run(txg: int) -> None:
     """The name of a level object contains the first and last txg of its run of changelogs."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
@@ -68,7 +68,7 @@ def test_level_object_name_contains_the_txgs_of_an_aligned_run(txg: int) -> None
         "changelog/000000000008",
     ],
 )
-def test_malformed_name_is_not_parsed_as_a_level_object(key: str) -> None:
+def test_malformed_key_is_not_parsed_as_a_level_object(key: str) -> None:
     assert parse_key(key) is None
 
 

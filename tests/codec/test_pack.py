@@ -75,7 +75,7 @@ def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) 
 
 
 @both
-def test_every_block_of_a_pack_can_be_read_from_its_record_alone(keyring: Keyring) -> None:
+def test_every_block_can_be_read_from_only_its_pack_record(keyring: Keyring) -> None:
     blocks = contents(10)
     pack = make_pack(keyring, blocks)
 
@@ -145,7 +145,7 @@ def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
     assert PLAIN.block_hash(data) not in text
 
 
-def test_packs_with_the_same_name_have_different_keys() -> None:
+def test_packs_with_equal_names_have_different_keys() -> None:
     """A caller that reuses the name of a pack by mistake does not reuse a key stream."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
@@ -167,7 +167,7 @@ def test_record_of_a_pack_cannot_be_opened_with_keys_of_another_filesystem(
 
 
 @both
-def test_plain_and_encrypted_packs_are_not_interchangeable(keyring: Keyring) -> None:
+def test_plain_keyring_cannot_open_encrypted_packs_and_vice_versa(keyring: Keyring) -> None:
     """A plain filesystem refuses encrypted packs, and an encrypted one refuses plain packs."""
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
@@ -176,7 +176,7 @@ def test_plain_and_encrypted_packs_are_not_interchangeable(keyring: Keyring) -> 
         read_index(keyring, KEY, pack.data, len(pack.data))
 
 
-def test_encrypted_record_is_bound_to_its_pack_and_offset() -> None:
+def test_encrypted_record_can_be_opened_only_in_its_pack_and_at_its_offset() -> None:
     """A record cannot be opened in another pack or at another offset of its pack."""
     pack = make_pack(ENCRYPTED, [b"same" * 20, b"same" * 20])
     first, second = pack.entries
@@ -265,7 +265,7 @@ def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring)
         assert not isinstance(refused.value, NewerFormatError)
 
 
-def test_name_of_a_pack_contains_its_epoch() -> None:
+def test_key_of_a_pack_contains_its_epoch() -> None:
     """The name of a pack consists of its epoch and a random number."""
     key = new_key(Epoch(12), bytes.fromhex("3f" + "00" * 15))
 
@@ -290,7 +290,7 @@ def test_name_of_a_pack_contains_its_epoch() -> None:
         "x" + KEY,
     ],
 )
-def test_malformed_name_is_not_parsed_as_a_pack(key: str) -> None:
+def test_malformed_key_is_not_parsed_as_a_pack(key: str) -> None:
     assert parse_key(key) is None
 
 
@@ -338,7 +338,7 @@ def test_pack_writer_refuses_an_empty_pack() -> None:
     st.sampled_from(COMPRESSION_NAMES[:4]),
     st.tuples(*[st.integers(0, (1 << 63) - 1)] * 3),
 )
-def test_pack_of_any_blocks_round_trips(
+def test_any_blocks_are_unchanged_after_they_are_packed_and_read(
     blocks: list[tuple[bytes, int]], encrypted: bool, name: str, numbers: tuple[int, int, int]
 ) -> None:
     """The contents and numbers of blocks can be read from their pack alone."""
@@ -387,7 +387,7 @@ def test_random_bytes_are_refused_as_a_pack(
     st.one_of(st.integers(0, 4), st.integers(0, (1 << 32) - 1)),
     st.integers(0, 100),
 )
-def test_pack_index_with_arbitrary_numbers_is_refused_or_consistent(
+def test_pack_index_with_arbitrary_numbers_is_refused_or_is_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
     """Even with a valid checksum, an index describes no block outside its pack."""
@@ -403,7 +403,7 @@ def test_pack_index_with_arbitrary_numbers_is_refused_or_consistent(
     assert sum(entry.stored_bytes for entry in read) == record_bytes
 
 
-def test_threads_can_read_blocks_of_one_pack_with_one_keyring() -> None:
+def test_threads_can_read_blocks_of_one_pack_with_a_shared_keyring() -> None:
     blocks = [random.Random(i).randbytes(100) * 50 for i in range(20)]
     pack = make_pack(ENCRYPTED, blocks)
 

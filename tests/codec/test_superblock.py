@@ -74,12 +74,12 @@ def test_plain_superblock_opens_without_a_passphrase() -> None:
     assert not same_keys(make(None)[1], keyring)
 
 
-def test_filesystems_with_equal_passphrases_have_different_keys() -> None:
+def test_filesystems_with_equal_passphrases_have_different_master_keys() -> None:
     """The master key is random and not derived from the passphrase."""
     assert not same_keys(make()[1], make()[1])
 
 
-def test_superblock_contains_the_master_key_only_in_wrapped_form() -> None:
+def test_superblock_contains_only_the_wrapped_master_key() -> None:
     """The master key is wrapped with the passphrase and with the recovery key."""
     made, keyring, _ = make()
     text = encode(made)
@@ -92,7 +92,7 @@ def test_superblock_contains_the_master_key_only_in_wrapped_form() -> None:
     assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
-def test_old_superblock_still_unlocks_the_same_master_key() -> None:
+def test_old_superblock_unlocks_the_unchanged_master_key() -> None:
     """As SECURITY.md states, an old superblock opens with its old passphrase or recovery key."""
     made, keyring, recovery_key = make()
     renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)
@@ -102,7 +102,7 @@ def test_old_superblock_still_unlocks_the_same_master_key() -> None:
     assert same_keys(unlock_with_recovery(made, recovery_key), now)
 
 
-def test_objects_of_a_plain_filesystem_can_be_forged_with_its_superblock() -> None:
+def test_owner_of_a_plain_superblock_can_forge_objects_of_the_filesystem() -> None:
     """As SECURITY.md states, the superblock of a plain filesystem contains all keys."""
     made, keyring, _ = make(None)
     forger = unlock_plain(decode(KEY, encode(made)))
@@ -123,7 +123,7 @@ def test_superblock_refuses_a_wrong_passphrase_or_recovery_key() -> None:
         unlock_with_recovery(made, make()[2])
 
 
-def test_changed_passphrase_replaces_the_old_passphrase() -> None:
+def test_new_passphrase_replaces_the_old_passphrase() -> None:
     """A new passphrase changes neither the master key nor the recovery key."""
     made, keyring, recovery_key = make()
     changed = decode(KEY, encode(rewrap(made, keyring, b"new", cost=CHEAPEST_COST)))
@@ -134,7 +134,7 @@ def test_changed_passphrase_replaces_the_old_passphrase() -> None:
         unlock(changed, b"secret")
 
 
-def test_changed_recovery_key_replaces_the_old_recovery_key() -> None:
+def test_new_recovery_key_replaces_the_old_recovery_key() -> None:
     """A new recovery key changes neither the master key nor the passphrase."""
     made, keyring, old = make()
     changed, new = renew_recovery_key(made, keyring)
@@ -176,7 +176,7 @@ def test_retention_in_a_superblock_can_be_changed(passphrase: bytes | None) -> N
     ("data", "version", "retention_s"),
     [("1", 1, RETENTION_S_DEFAULT), ("2", 2, 3600)],
 )
-def test_superblocks_of_older_versions_have_generation_0_until_a_change(
+def test_superblock_of_an_older_version_has_generation_0_until_a_change(
     data: str, version: int, retention_s: int
 ) -> None:
     """Superblocks of versions 1 and 2 stay unchanged until a change rewrites them as version 3."""
@@ -203,7 +203,7 @@ def test_every_change_raises_the_generation_of_a_superblock() -> None:
     assert decode(KEY, encode(last)).generation == INTEGER_MAX
 
 
-def test_forged_superblock_is_detected_by_a_process_that_has_the_keys() -> None:
+def test_process_that_has_the_keys_detects_a_forged_superblock() -> None:
     """A running mount accepts only a superblock that a holder of the keys wrote."""
     made, keyring, _ = make()
     plain, its_keys, _ = make(None)
@@ -218,7 +218,7 @@ def test_forged_superblock_is_detected_by_a_process_that_has_the_keys() -> None:
     assert not is_authentic(make(None)[0], its_keys)
 
 
-def test_tombstone_object_is_not_decoded_as_a_superblock() -> None:
+def test_tombstone_is_not_decoded_as_a_superblock() -> None:
     """A tombstone replaces the superblock while the filesystem is being destroyed."""
     data = encode_tombstone("büro")
 
@@ -246,7 +246,7 @@ def test_tombstone_object_is_not_decoded_as_a_superblock() -> None:
     ],
     ids=str,
 )
-def test_forged_fields_of_a_superblock_are_detected_at_unlock(forged: dict[str, object]) -> None:
+def test_unlock_detects_forged_superblock_fields(forged: dict[str, object]) -> None:
     """An attacker who can write to the bucket cannot change the filesystem's settings."""
     made, _, _ = make()
     # mypy cannot check arguments from a dict.
@@ -256,7 +256,7 @@ def test_forged_fields_of_a_superblock_are_detected_at_unlock(forged: dict[str, 
         unlock(changed, b"secret")
 
 
-def test_exchanged_key_slot_is_detected_at_unlock() -> None:
+def test_unlock_detects_an_exchanged_key_slot() -> None:
     """The authenticator of the superblock also protects its key slots."""
     made, _, recovery_key = make()
     lock = make()[0].wrapped_by_passphrase
@@ -269,7 +269,7 @@ def test_exchanged_key_slot_is_detected_at_unlock() -> None:
         unlock(forged, b"secret")
 
 
-def test_key_slot_cannot_be_opened_in_a_superblock_with_another_uuid() -> None:
+def test_key_slot_cannot_be_opened_with_another_filesystem_uuid() -> None:
     made, _, recovery_key = make()
     forged = replace(made, uuid=UUID.replace("0", "1"))
 
@@ -346,7 +346,7 @@ def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() 
         decode(KEY, text_object.encode("superblock", 3, {**fields, "features": ["tiers"]}))
 
 
-def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
+def test_flipped_bit_of_a_superblock_is_detected_before_the_unlock() -> None:
     """A damaged superblock is not mistaken for one with a different passphrase or version."""
     data = encode(make()[0])
 
@@ -369,7 +369,7 @@ def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
         ("", 1 << 20, 3000),
     ],
 )
-def test_superblock_is_created_only_with_decodable_values(
+def test_superblock_that_cannot_be_decoded_is_not_created(
     label: str, block_bytes: int, page_size: int
 ) -> None:
     with pytest.raises(UsageError):
@@ -396,7 +396,7 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_arbitrary_value_in_a_superblock_is_refused_or_returned_unchanged(
+def test_arbitrary_value_in_a_superblock_is_refused_or_decoded_unchanged(
     name: str, value: object
 ) -> None:
     """The parser of superblocks raises no exception other than FormatError."""
@@ -409,7 +409,7 @@ def test_arbitrary_value_in_a_superblock_is_refused_or_returned_unchanged(
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(LOCK_NAMES), json_values)
-def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_open(
+def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_unlock_the_filesystem(
     name: str, value: object
 ) -> None:
     """A changed key slot raises PassphraseError or FormatError, and never a different exception."""
@@ -434,7 +434,7 @@ def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_open(
     st.booleans(),
     st.none() | st.binary(min_size=1, max_size=100),
 )
-def test_superblock_with_arbitrary_options_of_mkfs_round_trips(
+def test_decoded_superblock_has_the_options_given_to_mkfs(
     label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
 ) -> None:
     made, keyring, _ = create(

@@ -13,7 +13,7 @@ from tests.damage import flipped
 DATA = text_object.encode("lease", 1, {"a": 1, "b": "Grüße"})
 
 
-def test_text_object_is_readable_text_and_round_trips() -> None:
+def test_text_object_is_readable_text_and_is_decoded_unchanged() -> None:
     fields = text_object.decode("lease", 1, "lease", DATA)
 
     assert (fields.integer("a"), fields.text("b", 5)) == (1, "Grüße")
@@ -36,7 +36,7 @@ def test_every_truncation_and_extension_of_a_text_object_is_detected() -> None:
             text_object.decode("lease", 1, "lease", DATA + extra)
 
 
-def test_text_object_of_another_kind_newer_version_or_huge_size_is_refused() -> None:
+def test_text_object_of_another_kind_or_newer_version_or_huge_size_is_refused() -> None:
     with pytest.raises(FormatError, match="does not begin with the first line of a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
@@ -45,7 +45,7 @@ def test_text_object_of_another_kind_newer_version_or_huge_size_is_refused() -> 
         text_object.decode("lease", 1, "lease", bytes(TEXT_OBJECT_BYTES_MAX + 1))
 
 
-def test_damaged_version_of_a_text_object_is_reported_as_damage() -> None:
+def test_damaged_version_field_of_a_text_object_is_reported_as_damage() -> None:
     """The checksum of a text object is verified before its version."""
     damaged = DATA.replace(b"lease 1", b"lease 3")
     with pytest.raises(FormatError, match="wrong checksum"):
@@ -67,7 +67,7 @@ def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: in
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=200) | st.text('[]{}:,"019.e-+tfn', max_size=50).map(str.encode))
-def test_invalid_text_object_with_a_correct_checksum_raises_a_format_error(body: bytes) -> None:
+def test_invalid_text_object_with_a_correct_checksum_causes_a_format_error(body: bytes) -> None:
     """A text object with a correct checksum may still contain invalid JSON."""
     text = b"s3fs-meta lease 1\n" + body + b"\n"
     try:

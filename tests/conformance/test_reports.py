@@ -40,7 +40,7 @@ def _cases(text: str, size: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_parser_finds_the_result_of_each_xfstests_test(size: int) -> None:
+def test_xfstests_parser_finds_the_result_of_each_test(size: int) -> None:
     """The xfstests parser finds each case, regardless of how the report is split into pieces."""
     found = _cases(PRINTED, size)
 
@@ -57,7 +57,7 @@ def test_parser_finds_the_result_of_each_xfstests_test(size: int) -> None:
     assert "exit status 137" in found[4].detail
 
 
-def test_xfstests_in_the_group_dangerous_are_excluded() -> None:
+def test_xfstests_group_dangerous_is_excluded() -> None:
     """Tests in the xfstests group "dangerous" are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
@@ -74,7 +74,7 @@ def test_xfstests_in_the_group_dangerous_are_excluded() -> None:
         (None, "", Outcome.FAILED),
     ],
 )
-def test_ltp_case_fails_if_one_of_its_parts_fails(
+def test_ltp_case_fails_if_any_of_its_parts_fails(
     status: int | None, output: str, outcome: Outcome
 ) -> None:
     """An LTP case fails if one of its parts fails, even if another part is skipped."""
@@ -93,7 +93,7 @@ def test_ltp_report_contains_the_reason_for_a_skipped_case() -> None:
     assert detail == "x.c:1: TCONF: not supported here"
 
 
-def test_only_ltp_tests_of_file_related_system_calls_are_run(tmp_path: Path) -> None:
+def test_only_ltp_tests_of_file_system_calls_are_run(tmp_path: Path) -> None:
     """In the LTP scenario "syscalls", only the cases of listed file-related calls are run.
 
     All other scenarios of LTP are run completely.
@@ -129,7 +129,7 @@ def test_pjdfstest_refuses_a_directory_with_a_long_path(tmp_path: Path) -> None:
     assert "--scratch" in found[0].detail
 
 
-def test_hanging_conformance_program_is_killed_with_its_children() -> None:
+def test_hanging_conformance_program_is_killed_together_with_its_children() -> None:
     """A hanging program and its child are killed when the program's output is closed."""
     script = "sleep 1000 & echo $!; sleep 1000"
     pieces = programs.pieces(
@@ -153,7 +153,7 @@ def test_silent_conformance_program_is_reported_as_hanging() -> None:
     assert list(pieces) == [None]
 
 
-def test_output_of_a_conformance_program_is_read_to_its_end() -> None:
+def test_complete_output_of_a_conformance_program_is_read() -> None:
     """The output of a program is read completely, including the part just before its exit."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 

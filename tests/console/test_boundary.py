@@ -52,7 +52,7 @@ def test_interrupted_program_exits_with_130(capsys: pytest.CaptureFixture[str]) 
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_interrupted_command_prints_what_it_has_already_changed(
+def test_interrupted_command_prints_the_changes_that_it_has_made(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     body = _raising(InterruptedCommandError("nothing was changed"))
@@ -61,7 +61,7 @@ def test_interrupted_command_prints_what_it_has_already_changed(
     assert capsys.readouterr().err == "s3fs-meta: interrupted: nothing was changed\n"
 
 
-def test_interrupt_caught_by_the_command_line_parser_exits_with_130(
+def test_command_line_parser_turns_an_interrupt_into_exit_status_130(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If the command line parser catches Ctrl-C, the status is 130 and no message is printed."""
@@ -69,7 +69,7 @@ def test_interrupt_caught_by_the_command_line_parser_exits_with_130(
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_interrupt_in_a_group_of_tasks_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_in_a_task_group_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     """If a task is interrupted, the exit status is 130 even if other tasks also fail."""
 
     async def wait() -> None:
@@ -115,9 +115,7 @@ def test_program_refuses_to_run_if_python_ignores_assertions() -> None:
     assert "refuses to run under python -O" in done.stderr
 
 
-def test_control_characters_in_an_error_are_escaped(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_control_characters_in_an_error_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     """An error message escapes control characters in an object key or process name."""
     boundary.print_line("s3fs-meta", "used by x\x1b[2J\nsecond line")
 

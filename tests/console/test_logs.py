@@ -29,7 +29,7 @@ def test_journal_lines_begin_with_their_priority() -> None:
     assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
 
 
-def test_full_log_file_is_rotated_and_one_old_file_is_kept(tmp_path: Path) -> None:
+def test_full_log_file_is_rotated_and_one_old_log_file_is_kept(tmp_path: Path) -> None:
     logs.to_file(tmp_path / "mount.log", logging.INFO, bytes_max=1000)
 
     for number in range(100):
@@ -48,7 +48,7 @@ def test_debug_messages_of_libraries_are_not_logged() -> None:
     assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)
 
 
-def test_log_adds_the_url_to_suggested_commands(tmp_path: Path) -> None:
+def test_log_adds_the_bucket_url_to_suggested_commands(tmp_path: Path) -> None:
     """The log adds the URL to suggested commands, because many modules do not know the URL."""
     logs.to_file(tmp_path / "mount.log", logging.INFO, lambda text: text.replace("fsck", "fsck x"))
 

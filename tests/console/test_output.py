@@ -19,9 +19,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_control_characters_are_escaped_only_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_control_characters_are_escaped_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """File names are escaped only on a terminal, because scripts need the unchanged names."""
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
@@ -33,7 +31,7 @@ def test_control_characters_are_escaped_only_on_a_terminal(
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_json_rows_are_printed_as_part_of_one_object(
+def test_json_rows_are_printed_inside_one_json_object(
     capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     value = {"url": "s3://b\n", "totals": {"added": count}}
@@ -87,7 +85,7 @@ def test_durations_are_printed_with_their_unit(time_s: float, expected: str) -> 
 
 
 @pytest.mark.parametrize("columns", ["40", "200"])
-def test_row_longer_than_the_terminal_is_printed_whole(
+def test_table_row_longer_than_the_terminal_is_printed_completely(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     """The name of a kept point can be copied from the list, also from a pipe."""

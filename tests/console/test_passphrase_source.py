@@ -17,7 +17,7 @@ def _typing(*answers: str) -> passphrase_source.Ask:
     return lambda _prompt: next(left)
 
 
-def test_passphrase_file_has_priority_over_environment_and_terminal(tmp_path: Path) -> None:
+def test_passphrase_file_has_priority_over_the_environment_and_the_terminal(tmp_path: Path) -> None:
     """A passphrase file has priority over the environment, which has priority over the terminal."""
     file = tmp_path / "p"
     file.write_bytes(b"from file\n")
@@ -27,7 +27,7 @@ def test_passphrase_file_has_priority_over_environment_and_terminal(tmp_path: Pa
     assert passphrase_source.existing(None, None, _typing("typed")) == b"typed"
 
 
-def test_passphrase_is_the_first_line_of_its_file(tmp_path: Path) -> None:
+def test_passphrase_is_the_first_line_of_the_passphrase_file(tmp_path: Path) -> None:
     """The line end and all later lines of a passphrase file are ignored."""
     file = tmp_path / "p"
     file.write_bytes(b" pass word \r\nnote\n")
@@ -53,14 +53,14 @@ def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
         passphrase_source.new(None, None, _typing("", ""))
 
 
-def test_new_passphrase_must_be_typed_twice() -> None:
+def test_new_passphrase_is_requested_twice() -> None:
     """A new passphrase is refused if the user types it differently the second time."""
     assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
     with pytest.raises(PassphraseError, match="differ"):
         passphrase_source.new(None, None, _typing("a", "b"))
 
 
-def test_missing_passphrase_without_a_terminal_is_an_error() -> None:
+def test_missing_passphrase_is_an_error_without_a_terminal() -> None:
     """Without a terminal, a missing passphrase is an error; the program does not wait for input."""
     done = subprocess.run(
         [

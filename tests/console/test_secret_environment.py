@@ -34,7 +34,7 @@ os.waitpid(pid, 0)
 """
 
 
-def test_passphrase_is_overwritten_in_proc_environ() -> None:
+def test_passphrase_is_overwritten_in_the_environment_that_proc_shows() -> None:
     """Child processes inherit all variables except the passphrase."""
     done = subprocess.run(
         [sys.executable, "-u", "-c", _TAKES],
@@ -53,7 +53,7 @@ def test_passphrase_is_overwritten_in_proc_environ() -> None:
     ]
 
 
-def test_proc_environ_without_a_passphrase_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proc_environ_without_a_passphrase_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the passphrase variable, /proc/self/environ does not change."""
     before = Path("/proc/self/environ").read_bytes()
     take()

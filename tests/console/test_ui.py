@@ -39,7 +39,7 @@ def test_progress_bars_and_notices_are_shown_on_a_terminal(
     assert "s3fs-meta: hello" in shown
 
 
-def test_progress_bar_for_zero_items_shows_100_percent(
+def test_progress_bar_of_zero_items_shows_100_percent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A progress bar whose total is zero is shown as full."""
@@ -66,7 +66,7 @@ def test_progress_bar_is_full_after_a_successful_command(
     assert (" 22%" if fails else "100%") in capsys.readouterr().err
 
 
-def test_long_notice_above_progress_bars_stays_on_one_line(
+def test_long_notice_above_progress_bars_is_printed_on_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A notice is not wrapped, so the user can copy a long URL or command from it."""

@@ -17,7 +17,7 @@ async def test_control_client_reports_not_mounted_without_a_state_directory(tmp_
         await client.call(tmp_path / "missing", "status")
 
 
-async def test_control_client_reports_not_mounted_without_a_socket(tmp_path: Path) -> None:
+async def test_control_client_reports_not_mounted_if_no_socket_exists(tmp_path: Path) -> None:
     """After an unmount the control socket does not exist."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path, "status")
@@ -53,9 +53,7 @@ async def test_control_call_raises_control_error_if_the_daemon_dies(
         await client.call(tmp_path, "flush")
 
 
-async def test_cancelled_control_client_closes_its_connection(
-    tmp_path: Path,
-) -> None:
+async def test_cancelled_control_client_closes_its_connection(tmp_path: Path) -> None:
     """A client that is cancelled before the server accepts its connection closes the connection."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:

@@ -170,7 +170,7 @@ async def test_error_of_a_control_handler_reaches_the_client_unchanged(directory
     assert caught.value.kind == "NoSpaceLeftError"
 
 
-async def test_bug_in_a_control_handler_does_not_stop_the_server(
+async def test_exception_in_a_control_handler_does_not_stop_the_server(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug in a handler is logged, and the client receives a one-sentence error."""
@@ -188,7 +188,7 @@ async def test_error_about_an_unknown_control_command_names_the_command(director
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
-async def test_client_that_sends_an_invalid_request_gets_an_error_and_is_disconnected(
+async def test_client_that_sends_an_invalid_request_receives_an_error_and_is_disconnected(
     directory: Path, line: bytes
 ) -> None:
     """The server answers an invalid request with an error, and closes the connection."""
@@ -241,7 +241,7 @@ async def test_silent_control_client_is_disconnected(
         assert await stream.receive_some(1) == b""
 
 
-async def test_control_clients_above_the_connection_limit_wait_for_an_answer(
+async def test_control_client_above_the_connection_limit_waits_until_another_disconnects(
     directory: Path, commands: Commands
 ) -> None:
     """Clients above the connection limit are answered when another client disconnects."""
@@ -291,7 +291,7 @@ async def test_control_server_stops_only_after_its_answer_is_sent(
     assert results == [{}]
 
 
-async def test_control_command_can_be_cancelled_when_its_client_disconnects(
+async def test_control_command_can_be_cancelled_if_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
     """If a client disconnects, the handler of a command that is bound to the client is cancelled.

@@ -55,9 +55,7 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(SAMPLES))
-def test_randomly_chosen_damage_has_the_expected_effect(
-    worlds: Worlds, tmp_path: Path, part: int
-) -> None:
+def test_sampled_damage_has_the_expected_effect(worlds: Worlds, tmp_path: Path, part: int) -> None:
     """The seed of the random sample is printed after a failure."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
@@ -72,7 +70,7 @@ def test_randomly_chosen_damage_has_the_expected_effect(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_damage_to_the_bucket_has_the_expected_effect(
+def test_every_kind_of_damage_to_the_bucket_has_the_expected_effect(
     worlds: Worlds, tmp_path: Path, kind: str, damage: str
 ) -> None:
     cells = [where for where in all_cells() if (where.kind, where.damage) == (kind, damage)]
@@ -82,7 +80,7 @@ def test_every_damage_to_the_bucket_has_the_expected_effect(
     assert not found, "\n".join(found)
 
 
-def test_damage_matrix_has_at_least_five_kinds_of_damage_for_each_object(worlds: Worlds) -> None:
+def test_damage_matrix_has_at_least_five_kinds_of_damage_per_object_kind(worlds: Worlds) -> None:
     """The bucket contains each kind of object; each kind can be damaged in five or more ways."""
     for world in worlds.values():
         for kind, find in KINDS.items():
@@ -91,7 +89,7 @@ def test_damage_matrix_has_at_least_five_kinds_of_damage_for_each_object(worlds:
             assert len(possible) >= 5, (kind, possible)
 
 
-def test_oracle_computes_the_recorded_trees_of_a_healthy_bucket(worlds: Worlds) -> None:
+def test_oracle_computes_the_recorded_trees_from_a_healthy_bucket(worlds: Worlds) -> None:
     """For the undamaged bucket, the oracle computes exactly the recorded trees."""
     for world in worlds.values():
         healthy = Oracle(world, world.objects)
@@ -100,7 +98,7 @@ def test_oracle_computes_the_recorded_trees_of_a_healthy_bucket(worlds: Worlds) 
             assert not oracle.differences(tree, healthy.tree(txg))
 
 
-def test_every_rule_of_the_damage_matrix_applies_to_some_damage() -> None:
+def test_every_rule_of_the_damage_matrix_covers_at_least_one_cell() -> None:
     """Each rule and each known failure covers at least one cell of the matrix."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)

@@ -77,7 +77,7 @@ def _python(*words: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_wheel_installs_program_extension_man_pages_and_completion(
+def test_wheel_installs_program_and_extension_and_man_pages_and_completion(
     installed: Installed,
 ) -> None:
     version = release.present_version()
@@ -90,7 +90,7 @@ def test_wheel_installs_program_extension_man_pages_and_completion(
     assert "MOUNTPOINT" in installed.run("s3fs-meta", "mount", "--help")
 
 
-def test_installed_program_can_create_and_check_a_filesystem(
+def test_installed_program_creates_and_checks_a_filesystem(
     installed: Installed, tmp_path: Path
 ) -> None:
     """The package contains the SQL files, the price table and other data files."""
@@ -124,7 +124,7 @@ def test_bash_loads_the_installed_completion(installed: Installed) -> None:
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["_s3fs_meta"])
 
 
-def test_documented_commands_install_and_remove_the_man_page_links(
+def test_documented_commands_install_and_remove_links_to_the_man_pages(
     installed: Installed, tmp_path: Path
 ) -> None:
     """The documented commands link the man pages below $HOME and remove the links."""

@@ -14,7 +14,7 @@ def test_every_command_parameter_has_a_help_text() -> None:
             assert one.text.endswith("."), (command.words.name, one.names)
 
 
-def test_usage_line_lists_arguments_in_order() -> None:
+def test_usage_line_of_a_command_lists_its_arguments_in_order() -> None:
     usages = {command.words.name: command.usage for command in command_tree.read()}
 
     assert usages["mount"] == "s3fs-meta mount [OPTIONS] URL MOUNTPOINT"

@@ -67,7 +67,7 @@ def test_grafana_dashboard_uses_only_existing_metrics_and_labels(
     assert used > 30
 
 
-def test_dashboard_panels_have_unique_numbers_and_do_not_overlap() -> None:
+def test_dashboard_panels_have_unique_ids_and_do_not_overlap() -> None:
     """Grafana drops panels with the same number, and draws overlapping panels over each other."""
     panels = _dashboard()["panels"]
     places = [
@@ -86,7 +86,7 @@ def test_dashboard_panels_have_unique_numbers_and_do_not_overlap() -> None:
         assert panel["type"] == "row" or panel["fieldConfig"]["defaults"]["unit"]
 
 
-def test_all_variables_used_in_the_dashboard_are_defined() -> None:
+def test_every_variable_used_in_the_dashboard_is_defined() -> None:
     defined = {one["name"] for one in _dashboard()["templating"]["list"]}
     builtin = {"__rate_interval", "__all"}
 

@@ -4,7 +4,7 @@ from contrib.docs import errnos_page
 from s3fs_meta import errors
 
 
-def test_errno_page_omits_only_error_classes_with_subclasses() -> None:
+def test_errno_page_omits_an_error_class_only_if_it_has_subclasses() -> None:
     """The errno page may omit an error class only if the class is the base class of others."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 

@@ -214,7 +214,7 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-async def test_bucket_can_be_read_with_only_the_format_page(
+async def test_reader_that_follows_only_the_format_page_can_read_a_bucket(
     tmp_path: Path, encrypted: bool
 ) -> None:
     """A reader that follows the format page decodes every kind of object in a bucket."""

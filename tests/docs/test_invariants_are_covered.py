@@ -49,7 +49,7 @@ def test_invariants_page_lists_every_invariant_in_order() -> None:
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_code_that_maintains_an_invariant_exists_as_documented(described: Described) -> None:
+def test_documented_code_that_maintains_an_invariant_exists(described: Described) -> None:
     """The code that a row of the invariants page refers to exists in s3fs_meta."""
     parts = described.kept_by.split(".")
     path = next(
@@ -64,7 +64,7 @@ def test_code_that_maintains_an_invariant_exists_as_documented(described: Descri
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_documented_module_checks_each_invariant(described: Described) -> None:
+def test_module_that_the_page_names_checks_each_invariant(described: Described) -> None:
     """The module that an invariant's row names defines its query and its repair."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()

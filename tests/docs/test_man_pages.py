@@ -9,7 +9,7 @@ from contrib.docs import man_pages
 from s3fs_meta.cli.entry import COMMANDS
 
 
-def test_every_command_has_a_man_page() -> None:
+def test_every_command_has_a_manual_page() -> None:
     """The program, each command and the helper of mount(8) have a manual page."""
     assert {f"s3fs-meta-{name}.1" for name in COMMANDS} | {
         "s3fs-meta.1",

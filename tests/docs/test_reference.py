@@ -8,7 +8,7 @@ from contrib.docs import reference
 from s3fs_meta.cli import completion
 
 
-def test_newly_generated_reference_pages_are_not_stale(tmp_path: Path) -> None:
+def test_new_reference_pages_are_not_reported_as_stale(tmp_path: Path) -> None:
     """A check directly after writing the pages reports no stale page."""
     for name, make in reference.PAGES.items():
         (tmp_path / name).write_text(make())

@@ -67,7 +67,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
 }
 
 
-def test_refused_system_calls_have_the_documented_errno(mounted: Place) -> None:
+def test_refused_system_calls_fail_with_the_documented_errno(mounted: Place) -> None:
     """Calls in the table "Refused, and what happens instead" fail with the errno of their row."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
@@ -81,7 +81,7 @@ def test_refused_system_calls_have_the_documented_errno(mounted: Place) -> None:
     assert answers == {name: code for name, (_, code) in _REFUSED.items()}
 
 
-def test_syncfs_on_a_mount_succeeds(mounted: Place) -> None:
+def test_syncfs_on_the_mount_succeeds(mounted: Place) -> None:
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     descriptor = os.open(path, os.O_RDONLY)
@@ -161,7 +161,7 @@ def test_remount_refuses_to_change_options_other_than_ro_and_rw(
     (mounted.mountpoint / "f").write_bytes(b"goes on")
 
 
-def test_duplicate_content_and_zeros_take_no_space_in_the_bucket(
+def test_duplicate_content_and_zeros_use_no_space_in_the_bucket(
     mounted: Place, program: Program
 ) -> None:
     """Equal content of copies is stored once, and zeros are not stored."""

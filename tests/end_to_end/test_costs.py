@@ -119,7 +119,7 @@ def test_each_file_operation_causes_the_documented_kernel_requests(
         assert found[name] == requests, name
 
 
-def test_kernel_reads_the_file_capabilities_of_a_written_file_only_once(
+def test_kernel_requests_the_file_capabilities_of_a_written_file_only_once(
     mounted: Place, program: QuickProgram
 ) -> None:
     """The kernel requests ``security.capability`` once per file, not once per write(2)."""
@@ -137,7 +137,7 @@ def test_performance_page_lists_the_kernel_requests_of_every_operation() -> None
         assert f"| {name} | {requests} |" in text
 
 
-def test_writing_many_small_files_needs_few_put_requests(
+def test_writing_many_small_files_sends_few_put_requests(
     mounted: Place, program: QuickProgram
 ) -> None:
     """Writing 1,000 files of 4 KiB takes at most six uploads to the store."""
@@ -149,7 +149,7 @@ def test_writing_many_small_files_needs_few_put_requests(
     assert _requests(mounted, program, "put", "create", "replace") - before <= 6
 
 
-def test_reading_many_small_files_needs_few_get_requests(
+def test_reading_many_small_files_sends_few_get_requests(
     mounted: Place, program: QuickProgram
 ) -> None:
     """Reading 500 files of 4 KiB in order, without cached blocks, takes at most four GETs."""
@@ -166,7 +166,7 @@ def test_reading_many_small_files_needs_few_get_requests(
 
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
-def test_reading_a_large_file_needs_few_get_requests(
+def test_reading_a_large_file_sends_few_get_requests(
     mounted: Place, program: QuickProgram, options: str
 ) -> None:
     """Reading 40 MiB in order, without cached blocks, takes at most twelve GETs.

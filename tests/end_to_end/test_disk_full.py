@@ -84,7 +84,7 @@ def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes])
     assert differing(found, expected) == []
 
 
-def test_writers_are_refused_before_the_disk_reserve_is_used(
+def test_writes_are_refused_before_the_disk_reserve_is_used(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
     """On a full disk writes and mkdir fail with ENOSPC, and reads and unlink succeed."""
@@ -126,7 +126,7 @@ def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: Qu
     assert_kept(tight, program, expected)
 
 
-def test_sqlite_error_on_a_full_disk_loses_only_one_unsynced_group(
+def test_sqlite_error_on_a_full_disk_loses_only_one_group_without_fsync(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
     """SQLite rolls back one group when another program has used up the reserve of the disk.

@@ -56,7 +56,7 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
         subprocess.run([*way.split(), mountpoint], check=True)
 
 
-def test_every_daemon_process_exits_after_the_unmount(place: Place, program: QuickProgram) -> None:
+def test_all_daemon_processes_exit_after_the_unmount(place: Place, program: QuickProgram) -> None:
     """The daemon exits after umount, fusermount3, SIGTERM and SIGINT, with all data uploaded."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
     for number, way in enumerate(ways):
@@ -95,7 +95,7 @@ def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
     wait_until_gone(pid)
 
 
-def test_daemon_does_not_accumulate_threads_or_descriptors(
+def test_number_of_threads_and_descriptors_of_the_daemon_stays_constant(
     mounted: Place, program: QuickProgram
 ) -> None:
     """Writing and removing hundreds of files adds no threads or descriptors to the daemon."""
@@ -145,7 +145,7 @@ def test_mount_continues_if_a_file_replaces_the_pack_directory(
     other.ok("fsck", "-n", mounted.url)
 
 
-def test_mount_continues_if_the_lease_object_is_lost(mounted: Place, program: QuickProgram) -> None:
+def test_mount_continues_if_the_lease_is_deleted(mounted: Place, program: QuickProgram) -> None:
     """While a directory replaces the lease object, flush fails and reads succeed.
 
     The umount command reports that changes stay on this host.
@@ -167,7 +167,7 @@ def test_mount_continues_if_the_lease_object_is_lost(mounted: Place, program: Qu
     lease.rmdir()
 
 
-def test_umount_of_a_fenced_mount_reports_that_changes_are_quarantined(
+def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """The umount of a fenced mount reports that its changes are quarantined, not uploaded."""
@@ -191,7 +191,7 @@ def test_umount_of_a_fenced_mount_reports_that_changes_are_quarantined(
     assert (mounted.mountpoint / "f").read_bytes() == b"theirs"
 
 
-def test_lost_block_does_not_prevent_unmount_or_other_uploads(
+def test_lost_block_prevents_neither_unmount_nor_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
     """If cache files of dirty blocks are lost, umount reports the loss and uploads the rest.

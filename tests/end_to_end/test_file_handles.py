@@ -100,7 +100,7 @@ def _kill(program: QuickProgram, place: Place) -> None:
 
 
 @pytest.mark.parametrize("end", [_unmount, _kill])
-def test_file_handle_opens_the_same_file_after_a_restart(
+def test_file_handle_refers_to_the_same_file_after_a_restart(
     mounted: Place, program: QuickProgram, end: Callable[[QuickProgram, Place], None]
 ) -> None:
     tree = mounted.mountpoint / "a" / "b"
@@ -143,7 +143,7 @@ def test_nfs_file_handle_of_a_removed_file_never_opens_another_file(
         handle.open(mounted.mountpoint)
 
 
-def test_file_handle_does_not_open_a_file_made_after_a_rollback(
+def test_file_handle_does_not_open_a_file_created_after_a_rollback(
     mounted: Place, program: QuickProgram
 ) -> None:
     """A client that still has a handle from before a rollback cannot write into a newer file."""
@@ -164,7 +164,7 @@ def test_file_handle_does_not_open_a_file_made_after_a_rollback(
         handle.open(mounted.mountpoint)
 
 
-def test_file_handle_opens_the_same_file_or_none_after_a_takeover(
+def test_file_handle_opens_its_own_file_or_none_after_a_takeover(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """After a takeover, a new file may have the inode number of a lost file, but not its handle."""
@@ -191,7 +191,7 @@ def test_file_handle_opens_the_same_file_or_none_after_a_takeover(
         other.ok("umount", elsewhere)
 
 
-def test_file_handle_opens_a_file_on_a_follower(tmp_path: Path) -> None:
+def test_file_handle_of_the_writer_opens_the_file_on_a_follower(tmp_path: Path) -> None:
     url = f"local://{tmp_path}/bucket"
     QuickProgram(tmp_path / "state").ok("mkfs", "--plain", url)
     with (

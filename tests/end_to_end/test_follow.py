@@ -49,7 +49,7 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
         yield Trio(writer, first, second)
 
 
-def test_followers_see_uploaded_changes(hosts: Trio) -> None:
+def test_followers_show_uploaded_changes(hosts: Trio) -> None:
     """Followers show uploaded changes even if the kernel has cached older names and content."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
@@ -85,7 +85,7 @@ def test_followers_see_uploaded_changes(hosts: Trio) -> None:
         assert (mnt / "d").stat().st_mode & 0o777 == 0o700
 
 
-def test_follower_refuses_changes(hosts: Trio) -> None:
+def test_follower_refuses_changes_to_files(hosts: Trio) -> None:
     """A follower refuses changes with EROFS, although its mount is not read-only in the kernel."""
     (hosts.writer.mnt / "f").write_bytes(b"x")
     hosts.ship()
@@ -146,7 +146,7 @@ def _write_generation(mnt: Path, number: int) -> None:
     os.utime(mnt / "mode", ns=(number, number))
 
 
-def test_reader_of_a_follower_never_sees_an_older_state_again(hosts: Trio) -> None:
+def test_follower_never_returns_to_an_earlier_state(hosts: Trio) -> None:
     ours = hosts.writer.mnt
     (ours / "names").mkdir()
     (ours / "names" / "0").touch()
@@ -224,7 +224,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
     first.program.ok("fsck", "-n", place.url)
 
 
-def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
+def test_follower_restores_an_image_without_the_next_changelog(hosts: Trio, place: Place) -> None:
     """After the restore, open files are readable, or fail with ESTALE if they were removed."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):

@@ -79,7 +79,7 @@ def _require_lost(path: Path) -> None:
     ("damage", "write"),
     sampled(itertools.product([_delete, _flip, _cut], [_in_place, _truncated, _renamed]), 4),
 )
-def test_file_restored_from_a_backup_heals_damaged_blocks(
+def test_restoring_a_file_from_a_backup_heals_its_damaged_blocks(
     place: Place,
     program: Program,
     tmp_path: Path,
@@ -108,7 +108,7 @@ def test_file_restored_from_a_backup_heals_damaged_blocks(
             assert (mnt / "same").read_bytes() == content
 
 
-def test_missing_pack_does_not_stop_compaction(
+def test_missing_pack_does_not_stop_the_compaction_of_other_packs(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     """Compaction skips a missing pack, and ``status`` reports the pack."""
@@ -169,7 +169,7 @@ def test_fsck_repairs_exchanged_packs_from_the_cache(
             assert (mnt / name).read_bytes() == content
 
 
-def test_host_restores_content_that_fsck_replaced_with_holes_from_its_cache(
+def test_host_restores_cached_content_that_fsck_replaced_with_holes(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     """If fsck -y replaced lost blocks with holes, a host that has them cached restores them."""

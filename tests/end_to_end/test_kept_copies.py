@@ -104,7 +104,7 @@ def require_elsewhere(place: Place, tmp_path: Path, name: str, contents: Content
         program.ok("umount", look)
 
 
-def test_copies_of_a_kept_point_stay_intact_while_reclaim_runs(
+def test_copies_from_a_kept_point_stay_intact_during_garbage_collection(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """Copies outlive the kept point; packs are deleted after the last copy is removed."""
@@ -129,7 +129,7 @@ def test_copies_of_a_kept_point_stay_intact_while_reclaim_runs(
     program.ok("fsck", "-n", "--deep", mounted.url)
 
 
-def test_copy_made_while_the_bucket_is_full_survives_a_kill(
+def test_copy_from_a_kept_point_survives_a_kill_while_the_bucket_is_full(
     program: Program, tight: Place, tmp_path: Path
 ) -> None:
     """The daemon is killed before the bucket has room for the txg that contains the copy."""

@@ -205,7 +205,7 @@ def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victi
         yield victim
 
 
-def test_daemon_killed_a_few_times_loses_no_acknowledged_data(
+def test_daemon_loses_no_acknowledged_data_in_a_few_kills(
     empty: Place, program: QuickProgram
 ) -> None:
     with new_victim(empty, program, 0) as victim:
@@ -215,7 +215,7 @@ def test_daemon_killed_a_few_times_loses_no_acknowledged_data(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_daemon_killed_often_loses_no_acknowledged_data(
+def test_daemon_loses_no_acknowledged_data_in_many_kills(
     empty: Place, program: QuickProgram, seed: int
 ) -> None:
     with new_victim(empty, program, seed) as victim:
@@ -226,7 +226,7 @@ def test_daemon_killed_often_loses_no_acknowledged_data(
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.timeout(600)
-def test_daemon_killed_often_loses_no_acknowledged_data_in_s3(
+def test_daemon_loses_no_acknowledged_data_in_many_kills_during_uploads_to_s3(
     empty: Place, program: QuickProgram, s3_server: S3Server
 ) -> None:
     """On a real server, requests of a killed daemon may take effect after the kill."""

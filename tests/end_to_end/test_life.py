@@ -65,7 +65,7 @@ def test_another_host_restores_the_tree_from_the_bucket(
     elsewhere.ok("fsck", "-n", "--deep", mounted.url)
 
 
-def test_sigterm_under_load_unmounts_and_loses_no_written_file(
+def test_sigterm_under_load_unmounts_the_filesystem_and_loses_no_written_file(
     mounted: Place, program: Program
 ) -> None:
     mnt = mounted.mountpoint
@@ -106,7 +106,7 @@ def test_daemon_uploads_in_the_background_after_fusermount(
     program.ok("umount", mounted.mountpoint)
 
 
-def test_next_mount_recovers_from_a_killed_daemon(mounted: Place, program: Program) -> None:
+def test_next_mount_recovers_the_state_of_a_killed_daemon(mounted: Place, program: Program) -> None:
     """After a kill, the next mount needs no fsck and shows all synced data."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 3_000_000)
@@ -166,7 +166,7 @@ def test_second_host_is_refused_without_a_takeover(
     assert os.listdir(mounted.mountpoint) == ["before"]
 
 
-def test_umount_of_a_read_only_mount_reports_changes_that_a_killed_mount_left(
+def test_umount_of_a_read_only_mount_reports_changes_left_by_a_killed_mount(
     mounted: Place, program: Program
 ) -> None:
     with (mounted.mountpoint / "f").open("wb") as file:
@@ -204,7 +204,7 @@ def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None
     assert after == before
 
 
-def test_statfs_shows_the_capacity_and_writes_stop_at_the_capacity(
+def test_statfs_shows_the_capacity_and_writes_stop_when_it_is_reached(
     place: Place, program: Program
 ) -> None:
     program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)

@@ -49,7 +49,7 @@ def test_another_host_restores_all_flushed_files(
     other.ok("fsck", "-n", "--deep", place.url)
 
 
-def test_another_host_restores_a_file_synced_with_option_fsync_remote(
+def test_another_host_restores_a_file_that_was_synced_with_option_fsync_remote(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     mnt = place.mountpoint
@@ -67,7 +67,7 @@ def test_another_host_restores_a_file_synced_with_option_fsync_remote(
     other.ok("umount", mnt)
 
 
-def test_status_reports_files_that_are_only_on_this_host(place: Place, program: Program) -> None:
+def test_status_reports_files_that_are_not_uploaded(place: Place, program: Program) -> None:
     """An extended attribute and ``status --unshipped`` report files that are not uploaded."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
@@ -97,7 +97,7 @@ def test_status_reports_files_that_are_only_on_this_host(place: Place, program: 
     program.ok("umount", mnt)
 
 
-def test_flush_with_option_image_uploads_an_image(place: Place, program: Program) -> None:
+def test_flush_with_option_image_uploads_a_new_image(place: Place, program: Program) -> None:
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "file").write_text("x")
     before = len(list((place.bucket / "image").iterdir()))

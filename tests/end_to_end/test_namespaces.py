@@ -77,7 +77,7 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         holder.end()
 
 
-def test_running_the_test_suite_keeps_no_mount_of_this_host_busy(
+def test_mounts_of_the_test_suite_keep_no_mount_of_this_host_busy(
     place: Place, program: QuickProgram
 ) -> None:
     """A user can unmount during the tests: the tests' namespace has no copy of the mount."""
@@ -132,7 +132,7 @@ def test_command_in_another_pid_namespace_keeps_the_mount_note(
         program.ok("umount", mnt)
 
 
-def test_umount_reports_processes_that_still_use_the_mount(
+def test_umount_reports_processes_in_another_namespace_that_use_the_mount(
     place: Place, program: QuickProgram
 ) -> None:
     """The mount keeps the lease until the last process in another namespace exits."""
@@ -223,7 +223,7 @@ def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: Qu
     wait_until_gone(pid)
 
 
-def test_sigterm_keeps_another_filesystem_on_the_former_mountpoint(
+def test_sigterm_keeps_another_filesystem_that_is_mounted_on_the_former_mountpoint(
     place: Place, program: QuickProgram
 ) -> None:
     """After SIGTERM, the daemon exits without unmounting another filesystem on its mountpoint."""

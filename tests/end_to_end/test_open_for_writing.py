@@ -161,7 +161,7 @@ def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
     return requests["fsync"], requests["fsyncdir"]
 
 
-def test_sync_system_call_does_not_make_data_durable_before_the_commit_interval(
+def test_sync_system_call_does_not_commit_data_before_the_commit_interval(
     place: Place, program: QuickProgram
 ) -> None:
     """The kernel does not forward sync(2); the daemon collects data at its own intervals."""
@@ -243,9 +243,7 @@ def test_flush_uploads_writes_of_open_files(
     other.ok("umount", mnt)
 
 
-def test_killed_helper_process_for_write_back_is_restarted(
-    place: Place, program: QuickProgram
-) -> None:
+def test_killed_write_back_process_is_restarted(place: Place, program: QuickProgram) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:

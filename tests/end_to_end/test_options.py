@@ -67,7 +67,7 @@ def assert_refused(
         ("noacl", "option 'noacl': ACLs cannot"),
     ],
 )
-def test_mount_error_names_an_invalid_option_before_any_change(
+def test_invalid_mount_option_is_reported_before_any_change(
     place: Place, program: Program, option: str, says: str
 ) -> None:
     assert_refused(
@@ -152,7 +152,7 @@ def test_mount_on_a_mountpoint_in_use_is_refused(
     assert program.status(mounted.mountpoint)["url"] == mounted.url
 
 
-def test_wal_mode_is_refused_if_the_local_state_is_on_a_fuse_filesystem(
+def test_wal_mode_is_refused_if_local_state_is_on_a_fuse_filesystem(
     shared: Path, place: Place, program: Program
 ) -> None:
     program.cachedir = shared / "state"
@@ -280,7 +280,7 @@ def test_fsck_is_refused_while_a_mount_without_wal_is_running(
 
 
 @pytest.mark.parametrize("mode", ["memory", "off"])
-def test_unsafe_journal_mode_restores_from_the_bucket_after_a_kill(
+def test_mount_with_an_unsafe_journal_mode_restores_from_the_bucket_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
     """An unsafe journal mode causes a warning; after a kill the local state is quarantined."""
@@ -368,7 +368,7 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     return folder
 
 
-def test_mount_program_runs_the_helper_for_type_s3fs_meta_and_for_fstab(
+def test_mount_program_runs_the_helper_for_type_s3fs_meta_and_for_fstab_lines(
     place: Place, program: QuickProgram, namespace: Path
 ) -> None:
     """The commands ``mount -t s3fs-meta`` and ``mount --fstab`` use the helper."""

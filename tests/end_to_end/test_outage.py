@@ -314,7 +314,7 @@ def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
 
 
 @pytest.mark.s3
-def test_hanging_server_does_not_block_the_mount(
+def test_hanging_server_does_not_block_the_mount_command(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     """Connections to a suspended server hang, as in a broken network."""
@@ -366,7 +366,7 @@ def until(text: TextIO, part: str) -> str:
 @pytest.mark.s3
 @pytest.mark.slow
 @pytest.mark.parametrize("on_terminal", [True, False])
-def test_warm_command_reports_a_hanging_server(
+def test_warm_command_reports_that_the_server_hangs(
     empty: Place, program: QuickProgram, folder_of_server: Path, on_terminal: bool
 ) -> None:
     """Warm reports the bucket and the server that does not answer, and then continues."""
@@ -424,7 +424,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
 
 @pytest.mark.s3
 @pytest.mark.skipif(versitygw_program() is None, reason="moto loses all objects when it stops")
-def test_server_that_refuses_connections_does_not_block_the_mount(
+def test_server_that_refuses_connections_does_not_block_the_mount_command(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     with running_versitygw(folder_of_server) as server:

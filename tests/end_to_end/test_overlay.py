@@ -22,7 +22,7 @@ def _change(merged: Path) -> None:
     (merged / "d").mkdir()
 
 
-def test_mount_works_as_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
+def test_mount_can_be_the_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
     """Files removed through the overlay stay removed, and its lower layer does not change."""
     lower, merged = tmp_path / "lower", tmp_path / "merged"
     (lower / "d").mkdir(parents=True)

@@ -68,7 +68,7 @@ def test_read_only_remount_fails_while_a_file_is_open_for_writing(
     assert _helper(program, mounted, "remount,ro").returncode == 0
 
 
-def test_read_only_remount_stops_changes_that_bypass_the_kernel(
+def test_read_only_remount_also_stops_changes_that_bypass_the_kernel(
     mounted: Place, program: QuickProgram
 ) -> None:
     """After a read-only remount, rm, clone and lock fail, and reads do not change the atime."""
@@ -92,7 +92,7 @@ def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     program.ok("rm", path)
 
 
-def test_rm_fails_after_the_kernel_remounted_the_filesystem_read_only(
+def test_rm_fails_if_the_kernel_has_remounted_the_filesystem_read_only(
     mounted: Place, program: QuickProgram
 ) -> None:
     path = mounted.mountpoint / "f"

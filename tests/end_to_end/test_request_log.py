@@ -35,7 +35,7 @@ def write_and_read(program: Program, place: Place) -> dict[str, Any]:
     return program.status(place.mountpoint)
 
 
-def test_store_requests_of_all_mounts_and_commands_are_added_up(
+def test_store_requests_of_all_mounts_and_commands_are_added_together(
     program: Program, mounted: Place
 ) -> None:
     """Status shows today's requests, and requests of fsck are counted with a separate cause."""
@@ -71,7 +71,7 @@ def test_store_requests_of_status_with_a_url_are_not_counted(
 
 
 @pytest.mark.s3
-def test_store_requests_are_counted_with_their_transferred_bytes(
+def test_transferred_bytes_of_store_requests_are_counted(
     program: Program, on_server: Place
 ) -> None:
     figures = write_and_read(program, on_server)

@@ -120,7 +120,7 @@ def test_daemon_killed_during_a_copy_loses_no_synced_data(
     ],
     ids=["wrong secret", "unknown key", "no credentials", "missing bucket"],
 )
-def test_commands_print_one_line_if_the_server_refuses_access(
+def test_command_prints_one_line_if_the_server_refuses_access(
     empty: Place,
     program: QuickProgram,
     bucket: S3Server,
@@ -142,7 +142,7 @@ def test_commands_print_one_line_if_the_server_refuses_access(
         assert done.returncode == ExitStatus.STORE_ACCESS
 
 
-def test_commands_about_points_in_time_use_the_server_of_the_mount(
+def test_commands_about_points_in_time_use_the_s3_options_of_the_mount(
     on_server: Place, program: QuickProgram
 ) -> None:
     """Commands about the past use the endpoint of the mount, and so do commands they advise."""

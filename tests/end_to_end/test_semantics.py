@@ -54,7 +54,7 @@ def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
     assert file.read_bytes() == bytes(10 * MIB + 5) + b"end"
 
 
-def test_file_without_content_uses_no_space(folder: Path) -> None:
+def test_file_that_is_only_a_hole_uses_no_space(folder: Path) -> None:
     (folder / "f").touch()
     os.truncate(folder / "f", 5 * MIB)
 
@@ -117,7 +117,7 @@ def test_shared_mmap_shows_later_writes_to_the_file(folder: Path) -> None:
         assert (private[0:3], shown[0:3]) == (b"own", b"xxx")
 
 
-def test_open_with_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
+def test_open_with_o_trunc_empties_a_file_and_changes_its_timestamps(folder: Path) -> None:
     """A process that has the truncated file open sees the new size and the new times."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
@@ -344,7 +344,7 @@ def test_rename_into_own_subdirectory_or_onto_non_empty_directory_fails(folder: 
     assert os.listdir(folder / "empty") == ["sub"]
 
 
-def test_rename_between_two_links_of_one_file_does_nothing(folder: Path) -> None:
+def test_rename_between_two_hard_links_of_one_file_does_nothing(folder: Path) -> None:
     """Renaming a hard link onto another one has no effect, as rename(2) documents."""
     (folder / "a").touch()
     os.link(folder / "a", folder / "b")
@@ -357,7 +357,7 @@ def test_rename_between_two_links_of_one_file_does_nothing(folder: Path) -> None
 # --- listing of directories -----------------------------------------------------------------------
 
 
-def test_directory_listing_during_changes_omits_and_repeats_no_name(folder: Path) -> None:
+def test_directory_listing_during_changes_neither_omits_nor_repeats_a_name(folder: Path) -> None:
     """A listing has each permanent name exactly once, and each changing name at most once."""
     stays = {b"stays-%04d" % number for number in range(1500)}
     for name in stays:
@@ -384,7 +384,7 @@ def test_directory_listing_during_changes_omits_and_repeats_no_name(folder: Path
     assert {b"goes-%d" % number for number in range(200, 300)} <= set(listed)
 
 
-def test_directory_listing_can_continue_at_any_earlier_position(folder: Path) -> None:
+def test_directory_listing_can_be_resumed_at_any_earlier_position(folder: Path) -> None:
     """A position stays valid in another descriptor, and after its entry is removed."""
     for number in range(400):
         os.mknod(folder / str(number))
@@ -405,7 +405,7 @@ def test_directory_listing_can_continue_at_any_earlier_position(folder: Path) ->
     os.close(other)
 
 
-def test_directory_listing_shows_the_inode_numbers_that_stat_returns(folder: Path) -> None:
+def test_directory_listing_shows_the_inode_numbers_returned_by_stat(folder: Path) -> None:
     (folder / "d").mkdir()
     with os.scandir(folder) as found:
         assert [(entry.name, entry.inode()) for entry in found] == [
@@ -414,7 +414,7 @@ def test_directory_listing_shows_the_inode_numbers_that_stat_returns(folder: Pat
     assert (folder / "d" / "..").stat().st_ino == folder.stat().st_ino
 
 
-def test_removed_open_directory_is_empty_and_refuses_new_entries(folder: Path) -> None:
+def test_removed_directory_that_is_open_is_empty_and_refuses_new_entries(folder: Path) -> None:
     (folder / "d").mkdir()
     directory = os.open(folder / "d", os.O_RDONLY | os.O_DIRECTORY)
     (folder / "d").rmdir()
@@ -485,7 +485,7 @@ def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
     assert file.stat().st_ctime_ns == before
 
 
-def test_file_written_later_never_has_an_earlier_mtime(folder: Path) -> None:
+def test_file_that_is_written_later_never_has_an_earlier_mtime(folder: Path) -> None:
     """make(1) requires that a written file is not older than a file that was created earlier.
 
     The daemon sets the times of new files, and the kernel sets the times of written files.
@@ -501,7 +501,7 @@ def test_file_written_later_never_has_an_earlier_mtime(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= created_ns
 
 
-def test_directory_created_later_never_has_an_earlier_mtime(folder: Path) -> None:
+def test_directory_that_is_created_later_never_has_an_earlier_mtime(folder: Path) -> None:
     """The mtime of a new directory is not before the mtime of a file written earlier."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"

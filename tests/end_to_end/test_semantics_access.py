@@ -109,7 +109,7 @@ def test_group_members_have_the_permissions_of_the_group(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_other_users_are_refused_without_allow_other(mounted: Place) -> None:
+def test_other_users_are_refused_without_option_allow_other(mounted: Place) -> None:
     """Without allow_other another user gets EACCES even for a file with mode 0666."""
     mounted.mountpoint.chmod(0o777)
     owned(mounted.mountpoint / "f", ALICE, 0o666)
@@ -119,7 +119,7 @@ def test_other_users_are_refused_without_allow_other(mounted: Place) -> None:
             as_user(ALICE, mounted.mountpoint, work)
 
 
-def test_root_is_refused_without_allow_other(another_user: AnotherUser) -> None:
+def test_root_is_refused_without_option_allow_other(another_user: AnotherUser) -> None:
     """Without allow_other even root gets EACCES on the mount of another user."""
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
 
@@ -144,7 +144,7 @@ def test_only_owners_rename_and_remove_files_in_a_sticky_directory(folder: Path)
 
 
 @pytest.mark.usefixtures("as_root")
-def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
+def test_setgid_directory_passes_its_group_to_new_entries(folder: Path) -> None:
     """New files in a setgid directory inherit its group; new directories also inherit setgid."""
     owned(folder, ALICE, 0o2777, gid=TEAM)
     as_user(BOB, folder, lambda: create("f"))
@@ -158,7 +158,7 @@ def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
+def test_write_by_an_unprivileged_user_clears_suid_and_sgid(folder: Path) -> None:
     file = owned(folder / "f", ALICE, 0o6777)
     append(str(file))
     assert mode_of(file) == 0o6777
@@ -209,7 +209,7 @@ def test_change_of_owner_or_group_clears_suid_and_sgid_of_a_file(folder: Path) -
 
 
 @pytest.mark.usefixtures("as_root")
-def test_owner_outside_the_group_cannot_set_the_setgid_bit(folder: Path) -> None:
+def test_owner_who_is_not_in_the_group_cannot_set_the_setgid_bit(folder: Path) -> None:
     """Only members of a file's group can set its setgid bit with chmod(2)."""
     file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
 
@@ -222,7 +222,7 @@ def test_owner_outside_the_group_cannot_set_the_setgid_bit(folder: Path) -> None
 # --- extended attributes ---------------------------------------------------------------------------
 
 
-def test_xattr_create_and_replace_are_enforced(folder: Path) -> None:
+def test_flags_xattr_create_and_xattr_replace_are_enforced(folder: Path) -> None:
     """XATTR_REPLACE fails with ENODATA for a missing attribute, XATTR_CREATE with EEXIST."""
     file = folder / "f"
     file.touch()
@@ -281,7 +281,7 @@ def test_removing_a_missing_xattr_fails_with_enodata(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_trusted_and_security_xattrs_need_root(folder: Path) -> None:
+def test_trusted_and_security_xattrs_require_root(folder: Path) -> None:
     """Unprivileged users cannot write trusted or security attributes, nor read trusted ones."""
     file = owned(folder / "f", ALICE, 0o666)
     os.setxattr(file, "trusted.a", b"t")
@@ -455,7 +455,7 @@ def test_record_lock_excludes_other_processes_only_from_its_range(folder: Path) 
 # --- special files ---------------------------------------------------------------------------------
 
 
-def test_fifo_passes_bytes_between_two_processes(folder: Path) -> None:
+def test_fifo_transfers_bytes_between_two_processes(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
     with subprocess.Popen(["cat", folder / "fifo"], stdout=subprocess.PIPE) as reader:
         (folder / "fifo").write_bytes(b"through")
@@ -479,7 +479,7 @@ def test_socket_accepts_connections_at_its_path(
 
 
 @pytest.mark.usefixtures("as_root")
-def test_device_node_keeps_its_number_and_cannot_be_opened_under_nodev(folder: Path) -> None:
+def test_device_node_keeps_its_number_and_cannot_be_opened_on_a_nodev_mount(folder: Path) -> None:
     """Opening a device fails with EACCES, because ``nodev`` is the default of mount."""
     for name, kind, device in (
         ("null", stat.S_IFCHR, os.makedev(1, 3)),
@@ -493,7 +493,7 @@ def test_device_node_keeps_its_number_and_cannot_be_opened_under_nodev(folder: P
 
 
 @pytest.mark.usefixtures("as_root")
-def test_suid_bit_has_no_effect_under_nosuid(folder: Path) -> None:
+def test_suid_bit_has_no_effect_on_a_nosuid_mount(folder: Path) -> None:
     """A suid program runs as the calling user, because ``nosuid`` is the default of mount."""
     program = folder / "id"
     shutil.copyfile("/usr/bin/id", program)
@@ -531,7 +531,7 @@ def test_mount_option_selects_when_atime_is_updated(
     assert changed == changes
 
 
-def test_statfs_counts_each_new_file_and_its_space(folder: Path) -> None:
+def test_statfs_counts_every_new_file_and_its_used_space(folder: Path) -> None:
     before = os.statvfs(folder)
     for number in range(10):
         (folder / str(number)).write_bytes(os.urandom(100_000))

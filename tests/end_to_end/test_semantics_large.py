@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 TIB = 1 << 40
 
 
-def test_file_of_16_tib_with_one_byte_uses_one_block(folder: Path) -> None:
+def test_file_of_16_tib_with_one_written_byte_uses_one_block(folder: Path) -> None:
     """A file of 16 TiB with one byte at its end uses one block, and reads as zeros elsewhere."""
     file = folder / "f"
     with file.open("wb") as writer:
@@ -104,7 +104,7 @@ def test_directory_of_a_million_entries_lists_each_name_once(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_file_keeps_its_content_with_65100_links(folder: Path) -> None:
+def test_file_with_65100_hard_links_keeps_its_content(folder: Path) -> None:
     """A file can have 65,100 links, more than in ext4, and keeps its content."""
     (folder / "f").write_bytes(b"content")
     (folder / "d").mkdir()

@@ -48,7 +48,7 @@ def service(place: Place, program: QuickProgram, tmp_path: Path) -> Iterator[Ser
                 process.kill()
 
 
-def test_systemd_receives_the_states_of_a_mount(service: Service, place: Place) -> None:
+def test_systemd_receives_the_state_of_a_mount(service: Service, place: Place) -> None:
     """The daemon sends READY and WATCHDOG, and after a signal it sends STOPPING."""
     service.wait_for("READY=1")
     assert mount_table.find(str(place.mountpoint)) is not None
@@ -64,7 +64,7 @@ def test_systemd_receives_the_states_of_a_mount(service: Service, place: Place) 
     assert mount_table.find(str(place.mountpoint)) is None
 
 
-def test_daemon_aborted_by_a_watchdog_prints_its_stacks(service: Service) -> None:
+def test_daemon_that_a_watchdog_aborts_prints_its_stacks(service: Service) -> None:
     service.wait_for("READY=1")
 
     service.process.send_signal(signal.SIGABRT)

@@ -146,7 +146,7 @@ def test_files_in_the_snapshot_directory_have_unique_inode_numbers(
     assert listed == {"f": numbers[-2], "g": numbers[-1]}
 
 
-def test_suid_bits_and_devices_in_snapshots_have_no_effect(
+def test_suid_bits_and_devices_in_the_snapshot_directory_have_no_effect(
     program: Program, mounted: Place
 ) -> None:
     mnt = mounted.mountpoint
@@ -165,7 +165,7 @@ def test_suid_bits_and_devices_in_snapshots_have_no_effect(
     assert subprocess.run([past / "tool"], check=False).returncode == 0
 
 
-def test_open_past_file_stays_readable_while_many_points_in_time_are_used(
+def test_open_past_file_stays_readable_after_its_point_in_time_was_closed(
     program: Program, mounted: Place
 ) -> None:
     """If the point in time of an open file was closed, the next read opens it again."""
@@ -200,7 +200,7 @@ def test_temporary_state_of_snapshots_is_removed_at_unmount(
     assert len(during) == len(after) + 1
 
 
-def test_real_directory_named_snapshots_hides_the_snapshot_directory(
+def test_directory_of_the_user_named_snapshots_hides_the_snapshot_directory(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint
@@ -239,7 +239,7 @@ def test_mount_of_a_point_in_time_has_no_snapshot_directory(
     assert os.listdir(mnt / ".snapshots" / "txg=2") == ["f"]
 
 
-def test_lost_content_in_a_snapshot_affects_only_its_file(program: Program, mounted: Place) -> None:
+def test_lost_content_in_a_snapshot_affects_only_one_file(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "lost").write_bytes(os.urandom(100_000))
     program.ok("flush", mnt)
@@ -257,7 +257,7 @@ def test_lost_content_in_a_snapshot_affects_only_its_file(program: Program, moun
     assert "serving" in program.ok("status", mnt)
 
 
-def test_trusted_xattr_names_in_snapshots_are_hidden_from_other_users(
+def test_trusted_xattr_names_in_snapshots_are_hidden_from_unprivileged_users(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint

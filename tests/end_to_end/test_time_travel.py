@@ -72,7 +72,7 @@ def test_mount_at_an_earlier_time_shows_a_removed_tree(
     assert bucket_objects(mounted) == before
 
 
-def test_two_points_in_time_and_the_current_state_can_be_mounted_at_once(
+def test_two_points_in_time_and_the_current_state_can_be_mounted_together(
     mounted: Place, program: Program
 ) -> None:
     """Each of the three mounts shows its own content and uses a separate state directory."""

@@ -57,7 +57,7 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
         os.close(deep)
 
 
-def test_open_files_of_a_removed_tree_stay_usable(program: QuickProgram, mounted: Place) -> None:
+def test_open_files_of_a_removed_tree_remain_usable(program: QuickProgram, mounted: Place) -> None:
     """Open files of a removed tree can be read and written; close(2) frees their inodes."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
@@ -108,7 +108,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
     return False
 
 
-def test_cloned_tree_is_complete_or_absent_after_a_kill(
+def test_cloned_tree_is_complete_or_missing_after_a_kill(
     program: QuickProgram, mounted: Place
 ) -> None:
     """After a kill at any step, the next mount shows a complete copy or no copy."""

@@ -138,7 +138,7 @@ async def test_waiting_requests_of_one_user_do_not_block_another_user(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
-async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
+async def test_waiting_reads_of_one_user_do_not_delay_stat_calls_of_other_users(
     mounted: Mounted, gate: trio.Event
 ) -> None:
     """While reads wait for the bucket, the daemon answers attribute requests at once."""
@@ -158,7 +158,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
         assert await _output_of(greedy) == str(count)
 
 
-async def test_read_requests_have_a_user_and_write_back_requests_have_none(
+async def test_read_requests_have_a_user_and_write_back_requests_have_no_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read request contains its user, but a write-back request of the kernel contains no user."""

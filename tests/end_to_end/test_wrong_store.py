@@ -84,7 +84,7 @@ def test_server_that_never_answers_is_reported_while_the_first_request_waits(
     assert f"{URL} at {endpoint} has not answered yet, trying for up to" in line
 
 
-def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
+def test_host_name_that_cannot_be_resolved_is_reported_immediately(quick: QuickProgram) -> None:
     """The host name of the endpoint is reserved by RFC 6761, so it cannot be resolved."""
     done = quick.run("fsck", "-n", "--endpoint-url", "http://nowhere.invalid", URL)
 
@@ -101,7 +101,7 @@ def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
         (403, "InvalidAccessKeyId", "check the credentials"),
     ],
 )
-def test_error_about_refused_access_shows_bucket_and_endpoint(
+def test_error_about_refused_access_shows_the_bucket_and_the_endpoint(
     quick: QuickProgram, tmp_path: Path, status: int, code: str, advice: str
 ) -> None:
     """Each command that needs the bucket prints one line with URL, error code and endpoint."""

@@ -54,7 +54,7 @@ def test_copier_creates_special_files_and_hard_links(db: Database, target: Path)
     assert (target / "one").stat().st_mtime_ns == 10**18 + 5
 
 
-def test_copier_reports_metadata_that_the_target_refuses(
+def test_copier_reports_metadata_that_the_target_filesystem_refuses(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report contains the number of refused attributes and device nodes of each kind."""
@@ -78,7 +78,7 @@ def test_copier_reports_metadata_that_the_target_refuses(
 
 
 @pytest.mark.parametrize("privileges", [False, True])
-async def test_copier_can_omit_suid_bits_capabilities_and_devices(
+async def test_copier_can_omit_suid_bits_and_capabilities_and_devices(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
 ) -> None:
     """If privileges are omitted, set-ID bits, file capabilities and devices are not copied."""
@@ -171,7 +171,7 @@ def test_copier_rejects_invalid_names(name: bytes) -> None:
     assert not is_name(name)
 
 
-def test_copy_report_lists_twenty_incomplete_files_and_counts_all(
+def test_copy_report_lists_at_most_twenty_incomplete_files_and_counts_all(
     db: Database, target: Path
 ) -> None:
     tally = Tally()

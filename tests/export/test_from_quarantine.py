@@ -94,7 +94,7 @@ async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> lis
     return copier.copied
 
 
-async def test_recovered_file_keeps_the_metadata_of_its_quarantined_inode(
+async def test_recovered_file_has_the_metadata_of_its_quarantined_inode(
     power: Power, tmp_path: Path
 ) -> None:
     """A file is copied with its names, mode, times, extended attributes and unshipped content."""
@@ -202,7 +202,7 @@ async def test_unsynced_content_is_reported_after_a_power_loss(
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
 
 
-async def test_unsynced_content_is_reported_until_a_mount_verifies_it(
+async def test_unsynced_content_is_reported_until_a_mount_has_verified_it(
     power: Power, tmp_path: Path
 ) -> None:
     """After a power loss, unsynced content is reported until a mount has verified the blocks."""
@@ -311,7 +311,7 @@ async def test_torn_copy_of_an_uploaded_block_is_replaced_by_the_uploaded_block(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + bytes(46 - len(OLD))
 
 
-async def test_torn_copy_of_a_dirty_block_is_replaced_by_synced_content(
+async def test_torn_copy_of_a_dirty_block_is_replaced_by_its_synced_content(
     power: Power, tmp_path: Path
 ) -> None:
     """If a copied block has lost its bytes, the synced part of the original is used."""
@@ -329,7 +329,7 @@ async def test_torn_copy_of_a_dirty_block_is_replaced_by_synced_content(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
 
 
-async def test_report_of_a_lost_write_into_a_hole_omits_the_hole(
+async def test_report_of_a_write_lost_in_a_hole_omits_the_hole(
     power: Power, tmp_path: Path
 ) -> None:
     """If a write into a hole is lost, only the written range is reported as missing."""
@@ -346,7 +346,7 @@ async def test_report_of_a_lost_write_into_a_hole_omits_the_hole(
     assert (copied.missing, copied.unsure) == ([(100, 102)], [])
 
 
-async def test_changed_copy_of_a_deleted_block_is_reported_as_never_synced(
+async def test_changed_copy_of_a_deleted_block_is_reported_as_unsynced(
     power: Power, tmp_path: Path
 ) -> None:
     """If the pack of the original is missing, a changed block is copied from its cache file."""

@@ -51,7 +51,7 @@ def found(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [1, 2, 256])
-def test_tree_walk_visits_each_name_once_and_leaves_directories_last(
+def test_tree_walk_visits_each_name_once_and_leaves_each_directory_last(
     db: Database, page: int
 ) -> None:
     """A walk reads names in pages of any size, and leaves a directory after all its entries."""
@@ -77,7 +77,7 @@ async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
     return restoring
 
 
-async def test_copy_without_given_paths_copies_the_complete_tree(
+async def test_copy_without_selected_paths_contains_the_complete_tree(
     db: Database, target: Path
 ) -> None:
     """If no paths are given, the copy contains all entries, and has the root directory's times."""
@@ -102,7 +102,7 @@ async def test_copy_without_given_paths_copies_the_complete_tree(
         ([b"/", b"h"], {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link"}),
     ],
 )
-async def test_chosen_paths_are_copied_with_their_parent_directories(
+async def test_selected_paths_are_copied_with_their_parent_directories(
     db: Database, target: Path, paths: list[bytes], expected: set[str]
 ) -> None:
     """Repeated or nested paths are copied only once; parent directories keep their times."""
@@ -156,7 +156,7 @@ async def test_copy_preserves_hard_links(db: Database, target: Path) -> None:
     assert restoring.tally.files == 1
 
 
-def test_steps_to_a_path_include_all_parent_directories(db: Database) -> None:
+def test_steps_to_a_path_contain_all_of_its_parent_directories(db: Database) -> None:
     """The steps to a file begin with its outermost directory."""
     tree(db)
 

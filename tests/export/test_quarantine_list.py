@@ -58,7 +58,7 @@ def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
     assert "1 block file, 7 bytes" in found[0]["why_unreadable"]
 
 
-def test_quarantined_state_without_dirty_blocks_is_summarised_without_the_bucket(
+def test_list_of_quarantined_state_without_dirty_blocks_needs_no_bucket(
     db: Database, tmp_path: Path
 ) -> None:
     """The summary is computed from the rows of the quarantined database."""
@@ -103,7 +103,7 @@ def test_quarantine_list_shows_every_name_of_a_changed_file(db: Database) -> Non
     assert list(names.directories()) == [(outer, b"outer"), (inner, b"outer/inner")]
 
 
-def test_inodes_with_damaged_names_are_listed_in_lost_found(db: Database) -> None:
+def test_inodes_with_damaged_names_are_listed_in_lost_and_found(db: Database) -> None:
     """An inode with a damaged name or parent is listed with the path lost+found/#INO."""
     one = _make(db, ROOT_INO, b"one", DIRECTORY)
     two = _make(db, one, b"two", DIRECTORY)

@@ -20,7 +20,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize("entries", [MINIMAL, NAMED, ()])
-def test_encoded_acl_decodes_to_the_same_acl(entries: acl.Acl) -> None:
+def test_decoded_acl_equals_the_encoded_acl(entries: acl.Acl) -> None:
     assert acl.decode(acl.encode(entries)) == entries
 
 
@@ -43,14 +43,14 @@ def test_acl_is_encoded_in_the_format_of_the_kernel() -> None:
     ],
     ids=["no other", "two others", "order", "no mask", "no id", "perm", "tag", "two masks"],
 )
-def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
+def test_decoder_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
     """Decoding refuses each ACL that posix_acl_valid() in Linux refuses."""
     with pytest.raises(InvalidRequestError):
         acl.decode(acl.encode(entries))
 
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
-def test_decode_refuses_malformed_acls(value: bytes) -> None:
+def test_decoder_refuses_malformed_acls(value: bytes) -> None:
     """Decoding refuses a value that is too short, has a different version or ends in an entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
@@ -64,7 +64,7 @@ def test_decoding_arbitrary_bytes_returns_an_acl_or_raises_an_error(value: bytes
         pass
 
 
-def test_minimal_acl_sets_only_the_mode_bits() -> None:
+def test_minimal_acl_changes_only_the_mode_bits() -> None:
     """An ACL that contains only the permissions of the mode is not stored."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
@@ -95,6 +95,6 @@ def test_inherited_acl_is_limited_by_the_requested_mode() -> None:
     assert [entry.perm for entry in acl.decode(value)] == [6, 5, 6, 7, 4, 0]
 
 
-def test_inheriting_a_minimal_default_acl_sets_only_the_mode() -> None:
+def test_inheriting_a_minimal_default_acl_changes_only_the_mode() -> None:
     """A default ACL without named entries acts like a umask."""
     assert acl.inherit(MINIMAL, 0o100777) == (0o100640, None)

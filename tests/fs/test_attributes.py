@@ -48,7 +48,7 @@ def test_chown_clears_privilege_bits(mode: int, expected: int) -> None:
     assert (after.mode, after.gid) == (expected, 30)
 
 
-def test_clearing_privilege_bits_keeps_other_bits() -> None:
+def test_clearing_privilege_bits_preserves_all_other_mode_bits() -> None:
     """Clearing suid and sgid keeps the sticky bit and all permissions."""
     assert without_privileges(0o107777) == 0o101777
 
@@ -72,7 +72,7 @@ def test_atime_update_follows_the_mount_option(
     assert access_time_due(policy, row, 10) is due
 
 
-async def test_relatime_updates_atime_of_a_constantly_read_file_once_a_day(volume: Volume) -> None:
+async def test_relatime_updates_atime_of_a_frequently_read_file_once_a_day(volume: Volume) -> None:
     """Under relatime a file that is read constantly gets a new atime after a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
@@ -107,7 +107,7 @@ async def test_kernel_can_set_times_without_other_attributes(fs: Filesystem) -> 
     assert (after.mtime_ns, after.ctime_ns, after.atime_ns) == (T0 - 5, T0 - 3, T0)
 
 
-async def test_times_sent_by_the_kernel_for_an_unlinked_file_are_not_stored(fs: Filesystem) -> None:
+async def test_inode_times_from_the_kernel_are_not_stored_after_unlink(fs: Filesystem) -> None:
     """Times that the kernel sends for a file after its last unlink are not stored."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
@@ -155,7 +155,7 @@ async def test_reading_sets_atime_only_on_a_writable_mount(volume: Volume) -> No
         assert fs.getattr(file).atime_ns == now_ns
 
 
-async def test_clearing_privilege_bits_keeps_all_times(fs: Filesystem, volume: Volume) -> None:
+async def test_clearing_privilege_bits_preserves_all_times(fs: Filesystem, volume: Volume) -> None:
     """Clearing suid and sgid changes no time, because the following write sets the times."""
     ino = make_file(fs, b"f", mode=0o6755)
     before = fs.getattr(ino)

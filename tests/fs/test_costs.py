@@ -83,7 +83,7 @@ STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
 OF_A_GROUP = 25
 
 
-async def test_operations_execute_a_limited_number_of_sql_statements(
+async def test_operations_execute_at_most_a_fixed_number_of_sql_statements(
     volume: Volume, fs: Filesystem
 ) -> None:
     """Each inode, even the common directory of all files, is written only once in a group."""
@@ -103,7 +103,7 @@ async def test_operations_execute_a_limited_number_of_sql_statements(
 
 
 @pytest.mark.parametrize(("is_uploaded", "most"), [(False, 10.5), (True, 13.5)])
-async def test_removing_a_small_file_reads_and_deletes_each_row_once(
+async def test_removal_of_a_small_file_reads_and_deletes_each_row_once(
     volume: Volume, fs: Filesystem, is_uploaded: bool, most: float
 ) -> None:
     """Each row of a file with one block is read once and deleted once."""
@@ -120,7 +120,7 @@ async def test_removing_a_small_file_reads_and_deletes_each_row_once(
     assert volume.session.db.counters.inodes == 1
 
 
-async def test_reading_cached_attributes_executes_no_sql_statement(
+async def test_read_of_cached_attributes_executes_no_sql_statement(
     volume: Volume, fs: Filesystem
 ) -> None:
     """Attributes of a file and of its directory are cached after the first read."""
@@ -132,7 +132,7 @@ async def test_reading_cached_attributes_executes_no_sql_statement(
     assert counted.count <= 5  # A few statements end the group.
 
 
-async def test_uploading_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:
+async def test_upload_of_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:
     """The upload reads the row, searches for equal blocks, and sets the state three times."""
     for number in range(COUNT):
         ino = make_file(fs, name_of(number))

@@ -51,7 +51,7 @@ async def test_open_of_a_missing_inode_fails_and_opens_nothing(fs: Filesystem) -
     assert len(fs.open_files) == 0
 
 
-async def test_file_stays_closed_if_an_open_with_o_trunc_is_refused(fs: Filesystem) -> None:
+async def test_file_stays_closed_if_open_with_o_trunc_is_refused(fs: Filesystem) -> None:
     """On a degraded mount an open with O_TRUNC fails and leaves the file closed."""
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")
@@ -60,7 +60,7 @@ async def test_file_stays_closed_if_an_open_with_o_trunc_is_refused(fs: Filesyst
     assert len(fs.open_files) == 0
 
 
-async def test_setting_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
+async def test_change_of_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
     """A change of the size sets mtime and ctime, unless the kernel sends its own times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
@@ -152,7 +152,7 @@ async def test_one_request_can_change_mode_owner_and_size(fs: Filesystem) -> Non
 
 
 @pytest.mark.parametrize("counts", [False, True])
-async def test_nodiratime_keeps_the_atime_of_directories(volume: Volume, counts: bool) -> None:
+async def test_nodiratime_preserves_the_atime_of_directories(volume: Volume, counts: bool) -> None:
     """With nodiratime, reads keep the atime of a directory and update the atime of a file."""
     options = FilesystemOptions(access_time=AccessTime.ALWAYS, directory_times=counts)
     async with volume.mounted(options) as fs:

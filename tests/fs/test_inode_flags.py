@@ -75,7 +75,7 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("flag", BOTH)
-async def test_immutable_and_append_only_inodes_refuse_changes_even_by_root(
+async def test_immutable_and_append_only_inodes_refuse_changes_by_root(
     fs: Filesystem, flag: int
 ) -> None:
     """Changes of a flagged inode are refused, even for root, until root clears the flag."""
@@ -117,7 +117,7 @@ async def test_only_the_current_time_can_be_set_on_an_append_only_file(fs: Files
             fs.attributes.set_attributes(ino, SetAttributes(atime_ns=now_ns))
 
 
-async def test_append_only_inode_can_grow_and_immutable_inode_cannot(fs: Filesystem) -> None:
+async def test_append_only_inode_can_grow_but_immutable_inode_cannot(fs: Filesystem) -> None:
     """An append-only file can be opened to append; an append-only directory accepts new names."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)
     await fs.open(file, ROOT, writes=True, appends=True)
@@ -151,7 +151,7 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_only_root_can_set_inode_flags_and_only_supported_ones(fs: Filesystem) -> None:
+async def test_only_root_can_set_flags_and_only_supported_flags(fs: Filesystem) -> None:
     """Only root may set the flags immutable and append-only; other flags are refused."""
     ino = make_file(fs, b"f")
     with pytest.raises(NotPermittedError):
@@ -212,7 +212,7 @@ async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
             await fs.flags.set(ino, wanted, is_root=True)
 
 
-async def test_tree_with_an_immutable_file_is_removed_only_with_the_locked_option(
+async def test_tree_with_an_immutable_file_can_be_removed_only_with_option_locked(
     fs: Filesystem,
 ) -> None:
     """Removing a directory with an immutable file requires the argument *locked*."""
@@ -249,7 +249,7 @@ async def test_one_of_two_names_of_an_immutable_file_is_removed_with_locked_opti
 
 
 @pytest.mark.parametrize("name", [b"file", b"d"])
-async def test_failed_removal_keeps_the_inode_flags(
+async def test_failed_removal_preserves_the_inode_flags(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch, name: bytes
 ) -> None:
     """If a removal with *locked* fails on a full disk, the inode keeps its flags."""

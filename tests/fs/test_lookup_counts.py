@@ -10,7 +10,7 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.model import Ino
 
 
-def test_unknown_inode_has_lookup_count_zero() -> None:
+def test_lookup_count_of_an_unknown_inode_is_zero() -> None:
     assert LookupCounts().count(Ino(1)) == 0
 
 
@@ -25,7 +25,7 @@ def test_page_of_lookup_counts_is_freed_when_all_its_inodes_are_forgotten(times:
     assert counts.pages == 0
 
 
-def test_lookup_count_is_correct_after_it_falls_below_255() -> None:
+def test_lookup_count_is_correct_after_it_decreases_below_255() -> None:
     counts = LookupCounts()
     counts.add(Ino(5), 300)
     assert counts.forget(Ino(5), 100) == 200
@@ -33,7 +33,7 @@ def test_lookup_count_is_correct_after_it_falls_below_255() -> None:
     assert counts.count(Ino(5)) == 201
 
 
-def test_lookup_count_never_falls_below_zero() -> None:
+def test_lookup_count_never_becomes_negative() -> None:
     counts = LookupCounts()
     counts.add(Ino(5))
     assert counts.forget(Ino(5), 9) == 0
@@ -41,7 +41,7 @@ def test_lookup_count_never_falls_below_zero() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
-def test_lookup_counts_match_a_reference_dictionary(steps: list[tuple[bool, int, int]]) -> None:
+def test_lookup_counts_equal_a_reference_dictionary(steps: list[tuple[bool, int, int]]) -> None:
     """Counts match a plain dictionary after any sequence of lookups and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
@@ -55,7 +55,7 @@ def test_lookup_counts_match_a_reference_dictionary(steps: list[tuple[bool, int,
     assert counts.pages == len({number >> 8 for number, count in model.items() if count})
 
 
-def test_lookup_counts_of_100000_inodes_take_less_than_a_megabyte() -> None:
+def test_lookup_counts_of_100000_inodes_use_less_than_a_megabyte() -> None:
     counts = LookupCounts()
     tracemalloc.start()
     for number in range(100_000):

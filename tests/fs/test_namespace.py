@@ -49,7 +49,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
 # --- creation of names -------------------------------------------------------------------------
 
 
-async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
+async def test_new_file_has_the_owner_of_its_creator(fs: Filesystem, volume: Volume) -> None:
     """A new file has owner, mode, times and link count; its directory has a new size and times."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
@@ -184,7 +184,7 @@ async def test_invalid_hard_link_is_refused(fs: Filesystem) -> None:
         fs.namespace.link(ino, ROOT_INO, b"x")
 
 
-async def test_unlink_and_rmdir_refuse_the_wrong_type(fs: Filesystem) -> None:
+async def test_unlink_and_rmdir_refuse_inodes_of_the_wrong_type(fs: Filesystem) -> None:
     """Unlink refuses directories; rmdir refuses files and directories with entries."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
@@ -320,14 +320,14 @@ async def test_invalid_rename_is_refused(fs: Filesystem) -> None:
     assert {ino: fs.getattr(ino) for ino in before} == before
 
 
-async def test_rename_noreplace_renames_to_a_free_name(fs: Filesystem) -> None:
+async def test_rename_noreplace_succeeds_if_the_new_name_is_free(fs: Filesystem) -> None:
     make_file(fs, b"a")
     fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b", RENAME_NOREPLACE)
     assert names(fs) == {b"b"}
 
 
 @pytest.mark.parametrize("flags", [RENAME_WHITEOUT, RENAME_WHITEOUT | RENAME_NOREPLACE])
-async def test_rename_with_a_whiteout_leaves_a_device_at_the_old_name(
+async def test_rename_with_a_whiteout_creates_a_device_at_the_old_name(
     fs: Filesystem, volume: Volume, flags: int
 ) -> None:
     """A whiteout is the character device 0, 0, with which overlayfs hides a name."""
@@ -349,7 +349,7 @@ async def test_rename_with_a_whiteout_leaves_a_device_at_the_old_name(
 # --- files without a name (O_TMPFILE) ----------------------------------------------------------
 
 
-async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
+async def test_file_without_a_name_can_be_linked_to_a_name(fs: Filesystem) -> None:
     """A file created with O_TMPFILE becomes an ordinary file when link gives it a name."""
     before = fs.getattr(ROOT_INO)
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
@@ -373,7 +373,7 @@ async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
+async def test_file_without_a_name_is_deleted_after_its_last_use(fs: Filesystem) -> None:
     """A nameless file is deleted with its content when the kernel has closed and forgotten it."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)

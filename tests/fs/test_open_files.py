@@ -4,7 +4,7 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Ino
 
 
-def test_record_of_an_open_inode_lasts_until_the_last_release() -> None:
+def test_record_of_an_open_inode_is_kept_until_the_last_release() -> None:
     """Two opens of an inode share one record; the second release removes the record."""
     files = OpenFiles()
     first = files.opened(Ino(3))
@@ -30,7 +30,7 @@ def test_open_inodes_in_a_range_are_found() -> None:
     assert not files.any_between(Ino(8), Ino(9))
 
 
-def test_file_counts_as_open_after_its_first_read_if_the_kernel_sends_no_open() -> None:
+def test_file_that_is_read_without_an_open_request_counts_as_open() -> None:
     """If the kernel does not report opens, a file counts as open from its first read.
 
     The file stays open until the kernel forgets it.

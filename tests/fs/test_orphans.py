@@ -20,9 +20,7 @@ from tests.fs.conftest import (
 )
 
 
-async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
-    fs: Filesystem,
-) -> None:
+async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(fs: Filesystem) -> None:
     """An unlinked inode is deleted when it is both closed and forgotten, in either order."""
     for forget_first in (True, False):
         ino = make_file(fs, b"f")
@@ -76,7 +74,7 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
         nursery.cancel_scope.cancel()
 
 
-async def test_orphan_that_is_open_on_this_host_is_kept_until_close(volume: Volume) -> None:
+async def test_orphan_that_a_process_has_open_is_kept_until_close(volume: Volume) -> None:
     """After its promotion, a follower keeps an open file that the former writer has removed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -128,7 +126,7 @@ async def test_degraded_mount_purges_no_orphan(fs: Filesystem) -> None:
     assert exists(fs, ino)
 
 
-async def test_rolled_back_unlink_keeps_the_inode(fs: Filesystem, volume: Volume) -> None:
+async def test_rollback_of_an_unlink_keeps_the_inode(fs: Filesystem, volume: Volume) -> None:
     """After the rollback of an unlink the inode has its name and is not deleted."""
     ino = make_file(fs, b"f")
     volume.commit()

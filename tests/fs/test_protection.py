@@ -21,7 +21,7 @@ async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None
                 check(row._replace(flags=row.flags | flag))
 
 
-async def test_append_only_inode_refuses_all_changes_except_growth(fs: Filesystem) -> None:
+async def test_append_only_inode_refuses_all_changes_other_than_growth(fs: Filesystem) -> None:
     """An append-only inode can grow, but refuses operations that need an unprotected inode."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)

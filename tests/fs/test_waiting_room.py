@@ -23,7 +23,7 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
         yield number
 
 
-def test_sole_user_of_a_mount_may_use_all_waiting_slots() -> None:
+def test_sole_user_of_a_mount_can_use_all_waiting_slots() -> None:
     """The only user of a mount can use every slot; a slot is free again after its request."""
     room = WaitingRoom()
     for _ in range(2):
@@ -32,7 +32,7 @@ def test_sole_user_of_a_mount_may_use_all_waiting_slots() -> None:
         assert len(room) == 0
 
 
-def test_one_user_of_a_shared_mount_cannot_take_all_waiting_slots() -> None:
+def test_one_user_of_a_shared_mount_cannot_use_all_waiting_slots() -> None:
     """Each user may take at most two thirds of the slots that are still free."""
     room = WaitingRoom(is_shared=True)
     with filled(room, 1000) as first:
@@ -56,7 +56,7 @@ def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_write_back_requests_have_separate_waiting_slots(is_shared: bool) -> None:
+def test_write_back_requests_use_separate_waiting_slots(is_shared: bool) -> None:
     """Write-back has separate waiting slots, because a refused write-back would lose data."""
     room = WaitingRoom(is_shared=is_shared)
     with filled(room, UNKNOWN) as readers:

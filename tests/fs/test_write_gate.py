@@ -17,7 +17,7 @@ def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
     assert disk.has_room(0) is (spare_bytes >= 0)  # The free disk space is measured again.
 
 
-async def test_operations_are_refused_if_the_disk_is_full(
+async def test_operations_are_refused_on_a_full_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The write gate refuses operations on a full disk: SQLite could not commit the group."""
@@ -32,7 +32,7 @@ async def test_operations_are_refused_if_the_disk_is_full(
     assert fs.lookup(ROOT_INO, b"g") is None
 
 
-async def test_files_can_be_removed_if_the_disk_is_full(
+async def test_files_can_be_removed_on_a_full_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removal may use the disk reserve, but at most half of it."""

@@ -36,7 +36,7 @@ async def test_xattr_value_is_read_back_unchanged(
     assert (fs.getattr(ino).ctime_ns, fs.getattr(ino).mtime_ns) == (now_ns, T0)
 
 
-async def test_removed_xattr_is_not_found(fs: Filesystem, volume: Volume) -> None:
+async def test_removed_xattr_does_not_exist(fs: Filesystem, volume: Volume) -> None:
     """Removing a missing attribute raises NoAttributeError."""
     ino = make_file(fs, b"user.a")
     fs.xattrs.set(ino, b"user.a", b"1", USER)
@@ -50,7 +50,7 @@ async def test_removed_xattr_is_not_found(fs: Filesystem, volume: Volume) -> Non
     assert fs.lookup(ROOT_INO, b"user.a") is not None
 
 
-async def test_only_root_sees_trusted_xattr_names(fs: Filesystem) -> None:
+async def test_trusted_xattr_names_are_visible_only_to_root(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     for name in (b"user.b", b"trusted.a", b"user.a"):
         fs.xattrs.set(ino, name, b"", ROOT)
@@ -78,7 +78,7 @@ async def test_invalid_xattrs_are_refused(fs: Filesystem) -> None:
     assert fs.xattrs.names(ino, ROOT) == []
 
 
-async def test_all_xattr_names_of_an_inode_must_fit_into_one_list(fs: Filesystem) -> None:
+async def test_list_of_all_xattr_names_of_an_inode_has_a_maximum_length(fs: Filesystem) -> None:
     """A new attribute is refused if the list of names would exceed 64 KiB."""
     ino = make_file(fs, b"f")
     for number in range(255):
@@ -101,7 +101,7 @@ async def test_xattr_create_and_xattr_replace_flags_are_enforced(fs: Filesystem)
     assert fs.xattrs.get(ino, b"user.a") == b"3"
 
 
-async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
+async def test_setting_an_access_acl_sets_the_mode(fs: Filesystem) -> None:
     """The ACL mask becomes the group bits of the mode; a minimal ACL is stored only as the mode."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER)
@@ -128,7 +128,7 @@ async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
     ("uid", "gid", "groups", "kept"),
     [(0, 0, (), True), (1000, 100, (), True), (1000, 5, (100,), True), (1000, 5, (), False)],
 )
-async def test_setgid_bit_is_kept_if_a_group_member_sets_an_acl(
+async def test_setgid_bit_is_preserved_if_a_group_member_sets_an_acl(
     volume: Volume, uid: int, gid: int, groups: tuple[int, ...], kept: bool
 ) -> None:
     """Only root and members of the file's group keep the setgid bit when they set an ACL."""

@@ -125,7 +125,7 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", INODE_COLUMNS)
-async def test_unreadable_inode_causes_eio_only_for_its_own_requests(
+async def test_unreadable_inode_row_causes_eio_only_for_its_own_requests(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
@@ -150,7 +150,7 @@ async def test_unreadable_inode_causes_eio_only_for_its_own_requests(
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
-async def test_unreadable_row_causes_eio_only_for_its_file(
+async def test_unreadable_row_of_a_file_causes_eio_only_for_the_file(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
@@ -194,9 +194,7 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
     assert inodes.get(handlers.fs.db, bad).nlink == 0
 
 
-async def test_bad_row_found_during_a_change_degrades_the_mount(
-    handlers: Handlers,
-) -> None:
+async def test_bad_row_found_during_a_change_degrades_the_mount(handlers: Handlers) -> None:
     """If a change finds a bad row, its group is rolled back and the mount is degraded."""
     bad, good, _link = await make_entries(handlers)
     status = handlers.operations.status

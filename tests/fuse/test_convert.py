@@ -64,13 +64,13 @@ def test_mount_options_override_owner_and_mode_of_files() -> None:
     assert converter.entry(FILE._replace(mode=0o040700)).st_mode == 0o040750
 
 
-def test_kernel_can_cache_a_missing_name() -> None:
+def test_kernel_may_cache_a_missing_name() -> None:
     """The kernel can cache a reply with inode 0 and a timeout, but not an errno."""
     nothing = Converter(MIB).no_entry
     assert (nothing.st_ino, nothing.entry_timeout) == (0, ENTRY_TIMEOUT_S)
 
 
-def test_statfs_counts_blocks_of_4_kib() -> None:
+def test_statfs_reports_blocks_of_4_kib() -> None:
     """Space is counted in blocks of 4 KiB; the longest name has 255 bytes."""
     data = Converter(MIB).statfs(SpaceFigures(1 << 30, 1 << 20, 7, 100))
     assert (data.f_bsize, data.f_frsize, data.f_blocks) == (4096, 4096, 1 << 18)

@@ -75,7 +75,7 @@ def require(counted: Counted, request: str) -> None:
         assert said - said // SPARED_SHARE <= found <= said, f"{cost}, stated {most}\n{trip}"
 
 
-async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> None:
+async def test_write_plan_of_a_new_block_is_made_only_once(handlers: Handlers) -> None:
     """A write looks up its blocks, checks the mount and accounts for disk space only once."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
@@ -98,7 +98,7 @@ async def test_first_write_of_a_file_needs_no_block_query_and_no_plan(handlers: 
     assert not functions & {"locate", "locate_range", "plan_write"}
 
 
-async def test_append_to_a_dirty_block_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_append_to_a_dirty_block_has_the_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -106,7 +106,7 @@ async def test_append_to_a_dirty_block_has_its_documented_cost(handlers: Handler
     require(counted, "write of 4 KiB at the end of a dirty block")
 
 
-async def test_write_over_a_dirty_block_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_overwrite_of_a_dirty_block_has_the_documented_cost(handlers: Handlers) -> None:
     """An overwrite of a dirty block changes no row and opens no group."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
@@ -116,7 +116,7 @@ async def test_write_over_a_dirty_block_has_its_documented_cost(handlers: Handle
     require(counted, "overwrite of 4 KiB in a dirty block, without a row change")
 
 
-async def test_read_of_a_cached_block_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_read_of_a_cached_block_has_the_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, DATA)
     read = handlers.operations.read
@@ -125,7 +125,7 @@ async def test_read_of_a_cached_block_has_its_documented_cost(handlers: Handlers
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
-async def test_copy_of_a_small_file_has_its_documented_cost(
+async def test_copy_of_a_small_file_has_the_documented_cost(
     handlers: Handlers, is_uploaded: bool
 ) -> None:
     """A copy by copy_file_range(2), as in cp(1), is complete when the call returns."""
@@ -149,7 +149,7 @@ async def test_copy_of_a_small_file_has_its_documented_cost(
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
-async def test_setting_permissions_as_an_acl_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_change_of_permissions_as_an_acl_has_the_documented_cost(handlers: Handlers) -> None:
     """cp -a sets an ACL for each file; an ACL that only repeats the mode is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(
@@ -164,7 +164,7 @@ async def test_setting_permissions_as_an_acl_has_its_documented_cost(handlers: H
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
-async def test_setting_times_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_change_of_times_has_the_documented_cost(handlers: Handlers) -> None:
     """Extracting an archive sets times, owner and mode of each file with three requests."""
     ino = await make_file(handlers, b"f")
     content = SETATTR.pack(SET_ATIME | SET_MTIME | SET_CTIME, 1, 2, 3, 0, 0, 0, 0, 0, 0)
@@ -194,7 +194,7 @@ async def test_listing_of_a_directory_has_its_documented_cost(handlers: Handlers
     assert functions.count("dirent_of_row") == LISTED
 
 
-async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_read_of_an_uncached_block_has_the_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
@@ -218,7 +218,7 @@ async def test_flush_of_a_small_file_has_its_documented_cost(handlers: Handlers)
     require(counted, "flush of one small file, without the calls in threads")
 
 
-def test_table_of_costs_lists_only_tested_requests() -> None:
+def test_cost_table_lists_only_tested_requests() -> None:
     """Each row of the table is measured by a test of this module."""
     counted = re.findall(r'require\(.*?"([^"]+)"\)', Path(__file__).read_text(), re.DOTALL)
     assert sorted(stated()) == sorted(one for one in counted if one in stated())

@@ -30,7 +30,7 @@ def test_every_error_of_a_request_has_an_entry_in_the_errno_table(leaf: type[S3f
     assert leaf in errnos.ERRNOS
 
 
-def test_error_class_without_an_entry_has_the_errno_of_its_base_class() -> None:
+def test_error_class_without_an_entry_uses_the_errno_of_its_base_class() -> None:
     """An error class without an entry uses the errno of its nearest base class."""
     assert errnos.errno_of(errors.NoEntryError(1, b"x")) == errno.ENOENT
     assert errnos.errno_of(errors.LostBlockError(1, "gone")) == errno.EIO

@@ -53,7 +53,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_result_of_a_handler_is_returned_and_counted(name: str) -> None:
+async def test_result_of_a_handler_is_returned_and_the_request_is_counted(name: str) -> None:
     desk = Desk()
     assert await getattr(desk, name)(7) == 7
     assert desk.requests[name] == 1
@@ -73,7 +73,7 @@ async def test_result_of_a_handler_is_returned_and_counted(name: str) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_error_of_a_handler_becomes_an_errno(
+async def test_exception_of_a_handler_becomes_an_errno(
     name: str,
     error: Exception,
     code: int,
@@ -102,7 +102,7 @@ async def test_error_of_a_handler_becomes_an_errno(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_half_finished_change_is_rolled_back(
+async def test_partial_change_of_a_failed_handler_is_rolled_back(
     name: str, error: Exception, undone: int
 ) -> None:
     """After an unexpected error the open group is rolled back, not committed."""
@@ -115,7 +115,7 @@ async def test_half_finished_change_is_rolled_back(
     assert taken_back == [MountState.DEGRADED] * undone
 
 
-def test_failing_lookup_does_not_roll_back_the_open_group() -> None:
+def test_failed_lookup_does_not_roll_back_the_open_group() -> None:
     """A failed handler that only reads cannot have left half of a change in the open group."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
@@ -132,7 +132,7 @@ def test_every_handler_in_the_list_of_reading_handlers_exists() -> None:
     assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # The open handler can truncate a file.
 
 
-async def test_bug_is_logged_with_its_traceback_and_without_content(
+async def test_exception_in_a_handler_is_logged_with_its_traceback_but_without_content(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Arguments that are bytes, such as file content, are not logged."""
@@ -168,7 +168,7 @@ def test_every_handler_has_the_error_boundary() -> None:
         (StoreUnavailableError("pack/1/ab", 3, 9.0, "timeout"), False),
     ],
 )
-async def test_damage_is_logged_with_advice(
+async def test_damage_is_logged_with_advice_to_run_fsck(
     name: str, caplog: pytest.LogCaptureFixture, error: Exception, advised: bool
 ) -> None:
     """A log line advises fsck if an object is damaged, but not if the store is unavailable."""

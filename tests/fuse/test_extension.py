@@ -44,7 +44,7 @@ def ran(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_extension_is_imported_before_pyfuse3() -> None:
+def test_extension_is_imported_before_the_pyfuse3_library() -> None:
     assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.fuse_intercept", "pyfuse3"]
 
 
@@ -53,7 +53,7 @@ def test_extension_is_imported_before_pyfuse3() -> None:
     [("cli.entry", ["mount"], ExitStatus.SETTINGS), ("cli.mount_helper", [], MOUNT_FAILED)],
     ids=["s3fs-meta", "mount.s3fs-meta"],
 )
-def test_mount_without_the_extension_fails_with_a_one_line_error(
+def test_mount_without_the_extension_fails_with_one_line(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
     """Without the extension, the error names the packages for a build; nothing is mounted."""
@@ -68,9 +68,7 @@ def test_mount_without_the_extension_fails_with_a_one_line_error(
 
 
 @pytest.mark.parametrize("found", ["", 'sys.modules[NAME].SOURCE_SUM = "0" * 64\n'])
-def test_extension_of_another_version_is_refused_with_a_one_line_error(
-    tmp_path: Path, found: str
-) -> None:
+def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, found: str) -> None:
     """An outdated extension may have missing functions, or functions that differ."""
     found = found.replace("NAME", '"s3fs_meta.fuse.fuse_intercept"')
     code = f"{OLD}{found}from s3fs_meta.cli.entry import main\nsys.exit(main())"
@@ -82,7 +80,7 @@ def test_extension_of_another_version_is_refused_with_a_one_line_error(
     assert "(the extension was built from another version of s3fs-meta); build it: " in done.stderr
 
 
-def test_extension_has_the_hash_of_its_source() -> None:
+def test_extension_contains_the_hash_of_its_source() -> None:
     """After a change of fuse_intercept.c, put its new hash into fuse/extension.py."""
     source = ROOT / "s3fs_meta" / "fuse" / "fuse_intercept.c"
 
@@ -90,14 +88,14 @@ def test_extension_has_the_hash_of_its_source() -> None:
     assert extension.fuse_intercept.SOURCE_SUM == extension.SOURCE_SUM
 
 
-def test_commands_that_do_not_mount_work_without_the_extension() -> None:
+def test_commands_other_than_mount_work_without_the_extension() -> None:
     code = f"{MISSING}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
     assert ran(code, "fsck", "--help").returncode == 0
 
 
 @pytest.mark.parametrize("step", ["dist_info", "build_ext"])
-def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: str) -> None:
+def test_build_error_without_headers_names_the_missing_packages(tmp_path: Path, step: str) -> None:
     """A build without a compiler or headers fails early and names the missing packages."""
     pytest.importorskip("setuptools")
     done = subprocess.run(

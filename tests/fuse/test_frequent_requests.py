@@ -86,7 +86,7 @@ def use(root: Path) -> None:
     (root / "g").unlink()
 
 
-async def test_small_changes_of_a_file_do_not_reach_pyfuse3(
+async def test_small_changes_of_a_file_bypass_pyfuse3(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that pyfuse3 called would fail, but the extension answers first."""
@@ -104,7 +104,7 @@ async def test_small_changes_of_a_file_do_not_reach_pyfuse3(
     assert not mounted.handlers.operations.status.read_only
 
 
-async def test_errors_have_the_same_errno_as_in_pyfuse3(mounted: Mounted) -> None:
+async def test_extension_and_pyfuse3_return_equal_errnos(mounted: Mounted) -> None:
     """Errors of the filesystem reach the program, and the mount stays usable."""
 
     def fail(root: Path) -> None:
@@ -165,7 +165,7 @@ async def test_create_uses_user_group_and_umask_of_the_process(mounted: Mounted)
     assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (4321, 1234, 0o640)
 
 
-async def test_other_tasks_run_while_requests_arrive_without_a_pause(mounted: Mounted) -> None:
+async def test_other_tasks_run_during_continuous_requests(mounted: Mounted) -> None:
     """The extension returns to the event loop even if another request is always available."""
     path = mounted.path / "f"
     await mounted.run(path.touch)
@@ -238,7 +238,7 @@ async def test_setxattr_with_flags_only_creates_or_only_replaces(mounted: Mounte
     await mounted.run(set_new_and_existing, mounted.path / "f")
 
 
-async def test_one_request_forgets_several_inodes(mounted: Mounted) -> None:
+async def test_one_forget_request_can_forget_several_inodes(mounted: Mounted) -> None:
     """The kernel forgets many inodes with one request; files without a name are then deleted."""
     fs = mounted.handlers.fs
     names = [mounted.path / str(number) for number in range(3)]
@@ -255,9 +255,7 @@ async def test_one_request_forgets_several_inodes(mounted: Mounted) -> None:
         assert [fs.lookups.count(ino) for ino in inos] == counts
 
 
-async def test_extension_answers_only_requests_for_missing_xattrs(
-    mounted: Mounted,
-) -> None:
+async def test_extension_answers_only_requests_for_missing_xattrs(mounted: Mounted) -> None:
     """The kernel asks for ``security.capability`` before writes, so the answer must be quick."""
     fs = mounted.handlers.fs
     capability = GETXATTR.pack(0) + b"security.capability\0"
@@ -284,7 +282,7 @@ def write_parts(path: Path) -> None:
         file.write(b"c" * 100)
 
 
-async def test_extension_answers_only_reads_inside_one_cached_block(mounted: Mounted) -> None:
+async def test_extension_answers_only_reads_within_one_cached_block(mounted: Mounted) -> None:
     """A read of a hole, of two blocks, or at the end of the file is left to pyfuse3."""
     path = mounted.path / "f"
     await mounted.run(write_parts, path)
@@ -331,9 +329,7 @@ def read_first(path: Path, count: int) -> bytes:
         return file.read(count)
 
 
-async def test_read_of_a_truncated_cache_file_is_not_answered_with_fewer_bytes(
-    mounted: Mounted,
-) -> None:
+async def test_read_of_a_truncated_cache_file_does_not_return_fewer_bytes(mounted: Mounted) -> None:
     """If the file of a dirty block is too short, the read fails, because no other copy exists."""
     path = mounted.path / "f"
     await mounted.run(path.write_bytes, b"a" * 10_000)
@@ -359,7 +355,7 @@ def size_of_list(path: Path) -> int:
     return int(_libc.listxattr(os.fsencode(path), None, 0))
 
 
-async def test_listxattr_without_a_buffer_returns_the_size_of_the_list(mounted: Mounted) -> None:
+async def test_listxattr_without_a_buffer_returns_the_length_of_the_list(mounted: Mounted) -> None:
     """A call of listxattr(2) with an empty buffer returns the size of the list."""
     path = mounted.path / "f"
     await mounted.run(path.touch)
@@ -373,7 +369,7 @@ def times_request(valid: int) -> bytes:
     return SETATTR.pack(valid, -2, 3, 4, 999_999_999, 0, 5, 0o640, 7, 8)
 
 
-async def test_attribute_changes_without_a_size_bypass_pyfuse3(tmp_path: Path) -> None:
+async def test_attribute_changes_other_than_the_size_bypass_pyfuse3(tmp_path: Path) -> None:
     """The extension handles attribute changes without a size, and pyfuse3 all others."""
     async with opened(tmp_path) as handlers, trio.open_nursery() as nursery:
         raw, fs = RawOperations(handlers.operations, nursery, 0), handlers.fs
@@ -417,6 +413,6 @@ def set_attributes(root: Path) -> None:
     subprocess.run(["chattr", "-i", path], check=True)
 
 
-async def test_kernel_receives_replies_of_the_extension(mounted: Mounted) -> None:
+async def test_kernel_receives_every_reply_of_the_extension(mounted: Mounted) -> None:
     """Replies and errors that the extension sends reach the kernel completely."""
     await mounted.run(set_attributes, mounted.path)

@@ -82,7 +82,7 @@ async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
     assert reported
 
 
-async def test_capability_of_an_open_file_is_looked_up_after_a_new_txg(
+async def test_capability_of_an_open_file_is_looked_up_again_after_a_new_txg(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
     """After a new txg the daemon looks up the capability of an open file again."""

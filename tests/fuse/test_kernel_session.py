@@ -137,7 +137,7 @@ def write_and_count_blocks(path: Path) -> list[int]:
 
 
 @pytest.mark.mount
-async def test_block_count_of_a_file_is_current_after_fsync(mounted: Mounted) -> None:
+async def test_block_count_of_a_file_is_correct_after_fsync(mounted: Mounted) -> None:
     """The attribute st_blocks is current after fsync, although the kernel caches attributes."""
     counted = await mounted.run(write_and_count_blocks, mounted.path / "f")
     assert counted == [blocks * BLOCK_BYTES // 512 for blocks in (1, 2, 3)]
@@ -162,7 +162,7 @@ def mode_after(root: Path, command: str) -> int:
 
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
+async def test_write_by_an_unprivileged_user_clears_privilege_bits(mounted: Mounted) -> None:
     """Suid and sgid are cleared before write(2), and when O_TRUNC empties a file."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
@@ -223,7 +223,7 @@ async def test_sigterm_unmounts_and_loses_no_data(
 
 
 @pytest.mark.mount
-async def test_kernel_read_ahead_of_the_mount_is_set(mounted: Mounted) -> None:
+async def test_read_ahead_of_the_kernel_is_set_at_mount(mounted: Mounted) -> None:
     """The read-ahead of the mount is KERNEL_READAHEAD_KIB, if this process may set it."""
     await mounted.run(kernel_session.tune_mount, str(mounted.path))
     device = kernel_session.device_number(str(mounted.path))

@@ -13,7 +13,7 @@ from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
-async def test_replies_that_return_an_inode_increment_its_lookup_count(handlers: Handlers) -> None:
+async def test_every_reply_with_an_inode_increments_its_lookup_count(handlers: Handlers) -> None:
     """Requests such as create, lookup and link add 1 to the lookup count, but getattr does not."""
     operations, count = handlers.operations, handlers.fs.lookups.count
     ino = await make_file(handlers, b"f")
@@ -40,7 +40,7 @@ async def test_lookup_of_a_missing_name_returns_inode_0(handlers: Handlers) -> N
     assert handlers.fs.lookups.count(Ino(0)) == 0
 
 
-async def test_listing_increments_lookup_counts_only_of_entries_that_fit(
+async def test_listing_increments_lookup_counts_only_of_returned_entries(
     handlers: Handlers, reply: Reply
 ) -> None:
     """A listing starts with "." and "..", which do not count as lookups."""
@@ -59,7 +59,7 @@ async def test_listing_increments_lookup_counts_only_of_entries_that_fit(
     assert handlers.fs.lookups.count(ROOT_INO) == 0
 
 
-async def test_open_directory_lists_only_dot_and_dotdot_after_its_removal(
+async def test_removed_open_directory_lists_only_dot_and_dotdot(
     handlers: Handlers, reply: Reply
 ) -> None:
     """An open directory without a name lists "." and "..", even if its parent is also removed."""
@@ -85,7 +85,7 @@ async def test_request_for_a_missing_capability_of_an_open_file_fails_with_enoda
         assert caught.value.errno == errno.ENODATA
 
 
-async def test_open_write_read_fsync_and_release_succeed(handlers: Handlers) -> None:
+async def test_requests_open_write_read_fsync_and_release_succeed(handlers: Handlers) -> None:
     operations = handlers.operations
     ino = await make_file(handlers, b"f")
     info = await operations.open(ino, os.O_RDWR, CONTEXT)

@@ -36,7 +36,7 @@ from tests.fuse.conftest import FILE
         (raw_operations, "IOCTL", 32),
     ],
 )
-def test_request_structures_have_the_same_sizes_as_in_linux(
+def test_request_structures_have_the_sizes_that_linux_defines(
     module: ModuleType, name: str, size_bytes: int
 ) -> None:
     """READ has more fields, which the daemon does not need."""
@@ -45,7 +45,7 @@ def test_request_structures_have_the_same_sizes_as_in_linux(
 
 @pytest.mark.parametrize("ino", [ROOT_INO, FILE.ino])
 @pytest.mark.parametrize("has_generations", [True, False])
-def test_entry_reply_has_the_same_layout_as_in_linux(ino: Ino, has_generations: bool) -> None:
+def test_entry_reply_has_the_layout_that_linux_defines(ino: Ino, has_generations: bool) -> None:
     """Struct fuse_entry_out contains the inode, its generation, the timeouts and the attributes."""
     converter = Converter(1 << 20, timeout_s=1.5, has_generations=has_generations)
     found = FILE._replace(ino=ino, btime_ns=(1 << 40) + 7)
@@ -73,7 +73,7 @@ def test_reply_for_a_missing_name_has_inode_0_and_a_timeout() -> None:
     assert converter.no_entry_out() == bytes(128)
 
 
-def test_statx_reply_has_the_same_layout_as_in_linux() -> None:
+def test_statx_reply_has_the_layout_that_linux_defines() -> None:
     """Each field of struct fuse_statx_out has the same offset as in Linux."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
@@ -92,7 +92,7 @@ def test_statx_reply_has_the_same_layout_as_in_linux() -> None:
 
 
 @pytest.mark.parametrize("overrides", [None, Overrides(uid=1, gid=2, umask=0o027)])
-def test_attribute_reply_has_the_same_layout_as_in_linux(overrides: Overrides | None) -> None:
+def test_attribute_reply_has_the_layout_that_linux_defines(overrides: Overrides | None) -> None:
     """Struct fuse_attr_out has the same values as in a reply of pyfuse3."""
     converter = Converter(1 << 20, overrides=overrides, timeout_s=1.5)
     device = FILE._replace(rdev=0x801)

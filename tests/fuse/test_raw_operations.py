@@ -69,13 +69,13 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
                 os.lseek(fd, offset, whence)
 
 
-async def test_lseek_reports_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
+async def test_lseek_reports_no_holes_while_a_file_is_being_written(mounted: Mounted) -> None:
     """While a file is written, a reported hole could have dirty pages, which cp(1) would skip."""
     await mounted.run(seek, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 44
 
 
-async def test_lseek_reports_no_holes_if_the_kernel_size_of_the_file_is_unknown(
+async def test_lseek_reports_no_holes_if_the_size_in_the_kernel_is_unknown(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the kernel's size of an open file is unknown, lseek(2) reports no holes."""
@@ -106,7 +106,7 @@ def seal(root: Path) -> None:
     (root / "f").unlink()
 
 
-async def test_file_being_written_becomes_immutable_without_loss(mounted: Mounted) -> None:
+async def test_file_being_written_becomes_immutable_without_data_loss(mounted: Mounted) -> None:
     """A process that opened a file for writing can still write after the file becomes immutable."""
     await mounted.run(seal, mounted.path)
 
@@ -243,7 +243,7 @@ def set_flags(root: Path) -> None:
     subprocess.run(["chattr", "-a", root / "f", root / "d"], check=True)
 
 
-async def test_chattr_and_lsattr_support_immutable_and_append_only(mounted: Mounted) -> None:
+async def test_chattr_and_lsattr_support_flags_immutable_and_append_only(mounted: Mounted) -> None:
     """chattr(1) can set immutable and append-only; other flags are refused."""
     await mounted.run((mounted.path / "f").write_bytes, b"content, ")
     await mounted.run((mounted.path / "d").mkdir)
@@ -413,7 +413,7 @@ def write_and_check_privileges(path: Path) -> None:
     assert oct(path.stat().st_mode & 0o7777) == "0o777"
 
 
-async def test_every_kind_of_change_clears_privilege_bits(mounted: Mounted) -> None:
+async def test_every_kind_of_change_clears_the_privilege_bits(mounted: Mounted) -> None:
     """Each kind of change by another user clears suid, sgid and capabilities."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(write_and_check_privileges, mounted.path / "f")

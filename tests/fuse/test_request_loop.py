@@ -49,7 +49,7 @@ async def nursery() -> AsyncIterator[trio.Nursery]:
         made.cancel_scope.cancel()
 
 
-async def test_every_request_is_answered_once(
+async def test_every_request_is_answered_exactly_once(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     """Three workers answer each request once, in order."""
@@ -96,7 +96,7 @@ async def test_other_tasks_run_during_endless_requests(
             assert answered > before
 
 
-async def test_waiting_reply_does_not_delay_the_next_request(
+async def test_delayed_reply_does_not_delay_the_next_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     """While a reply of one worker waits, another worker reads the next request."""
@@ -122,7 +122,7 @@ async def test_waiting_reply_does_not_delay_the_next_request(
 
 
 @pytest.mark.parametrize("_attempt", range(8))  # Tasks run in random order.
-async def test_no_worker_polls_while_another_worker_handles_a_request(
+async def test_other_workers_do_not_poll_while_a_worker_handles_a_request(
     pair: tuple[socket.socket, socket.socket],
     nursery: trio.Nursery,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +164,7 @@ async def test_no_worker_polls_while_another_worker_handles_a_request(
     assert set(while_slow_s) == {0.0}
 
 
-async def test_worker_waits_again_if_another_worker_took_its_request(
+async def test_worker_waits_again_if_another_worker_took_the_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     kernel, daemon = pair
@@ -196,7 +196,7 @@ async def test_worker_waits_again_if_another_worker_took_its_request(
     assert taken > 0
 
 
-async def test_cancelled_worker_is_replaced(
+async def test_new_worker_replaces_a_cancelled_worker(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     """Another worker reads requests after the waiting worker was cancelled."""
@@ -224,7 +224,7 @@ async def test_cancelled_worker_is_replaced(
         await answered.wait()
 
 
-async def test_worker_woken_without_a_request_exits_with_the_loop(
+async def test_worker_that_wakes_without_a_request_exits_with_the_loop(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     kernel, daemon = pair
@@ -245,7 +245,7 @@ async def test_worker_woken_without_a_request_exits_with_the_loop(
                 direct.lowlevel.notify_closing(daemon.fileno())
 
 
-def test_pyfuse3_uses_the_original_trio_again_after_a_session() -> None:
+def test_pyfuse3_uses_the_trio_module_again_after_a_session() -> None:
     """The module ``trio`` in pyfuse3 is restored, so that the next session can replace it again."""
     with request_loop.direct():
         assert isinstance(vars(pyfuse3)["trio"], DirectTrio)

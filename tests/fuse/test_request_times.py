@@ -72,7 +72,7 @@ async def test_every_answered_request_is_counted_in_one_histogram_bucket(mounted
 
 
 @pytest.mark.mount
-async def test_waiting_request_is_measured_when_it_is_answered(
+async def test_time_of_a_waiting_request_is_recorded_when_it_is_answered(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, goes_on, answered = trio.Event(), trio.Event(), trio.Event()
@@ -110,7 +110,7 @@ async def test_waiting_request_is_measured_when_it_is_answered(
 
 
 @pytest.mark.mount
-async def test_latest_requests_list_the_thread_and_user_that_sent_them(mounted: Mounted) -> None:
+async def test_latest_requests_include_the_thread_and_user_of_each(mounted: Mounted) -> None:
     sent: list[int] = []
 
     def list_names() -> None:
@@ -130,7 +130,7 @@ def test_requests_before_the_measured_time_span_are_not_counted() -> None:
     assert senders(copy, 10) == (10, {Sender(2, 0): 2, Sender(3, 1000): 1})
 
 
-def test_time_span_is_shortened_if_old_requests_were_overwritten() -> None:
+def test_measured_time_span_is_shorter_if_old_requests_were_overwritten() -> None:
     """If old requests were overwritten, a shorter time span keeps the rates correct."""
     copy = _copy((97, 1, 0), (98, 1, 0), (99, 2, 0), received=1000)
 

@@ -23,7 +23,7 @@ def insert(database: Path, journal_mode: str) -> None:
             connection.execute("INSERT INTO log VALUES (?)", (str(number),))
 
 
-async def test_sqlite_transaction_of_a_program_syncs_rows_once(mounted: Mounted) -> None:
+async def test_sqlite_transaction_on_the_mount_syncs_rows_once(mounted: Mounted) -> None:
     """Of the four syncs of a transaction, only the sync of the new journal finds changed rows.
 
     The directory has not changed since then, and the header of the journal and the page of the

@@ -71,7 +71,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
     assert operations.write_back.age_s() == 0.0
 
 
-async def test_cost_of_collecting_dirty_data_does_not_depend_on_open_file_count(
+async def test_cost_of_collecting_dirty_data_is_independent_of_the_number_of_open_files(
     mounted: Mounted,
 ) -> None:
     """A collection sends requests only for the barrier file and for files with new data."""
@@ -101,7 +101,7 @@ async def test_cost_of_collecting_dirty_data_does_not_depend_on_open_file_count(
                 await mounted.run(os.close, one)
 
 
-async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None:
+async def test_dirty_data_that_is_collected_reaches_the_daemon(mounted: Mounted) -> None:
     """A collection updates sizes in rows, and works again after the process was killed."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
@@ -140,7 +140,7 @@ class _Ceaseless(dict[str, int]):
         return super().__getitem__(name)
 
 
-async def test_continuous_writing_is_not_reported_as_a_failed_collection(mounted: Mounted) -> None:
+async def test_continuous_writes_are_not_reported_as_a_failed_collection(mounted: Mounted) -> None:
     """If programs write continuously, a collection reports this, and not a failed process."""
     barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
     write_back = WriteBack(barrier, opened, _Ceaseless(read=0, write=0))
@@ -183,7 +183,7 @@ async def test_barrier_file_is_not_listed_and_has_a_random_name(mounted: Mounted
         assert not await mounted.run(os.path.exists, mounted.path / other)
 
 
-def test_write_back_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
+def test_write_back_program_in_the_mounted_filesystem_is_not_started(tmp_path: Path) -> None:
     """A program below the mountpoint is not started, because its start would wait for the mount."""
     with pytest.raises(OSError, match="lies below the mountpoint"):
         CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")

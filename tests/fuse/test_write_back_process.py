@@ -41,7 +41,7 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
     return process, ours
 
 
-def test_each_request_to_the_write_back_process_is_answered(tmp_path: Path) -> None:
+def test_write_back_process_answers_every_request(tmp_path: Path) -> None:
     """Several requests in one message are answered in order; an error is a number and a text."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
@@ -70,7 +70,7 @@ def test_signals_of_a_shutdown_do_not_end_the_write_back_process(tmp_path: Path)
         assert answers.readline() == b"2 done\n"
 
 
-def test_write_back_process_with_a_wrong_parent_exits(tmp_path: Path) -> None:
+def test_write_back_process_with_the_wrong_parent_exits(tmp_path: Path) -> None:
     """A write-back process whose parent has exited before its first check also exits."""
     process, ours = started(tmp_path, 1)
     with process, ours:
@@ -117,7 +117,7 @@ def test_write_back_process_does_not_keep_the_mountpoint_busy(mount: Path) -> No
 
 
 @pytest.mark.mount
-def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None:
+def test_moved_mount_is_found_by_its_device_number(mount: Path, tmp_path: Path) -> None:
     device = mount.stat().st_dev
     (mount / "elsewhere é").mkdir()
     with pytest.raises(FileNotFoundError):
@@ -126,7 +126,7 @@ def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None
     assert tmp_path == mount
 
 
-def test_messages_to_the_write_back_process_may_arrive_in_pieces() -> None:
+def test_messages_to_the_write_back_process_can_arrive_in_pieces() -> None:
     """The write-back process accepts parts of a line, and several lines at once."""
     asked: list[int] = []
     requests, feed = os.pipe()

@@ -92,7 +92,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=link_payloads())
-def test_arbitrary_changelog_is_refused_or_can_be_encoded_again(
+def test_random_changelog_is_refused_or_can_be_encoded_again(
     keyring: Keyring, payload: bytes
 ) -> None:
     """If a changelog can be decoded, encoding and decoding it again returns an equal changelog."""
@@ -115,7 +115,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=level_payloads())
-def test_arbitrary_level_is_refused_or_can_be_encoded_again(
+def test_random_level_object_is_refused_or_can_be_encoded_again(
     keyring: Keyring, payload: bytes
 ) -> None:
     """If a level can be decoded, encoding and decoding it again returns an equal level."""
@@ -127,7 +127,7 @@ def test_arbitrary_level_is_refused_or_can_be_encoded_again(
 
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
-def test_arbitrary_changelog_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
+def test_random_changelog_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
     """If a part of a changelog can be decoded, encoding it again returns the same bytes."""
     data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
@@ -144,7 +144,7 @@ def test_arbitrary_changelog_part_is_refused_or_can_be_encoded_again(payload: by
     | mutated_json(some_images.MANIFEST_1)
     | mutated_bytes(image.dump_manifest(some_images.MANIFEST))
 )
-def test_arbitrary_manifest_is_refused_or_can_be_encoded_again(
+def test_random_manifest_is_refused_or_can_be_encoded_again(
     keyring: Keyring, payload: bytes
 ) -> None:
     """If a manifest can be decoded, encoding and decoding it again returns an equal manifest."""
@@ -161,7 +161,7 @@ PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), conte
 @both
 @fuzzed
 @given(data=st.data())
-def test_content_of_an_arbitrary_envelope_has_the_declared_length(
+def test_content_of_a_random_envelope_has_the_declared_length(
     keyring: Keyring, data: st.DataObject
 ) -> None:
     """The test edits the header or the payload, and computes the authentication again.
@@ -217,7 +217,7 @@ def test_modified_object_is_refused_unless_its_checksum_is_recomputed(
     ),
     plain_bytes=st.sampled_from([0, 1, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 1, MIB]),
 )
-def test_decompression_of_arbitrary_data_is_refused_or_has_the_right_length(
+def test_decompression_of_random_data_fails_or_returns_the_declared_length(
     packed: bytes, plain_bytes: int
 ) -> None:
     """Decompression returns exactly the requested number of bytes, or raises an error."""
@@ -256,7 +256,7 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 @both
 @fuzzed
 @given(data=st.data())
-def test_arbitrary_pack_index_is_refused_or_consistent(
+def test_random_pack_index_is_refused_or_is_consistent(
     keyring: Keyring, data: st.DataObject
 ) -> None:
     """All blocks of an accepted index are inside the pack, and readable blocks match their hash."""
@@ -289,7 +289,7 @@ def test_arbitrary_pack_index_is_refused_or_consistent(
     plain_bytes=st.sampled_from([0, len(CONTENT), 1 << 24, (1 << 24) + 1, -1]),
     offset=st.sampled_from([0, 1, 1 << 32]),
 )
-def test_arbitrary_record_of_a_pack_is_refused_or_matches_its_hash(
+def test_random_pack_record_is_refused_or_matches_its_hash(
     keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int
 ) -> None:
     """The decoder refuses a record of a pack, or returns the block with the expected hash."""
@@ -351,7 +351,7 @@ def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
 
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
-def test_arbitrary_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+def test_random_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
     """If a lease can be decoded, encoding and decoding it again returns an equal lease."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
@@ -360,7 +360,7 @@ def test_arbitrary_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None
 
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
-def test_arbitrary_head_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
+def test_random_head_of_the_chain_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
     """The head in local state is parsed as strictly as the head in a lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
@@ -370,7 +370,7 @@ def test_arbitrary_head_is_refused_or_can_be_encoded_again(text: bytes | str) ->
 
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
-def test_arbitrary_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+def test_random_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
     """A decoded superblock can be encoded again, and a plain superblock yields plain keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
@@ -419,7 +419,7 @@ PARSERS: Final[tuple[Callable[[str], object], ...]] = (
     .map(lambda raw: raw.decode("latin-1"))
     | st.text()
 )
-def test_arbitrary_object_key_is_valid_for_at_most_one_kind_of_object(key: str) -> None:
+def test_random_object_key_belongs_to_at_most_one_kind_of_object(key: str) -> None:
     """An accepted key is ASCII and shorter than the limits of all stores."""
     kinds = [parse for parse in PARSERS if parse(key) is not None]
 

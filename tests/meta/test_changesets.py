@@ -102,7 +102,7 @@ def changeset_of(table: str, insert: str) -> bytes:
 # --- merging and applying changesets -----------------------------------------------------------
 
 
-def test_merged_changeset_equals_its_changesets_applied_in_order(source: Recorded) -> None:
+def test_merged_changeset_equals_its_parts_applied_in_order(source: Recorded) -> None:
     """A merged changeset produces the same rows as its changesets applied one by one."""
     for _ in range(GROUPS):
         source.group()
@@ -168,7 +168,7 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize(("other", "what"), CONFLICTS)
-def test_conflicting_changeset_is_undone_and_its_transaction_continues(
+def test_conflicting_changeset_is_undone_without_ending_the_transaction(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
     """After a changeset conflicts with a row, the transaction can continue."""
@@ -330,7 +330,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
     assert changesets.named_blocks(changeset) == {500}
 
 
-def test_named_blocks_are_the_blocks_in_new_and_changed_rows(source: Recorded) -> None:
+def test_named_blocks_are_the_blocks_that_new_and_changed_rows_contain(source: Recorded) -> None:
     """The set of named blocks omits blocks that appear only in deleted rows of the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -349,9 +349,7 @@ def test_names_touched_by_a_changeset_are_the_names_of_changed_dentries(source: 
         assert named == {(parent, name) for parent, _, name, _ in changed}
 
 
-def test_inodes_and_contents_touched_by_a_changeset_are_those_of_changed_rows(
-    source: Recorded,
-) -> None:
+def test_inodes_and_contents_touched_by_a_changeset_are_in_changed_rows(source: Recorded) -> None:
     """A new size touches the inode and its content; a new link target touches only the inode."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -390,7 +388,7 @@ def test_old_and_new_name_are_touched_if_the_new_name_reuses_a_cookie(source: Re
     assert found.cookies == set()
 
 
-def test_summary_of_a_changeset_counts_its_changed_rows(source: Recorded) -> None:
+def test_summary_of_a_changeset_contains_its_number_of_changed_rows(source: Recorded) -> None:
     """The summary of a changeset counts rows of inodes, dentries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -490,7 +488,7 @@ def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
         changesets.touched(text)
 
 
-def test_parts_of_a_split_changeset_add_up_to_the_original(
+def test_parts_of_a_split_changeset_contain_all_rows_of_the_original(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """A changeset that is too large for one object is split into bounded parts."""

@@ -112,7 +112,7 @@ def test_duplicate_block_is_replaced_by_an_older_equal_block(
     check_counts(db)
 
 
-def test_duplicate_of_an_unknown_block_gets_its_location(
+def test_duplicate_of_an_unknown_older_block_gets_the_older_location(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
     """A database restored from a backup may not contain the older, equal block."""
@@ -137,7 +137,7 @@ def test_placement_of_an_unreferenced_block_deletes_its_rows(
         check_counts(db)
 
 
-def test_placement_of_an_overwritten_block_keeps_the_new_block(
+def test_placement_of_an_overwritten_block_does_not_replace_the_new_block(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
     """A block that was overwritten during its upload no longer has a reference."""
@@ -184,7 +184,7 @@ def test_equal_blocks_of_concurrent_uploads_are_both_kept(
     check_counts(db)
 
 
-def test_dropped_local_tables_leave_no_bytes_in_the_file(db: Database) -> None:
+def test_dropped_local_tables_leave_no_bytes_in_the_database_file(db: Database) -> None:
     """An image contains no rows of dropped local tables, not even in free pages."""
     db.begin_local()
     secret = "only this host knows"

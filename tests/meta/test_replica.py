@@ -98,7 +98,7 @@ def test_replica_moves_a_block_to_its_new_pack(pair: Pair) -> None:
     assert packs.get(pair.copy, PackId(2)).live_bytes == 8
 
 
-def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
+def test_replica_ignores_the_location_of_an_unreferenced_block(pair: Pair) -> None:
     """A changelog may contain the location of a block that the same txg deleted."""
     pair.apply_note(1, locations=(place(BlockId(77)),), notes=(note(),))
 
@@ -106,7 +106,7 @@ def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
     assert packs.get(pair.copy, PackId(1)).died_txg == 1
 
 
-def test_replica_keeps_a_lost_block_without_a_location(pair: Pair) -> None:
+def test_replica_keeps_a_lost_block_without_its_location(pair: Pair) -> None:
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(lost(block, 10),))
 
@@ -134,7 +134,7 @@ def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: s
     assert packs.find(pair.copy, PackId(1)) is None
 
 
-def test_replica_deletes_the_row_of_a_deleted_pack_but_never_reuses_its_number(pair: Pair) -> None:
+def test_replica_deletes_the_row_of_a_deleted_pack_without_reusing_its_number(pair: Pair) -> None:
     """The next writer must not reuse the number of a deleted pack."""
     pair.apply_note(1, notes=(note(5),))
     pair.apply_note(2, notes=(note(5, PackState.CONDEMNED),))
@@ -144,7 +144,7 @@ def test_replica_deletes_the_row_of_a_deleted_pack_but_never_reuses_its_number(p
     assert pair.copy.counters.next_pack == 6
 
 
-def test_totals_of_a_replica_are_recounted(pair: Pair) -> None:
+def test_totals_of_a_replica_are_computed_again(pair: Pair) -> None:
     """A replica that becomes the writer needs totals, which changelogs do not contain."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
@@ -157,7 +157,7 @@ def test_totals_of_a_replica_are_recounted(pair: Pair) -> None:
     assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
 
 
-def test_replica_refuses_changes_recorded_for_a_different_state(pair: Pair, tmp_path: Path) -> None:
+def test_replica_refuses_changes_recorded_for_another_state(pair: Pair, tmp_path: Path) -> None:
     """A replica refuses changes that were recorded on rows which it does not have."""
     a_file(pair.db)
     changeset = pair.changeset()

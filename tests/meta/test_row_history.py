@@ -109,7 +109,7 @@ def test_changed_rows_are_the_rows_that_differ_between_two_states(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_changes_of_an_inode_contain_its_row_before_and_after(
+def test_inode_history_contains_the_row_before_and_after_each_change(
     make_database: MakeDatabase, seed: int
 ) -> None:
     db = make_database()
@@ -134,12 +134,12 @@ def test_changes_of_an_inode_contain_its_row_before_and_after(
         assert changed <= found.keys()
 
 
-def test_inode_columns_equal_those_of_the_schema(history: History) -> None:
+def test_inode_columns_equal_the_columns_of_the_schema(history: History) -> None:
     columns = history.db.all("SELECT name FROM pragma_table_info('inodes')")
     assert [row[0] for row in columns] == list(INODE_COLUMNS)
 
 
-def test_change_of_only_the_access_time_is_ignored(history: History) -> None:
+def test_change_of_only_the_atime_is_ignored(history: History) -> None:
     query = "UPDATE inodes SET atime_delta_ns = 7 WHERE ino = ?"
     changeset = history.changeset(lambda db: db.inodes.run(query, (history.ino,)))
     assert row_history.changed_rows(changeset, is_whole=True) == ChangedRows(set(), set(), set())
@@ -164,7 +164,7 @@ def test_deduplication_of_a_block_does_not_count_as_a_change(history: History) -
     assert row_history.changes_of(changeset, [ino], is_whole=False)[ino].blocks == 1
 
 
-def test_new_mtime_counts_as_new_content_but_new_ctime_does_not(history: History) -> None:
+def test_new_mtime_counts_as_new_content_but_a_new_ctime_does_not(history: History) -> None:
     ino = history.ino
 
     def content_after(**times: int) -> set[Ino]:
@@ -195,7 +195,7 @@ def test_dentry_with_a_new_inode_is_recorded_by_its_cookie(history: History) -> 
     assert found[other].replaced == [(ROOT_INO, cookie)]
 
 
-def test_changes_of_a_file_include_blocks_names_and_xattrs(history: History) -> None:
+def test_changes_of_a_file_include_blocks_and_names_and_xattrs(history: History) -> None:
     ino = history.ino
 
     def change(db: Database) -> None:
@@ -225,7 +225,7 @@ def test_changes_of_one_txg_are_combined_in_order() -> None:
     assert (later.before, later.after) == ({"mode": 1, "uid": 7}, None)
 
 
-def test_damaged_changeset_is_refused_or_gives_values_of_the_declared_types(
+def test_damaged_changeset_is_refused_or_contains_values_of_the_declared_types(
     history: History,
 ) -> None:
     changeset = history.changeset(lambda db: dentries.remove(db, ROOT_INO, b"f"))

@@ -37,9 +37,7 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
     return trio.run(run)
 
 
-def test_new_database_page_size_is_used_on_this_and_on_other_hosts(
-    program: Program, place: Place
-) -> None:
+def test_new_database_page_size_is_used_on_all_hosts(program: Program, place: Place) -> None:
     """A new page size is used on this host, and in later restores on other hosts."""
     assert _page_size(place, program.cachedir) == 4096
     assert _page_size(place, program.cachedir, "page_size=16K") == 16384
@@ -59,9 +57,7 @@ def test_new_database_page_size_is_uploaded_by_a_later_mount(
     assert _page_size(place, program.cachedir.with_name("elsewhere")) == 8192
 
 
-def test_mount_with_the_current_database_page_size_changes_nothing(
-    program: Program, place: Place
-) -> None:
+def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, place: Place) -> None:
     """With the current page size, a mount opens the filesystem once and uses one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
@@ -69,9 +65,7 @@ def test_mount_with_the_current_database_page_size_changes_nothing(
 
 
 @pytest.mark.mount
-def test_mount_reports_a_restore_only_if_it_has_no_local_state(
-    place: Place, program: Program
-) -> None:
+def test_mount_reports_a_restore_only_without_local_state(place: Place, program: Program) -> None:
     """Only a mount without local state prints that it restored the metadata."""
 
     def mount(cachedir: Path) -> str:

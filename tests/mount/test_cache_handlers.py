@@ -34,7 +34,7 @@ async def test_set_request_with_one_invalid_value_changes_no_setting(plain: Powe
         assert session.throttles.upload.bytes_per_s == MIB
 
 
-async def test_concurrent_set_requests_do_not_mix_their_values(plain: Power) -> None:
+async def test_settings_of_concurrent_set_requests_are_not_mixed(plain: Power) -> None:
     """The values of one request are set together, even if evicting blocks takes time."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
@@ -55,7 +55,7 @@ async def test_concurrent_set_requests_do_not_mix_their_values(plain: Power) -> 
     assert {one["name"]: one["value"] for one in found["settings"]} in both
 
 
-async def test_cache_limit_below_the_dirty_bytes_keeps_dirty_content(plain: Power) -> None:
+async def test_cache_limit_below_the_dirty_bytes_preserves_dirty_content(plain: Power) -> None:
     """A cache limit below the dirty bytes is accepted; writers then wait for the upload."""
     options = parse_mount_options(["cachesize=1G", "sync_interval=1h"])
     async with plain.session(session_options=options, tasks=False) as session:

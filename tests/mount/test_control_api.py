@@ -32,7 +32,7 @@ class Watching(TerminalFront):
         self.shown.append((what, done, total))
 
 
-async def test_error_about_an_absent_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
+async def test_error_about_a_missing_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
     """The error contains the URL or path that the user gave, instead of the state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
@@ -54,7 +54,7 @@ async def test_status_of_a_stopped_daemon_fails_after_a_timeout(
     assert autojump_clock.current_time() >= CONTROL_ANSWER_S_MAX
 
 
-async def test_flush_request_reports_its_progress_and_result(
+async def test_flush_request_reports_progress_and_result(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     """A flush request shows the progress and returns the result."""
@@ -110,7 +110,7 @@ async def test_unmount_result_of_a_killed_daemon_is_incomplete(tmp_path: Path) -
     assert result["complete"] is False
 
 
-async def test_unmount_result_of_an_exited_daemon_is_read_from_its_mount_note(
+async def test_unmount_result_of_a_daemon_that_exited_is_read_from_its_mount_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon may exit after a command has found it, but before the command connects."""

@@ -21,7 +21,7 @@ USAGE: Usage = {
 }
 
 
-def test_request_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
+def test_request_costs_of_today_and_thirty_days_are_summed_by_cause() -> None:
     """Only the last thirty days are included, even for request causes of a newer program."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 
@@ -44,7 +44,7 @@ def test_request_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
     assert report["counted_days"] == 29.5
 
 
-def test_monthly_cost_is_extrapolated_from_the_time_with_counted_requests() -> None:
+def test_monthly_cost_is_extrapolated_from_the_time_in_which_requests_were_counted() -> None:
     """Counts of two days are multiplied by 15; stored bytes cost a complete month."""
     ledger = Ledger(NOON - 2 * DAY_NS, USAGE, {TODAY: 7})
     report = costs.report(ledger, PRICES, NOON)
@@ -74,7 +74,7 @@ def test_request_costs_ignore_days_in_the_future() -> None:
     assert report["per_month"]["storage"]["bytes"] == 10
 
 
-def test_stored_bytes_are_charged_by_the_day() -> None:
+def test_stored_bytes_are_charged_per_day() -> None:
     """A day without a record has the previous day's size; today is charged up to the current time."""
     stored = {TODAY - 3: 10, TODAY - 1: 30}
     report = costs.report(Ledger(0, {}, stored), PRICES, NOON)

@@ -110,7 +110,7 @@ def test_mount_command_exits_with_the_error_of_the_daemon(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (7, "s3fs-meta: held by host 'a'\n")
 
 
-def test_bug_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_path: Path) -> None:
+def test_exception_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_path: Path) -> None:
     """If the daemon has a bug, the parent prints the path of the log with the traceback."""
     done = _run(
         tmp_path,

@@ -15,7 +15,7 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_running_mount_without_a_readable_note_is_not_replaced(
+def test_running_mount_with_an_unreadable_note_is_not_replaced(
     program: Program, mounted: Place
 ) -> None:
     """If the mount note cannot be read, the kernel decides whether the mount is running."""
@@ -31,7 +31,7 @@ def test_running_mount_without_a_readable_note_is_not_replaced(
 
 
 @pytest.mark.mount
-def test_only_a_killed_mount_of_the_same_url_is_reported_as_dead(
+def test_only_a_killed_mount_of_an_equal_url_is_reported_as_dead(
     program: Program, mounted: Place
 ) -> None:
     with pytest.raises(HeldError):

@@ -59,7 +59,7 @@ async def test_download_prints_no_line_while_the_bucket_answers(
     assert lines.seen == []
 
 
-async def test_silent_bucket_is_reported_at_growing_intervals_until_it_answers(
+async def test_bucket_that_does_not_answer_is_reported_at_growing_intervals(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()

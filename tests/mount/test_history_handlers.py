@@ -42,7 +42,7 @@ async def versions_of(
     return {**found["files"][0], "notices": found["notices"]}
 
 
-async def test_changes_not_yet_uploaded_are_listed_as_file_versions(plain: Power) -> None:
+async def test_changes_that_are_not_uploaded_are_listed_as_file_versions(plain: Power) -> None:
     """Files changed, removed or created since the last upload are listed."""
     async with plain.session(tasks=False) as session:
         changed = named(session, b"changed", b"old")
@@ -72,7 +72,7 @@ async def test_changes_not_yet_uploaded_are_listed_as_file_versions(plain: Power
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
-async def test_version_list_notes_that_too_many_changes_are_not_uploaded(
+async def test_list_of_versions_reports_too_many_changes_that_are_not_uploaded(
     plain: Power, journal_mode: str
 ) -> None:
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
@@ -92,7 +92,7 @@ async def test_version_list_notes_that_too_many_changes_are_not_uploaded(
     assert [one["uploaded"] for one in found["versions"]] == [True]
 
 
-async def test_version_pattern_also_matches_removed_and_not_yet_uploaded_names(
+async def test_version_pattern_also_matches_removed_names_and_names_not_uploaded(
     plain: Power,
 ) -> None:
     """A pattern also matches removed names, and names that are not uploaded yet."""

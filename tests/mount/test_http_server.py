@@ -82,7 +82,7 @@ async def running(nursery: trio.Nursery) -> Running:
     return Running(server.address.port, site)
 
 
-async def test_http_server_refuses_a_port_in_use() -> None:
+async def test_http_server_refuses_a_port_that_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = Address("127.0.0.1", other.getsockname()[1])
         with pytest.raises(SettingsError, match="cannot listen on option="):

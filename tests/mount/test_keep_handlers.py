@@ -22,7 +22,7 @@ async def call(session: Session, command: str, **arguments: object) -> dict[str,
     return dict(await handler(arguments, no_report))
 
 
-async def test_point_in_time_can_be_kept_listed_and_dropped(plain: Power) -> None:
+async def test_point_in_time_can_be_kept_and_listed_and_dropped(plain: Power) -> None:
     await plain.retain(0)
     async with plain.session(tasks=False) as session:
         files: Files = {}
@@ -59,7 +59,7 @@ async def test_daemon_parses_the_point_in_time_of_a_keep_request(plain: Power) -
             await call(session, keep_requests.KEEP, name="c", at="unknown", auto=False)
 
 
-async def test_dropping_a_kept_point_by_key_keeps_a_newer_point_of_the_same_name(
+async def test_dropping_a_kept_point_by_its_key_preserves_a_newer_point_with_equal_name(
     plain: Power,
 ) -> None:
     """Expiry drops a point by its key, so a newer point with the same name is not dropped."""

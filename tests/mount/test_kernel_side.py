@@ -4,7 +4,7 @@ from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.sync.kernel import NoKernel
 
 
-async def test_calls_to_the_kernel_do_nothing_without_a_mountpoint() -> None:
+async def test_kernel_calls_do_nothing_without_a_mountpoint() -> None:
     """Without a mountpoint, calls that would reach the kernel have no effect."""
     for kernel in (KernelSide(), NoKernel()):
         assert await kernel.collect() in {True, None}

@@ -6,7 +6,7 @@ from s3fs_meta.mount import killed_state
 from s3fs_meta.mount.killed_state import Unshipped
 
 
-def test_unshipped_changes_are_described_with_their_size() -> None:
+def test_size_of_unshipped_changes_is_reported() -> None:
     assert Unshipped(0, 0, has_changes=False).described == "everything is in the bucket"
     assert Unshipped(2048, 2, has_changes=True).described == (
         "only on this host: 2 KiB in 2 blocks and changes of the metadata"

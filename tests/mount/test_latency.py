@@ -25,7 +25,7 @@ def _of(*counts: int, total_s: float = 0.0) -> Histogram:
         ((0, 0, 0, 0), 0.5, None),
     ],
 )
-def test_latency_quantiles_are_interpolated_within_a_histogram_bucket(
+def test_latency_quantile_is_interpolated_within_a_histogram_bucket(
     counts: tuple[int, ...], part: float, expected: float | None
 ) -> None:
     assert _of(*counts).quantile_s(part) == (
@@ -33,20 +33,20 @@ def test_latency_quantiles_are_interpolated_within_a_histogram_bucket(
     )
 
 
-def test_latency_histogram_difference_counts_requests_between_two_readings() -> None:
+def test_difference_of_two_latency_histograms_counts_requests_between_readings() -> None:
     earlier, later = _of(100, 5, 0, 0, total_s=1.0), _of(100, 5, 3, 1, total_s=151.0)
 
     assert later.since(earlier) == _of(0, 0, 3, 1, total_s=150.0)
     assert later.since(None) is later
 
 
-def test_latency_histogram_difference_after_a_restart_is_not_negative() -> None:
+def test_difference_of_latency_histograms_is_not_negative_after_a_restart() -> None:
     assert _of(1, 0, 0, 0).since(_of(5, 0, 0, 0)) == _of(1, 0, 0, 0)
 
 
-def test_status_of_an_older_daemon_has_no_histograms() -> None:
+def test_status_of_an_older_daemon_contains_no_histograms() -> None:
     assert histograms({"state": "serving"}) == {}
 
 
-def test_quantile_0_is_the_lower_bound_of_the_first_non_empty_bucket() -> None:
+def test_quantile_0_is_the_lower_bound_of_the_first_histogram_bucket_in_use() -> None:
     assert Histogram((1.0, 2.0), (0, 4, 0), 6.0).quantile_s(0.0) == 1.0

@@ -72,7 +72,7 @@ def _names(parse: Any, page: bytes) -> set[str]:
     return {one.name for one in parse.text_string_to_metric_families(page.decode())}
 
 
-async def test_metrics_format_follows_the_accept_header(served: Served) -> None:
+async def test_metrics_format_depends_on_the_accept_header(served: Served) -> None:
     status, content_type, plain = await served.get()
     open_status, open_type, page = await served.get(**OPEN_METRICS)
 
@@ -91,7 +91,7 @@ async def test_metrics_page_is_made_once_for_concurrent_clients(served: Served) 
     assert served.source.collected == 1
 
 
-async def test_metrics_page_is_made_again_when_it_is_too_old(
+async def test_metrics_page_is_made_again_after_it_expires(
     served: Served, mock_clock: trio.testing.MockClock
 ) -> None:
     mock_clock.jump(10)
@@ -104,7 +104,7 @@ async def test_metrics_page_is_made_again_when_it_is_too_old(
     assert served.source.collected == 2
 
 
-async def test_metrics_page_is_cached_separately_for_each_format(served: Served) -> None:
+async def test_metrics_page_is_cached_per_format(served: Served) -> None:
     _status, _type, page = await served.get(**OPEN_METRICS)
     _status, _type, plain = await served.get()
 
@@ -116,7 +116,7 @@ async def test_metrics_page_is_cached_separately_for_each_format(served: Served)
     [("/metrics", "HEAD", 200), ("/metrics?x=1", "GET", 200), ("/", "GET", 404)]
     + [("/metrics", method, 405) for method in ("POST", "PUT", "DELETE")],
 )
-async def test_metrics_server_serves_only_the_metrics_page(
+async def test_metrics_server_serves_nothing_but_the_metrics_page(
     served: Served, path: str, method: str, status: int
 ) -> None:
     assert (await served.get(path, method))[0] == status
@@ -172,7 +172,7 @@ async def test_malformed_metrics_requests_are_answered_and_change_nothing(
     assert not caplog.records
 
 
-async def test_idle_clients_do_not_block_other_metrics_clients(served: Served) -> None:
+async def test_idle_metrics_clients_do_not_block_other_clients(served: Served) -> None:
     """If all connections are in use, the oldest waiting connection is closed."""
     streams = [
         await trio.open_tcp_stream("127.0.0.1", served.port) for _ in range(METRICS_CONNECTIONS_MAX)
@@ -192,12 +192,12 @@ async def test_silent_metrics_client_is_disconnected(
         assert await stream.receive_some() == b""
 
 
-async def test_error_names_a_metrics_port_that_is_already_in_use(served: Served) -> None:
+async def test_error_names_the_metrics_port_if_it_is_in_use(served: Served) -> None:
     with pytest.raises(SettingsError, match=rf"metrics=127.0.0.1:{served.port}: .*in use"):
         await MetricsServer("/m").listen(Address("127.0.0.1", served.port))
 
 
-async def test_bug_in_the_statistics_does_not_stop_the_metrics_server(
+async def test_exception_in_the_statistics_does_not_stop_the_metrics_server(
     nursery: trio.Nursery,
 ) -> None:
     async def collect() -> Mapping[str, Any]:

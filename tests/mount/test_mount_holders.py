@@ -5,20 +5,20 @@ from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_table import Mounted
 
 
-def test_no_process_holds_a_device_that_is_not_mounted() -> None:
+def test_no_process_holds_a_device_without_a_mount() -> None:
     wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
     assert not mount_holders.is_mounted_here(wanted)
     assert mount_holders.find(wanted) == []
 
 
-def test_holder_search_ignores_mounts_of_another_filesystem_type() -> None:
+def test_search_for_holders_ignores_mounts_of_another_filesystem_type() -> None:
     """A mount with the same device number but another filesystem type is ignored."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     assert mount_holders.is_mounted_here(proc)
     assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
 
 
-def test_holder_search_ignores_a_mount_that_reuses_the_device_number() -> None:
+def test_search_for_holders_ignores_a_mount_that_reuses_the_device_number() -> None:
     """The kernel may assign the device number of an unmounted filesystem to another one."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     ended = proc._replace(source="local:///another/bucket")
@@ -28,7 +28,7 @@ def test_holder_search_ignores_a_mount_that_reuses_the_device_number() -> None:
     assert not mount_holders.is_mounted_here(ended)
 
 
-def test_busy_message_lists_processes_or_open_files() -> None:
+def test_message_about_a_busy_mount_lists_processes_or_open_files() -> None:
     """The message lists processes or open files, or says that this user cannot see them."""
     holder = Holder(7, "sh", "/mnt")
     assert (

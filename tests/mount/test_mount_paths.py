@@ -21,7 +21,7 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])
-def test_path_that_refers_to_no_directory_entry_is_refused(
+def test_path_without_a_directory_entry_is_refused(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path such as ".." refers to no directory entry that could be removed."""
@@ -53,7 +53,7 @@ def test_command_paths_follow_symlinks_except_in_the_last_component(
 
 
 @pytest.mark.mount
-def test_paths_that_lead_to_several_filesystems_are_refused(
+def test_paths_in_several_filesystems_are_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     mnt, past = mounted.mountpoint, tmp_path / "past"
@@ -87,7 +87,7 @@ def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
 
 
 @pytest.mark.mount
-def test_target_of_a_copy_must_not_exist(program: Program, mounted: Place) -> None:
+def test_existing_target_of_a_copy_is_refused(program: Program, mounted: Place) -> None:
     """The target of a copy must not exist, and its parent directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
@@ -192,7 +192,7 @@ def test_error_about_an_unmounted_path_names_the_given_path(tmp_path: Path) -> N
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
-def test_names_of_arbitrary_bytes_survive_json_encoding(tmp_path: Path) -> None:
+def test_names_of_arbitrary_bytes_are_unchanged_after_json_encoding(tmp_path: Path) -> None:
     """A name that is not UTF-8 is unchanged after its request is encoded and decoded."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")

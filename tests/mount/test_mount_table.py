@@ -20,7 +20,7 @@ def test_mount_table_with_optional_fields_is_parsed() -> None:
     assert other.fs_type == "fuse.sshfs"
 
 
-def test_mount_flags_are_those_of_the_topmost_mount() -> None:
+def test_mount_flags_belong_to_the_topmost_mount() -> None:
     """If several filesystems are mounted on one path, the flags are those of the last mount."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
@@ -35,7 +35,7 @@ def test_mount_flags_are_those_of_the_topmost_mount() -> None:
     assert mount_table.flags(moved, _LINES, anywhere=True) == first
 
 
-def test_path_of_a_mount_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> None:
+def test_path_of_a_mount_is_resolved_without_access_to_the_mountpoint(tmp_path: Path) -> None:
     """Only the part of a path above the mountpoint is resolved, because the mount may hang."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")

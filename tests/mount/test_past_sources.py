@@ -63,7 +63,7 @@ async def volume(tmp_path: Any) -> Volume:
     return made
 
 
-async def test_clone_source_can_be_given_by_past_path_or_inode(volume: Volume) -> None:
+async def test_source_of_a_clone_can_be_a_past_path_or_inode(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         names = ["d", "f"]
@@ -80,7 +80,7 @@ async def test_clone_source_can_be_given_by_past_path_or_inode(volume: Volume) -
         assert (top, attributes.ino) == (txg, ROOT_INO)
 
 
-async def test_clone_of_the_current_state_uploads_all_changes_first(volume: Volume) -> None:
+async def test_clone_of_the_current_state_first_uploads_all_changes(volume: Volume) -> None:
     async with volume.mounted() as fs:
         sources = Sources(volume, Copier(fs, volume.session))
         made = make_file(fs, b"new")
@@ -123,7 +123,7 @@ async def test_clone_from_a_missing_point_in_time_is_refused(
             await sources.find(top=1, names=[], at=at)
 
 
-async def test_clone_of_a_path_that_did_not_exist_at_the_txg_is_refused(volume: Volume) -> None:
+async def test_clone_of_a_path_that_did_not_exist_in_the_txg_is_refused(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, _ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         for names in (["d", "g"], ["d", "f", "g"], [os.fsdecode(b"\xff")]):

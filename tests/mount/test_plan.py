@@ -14,7 +14,7 @@ from s3fs_meta.settings import MountOptions, parse_mount_options
 URL = "local:///srv/store"
 
 
-def test_mount_plan_has_the_given_options(tmp_path: Path) -> None:
+def test_mount_plan_contains_the_given_options(tmp_path: Path) -> None:
     """The mount plan contains the options for the cache, the database, FUSE and ownership."""
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
@@ -115,7 +115,7 @@ def test_default_mount_options_cause_no_warning(tmp_path: Path) -> None:
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
 
 
-def test_state_directory_with_a_too_long_path_is_refused(tmp_path: Path) -> None:
+def test_state_directory_with_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     """If the path of the state directory is too long, the error advises --cachedir."""
     options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
 
@@ -123,14 +123,14 @@ def test_state_directory_with_a_too_long_path_is_refused(tmp_path: Path) -> None
         make_plan(URL, tmp_path, options)
 
 
-def test_mount_plan_has_the_absolute_path_of_the_passphrase_file(tmp_path: Path) -> None:
+def test_mount_plan_contains_the_absolute_path_of_the_passphrase_file(tmp_path: Path) -> None:
     """The passphrase file has an absolute path: the daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"
 
 
-def test_options_of_the_command_override_those_of_fstab() -> None:
+def test_options_of_the_command_override_options_of_fstab() -> None:
     """An option that the command line omits keeps its value from fstab."""
     merged = merged_options(
         ["region=a,profile=b,ro"], MountOptions(region="c", force_takeover=False)
@@ -152,7 +152,7 @@ def test_default_mount_options_equal_the_default_pragmas() -> None:
         ("page_size", pragmas.PAGE_SIZES),
     ],
 )
-def test_mount_options_accept_every_value_of_their_pragma(
+def test_mount_option_accepts_every_value_of_its_pragma(
     word: str, values: tuple[str | int, ...]
 ) -> None:
     for value in values:

@@ -40,7 +40,7 @@ def test_default_prices_are_those_of_aws_s3_standard() -> None:
     assert found.stored_byte * GIB == pytest.approx(0.023)
 
 
-def test_prices_are_converted_to_prices_per_request_and_byte(tmp_path: Path) -> None:
+def test_prices_are_converted_to_prices_per_request_and_per_byte(tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text(TABLE)
     assert prices.load(tmp_path / "prices.toml") == prices.PriceTable(
         "MinIO",
@@ -76,7 +76,7 @@ def test_prices_are_converted_to_prices_per_request_and_byte(tmp_path: Path) -> 
         ('"MinIO"', "[" * 50_000, "is not valid TOML: "),
     ],
 )
-def test_error_names_the_invalid_field_of_a_price_table(
+def test_error_about_a_price_table_names_the_invalid_field(
     tmp_path: Path, old: str, new: str, why: str
 ) -> None:
     path = tmp_path / "prices.toml"
@@ -95,6 +95,6 @@ def test_invalid_price_table_is_refused(tmp_path: Path, data: bytes) -> None:
         prices.load(tmp_path / "x")
 
 
-def test_error_names_a_missing_price_table(tmp_path: Path) -> None:
+def test_error_about_a_missing_price_table_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="missing: No such file"):
         prices.load(tmp_path / "missing")

@@ -33,7 +33,7 @@ def test_low_limit_of_open_files_is_raised_at_mount(bounds: tuple[int, int], sof
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (OPEN_FILES_WANTED, bounds[1])
 
 
-def test_higher_limit_of_open_files_is_not_lowered(bounds: tuple[int, int]) -> None:
+def test_high_limit_of_open_files_is_not_lowered(bounds: tuple[int, int]) -> None:
     """A higher limit of open files that the administrator has set is kept."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_WANTED + 1, bounds[1]))
 
@@ -49,7 +49,7 @@ def test_limit_of_open_files_does_not_exceed_the_hard_limit(bounds: tuple[int, i
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (bounds[1], bounds[1])
 
 
-def test_only_python_objects_created_after_startup_are_garbage_collected() -> None:
+def test_garbage_collector_ignores_python_objects_created_at_startup() -> None:
     """Garbage collections skip the objects that exist at the start, and still free new cycles.
 
     Another process runs the code, because a collection in this process visits all tests.
@@ -87,7 +87,7 @@ def test_daemon_sends_its_state_to_systemd(tmp_path: Path) -> None:
         assert listener.recv(100) == b"READY=1"
 
 
-def test_daemon_supports_an_abstract_notify_socket() -> None:
+def test_daemon_can_send_to_an_abstract_notify_socket() -> None:
     """An address of systemd that begins with @ is an abstract socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("")  # The kernel chooses the name of the abstract socket.

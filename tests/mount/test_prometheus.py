@@ -104,7 +104,7 @@ def test_metric_names_follow_the_prometheus_conventions() -> None:
         assert one.documentation.endswith(".")
 
 
-def test_unknown_values_have_no_prometheus_sample() -> None:
+def test_unknown_value_has_no_prometheus_sample() -> None:
     """An unknown time is not shown as 1970, and an unknown remainder is not shown as 0."""
     values = _values(_parsed(open_metrics=True).values(), mountpoint="/a")
 
@@ -125,14 +125,14 @@ def test_each_mount_state_and_error_kind_has_a_prometheus_sample() -> None:
     assert _values(families, mountpoint="/a", work="locking") == {"s3fs_meta_tree_names_left": 0}
 
 
-def test_metrics_report_a_mount_that_does_not_answer_as_down() -> None:
+def test_mount_that_does_not_answer_is_reported_as_down_in_metrics() -> None:
     families = _parsed(open_metrics=True).values()
 
     assert _values(families, mountpoint="/c") == {"s3fs_meta_up": 0}
     assert _values(families, mountpoint="/a")["s3fs_meta_up"] == 1
 
 
-def test_commands_start_without_importing_prometheus_client() -> None:
+def test_commands_start_without_an_import_of_prometheus_client() -> None:
     code = "import sys, s3fs_meta.cli.status, s3fs_meta.mount.service, s3fs_meta.mount.prometheus"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('prometheus_client' in sys.modules)"],
@@ -145,7 +145,7 @@ def test_commands_start_without_importing_prometheus_client() -> None:
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-def test_metrics_page_can_be_parsed_if_a_mountpoint_is_not_utf8(open_metrics: bool) -> None:
+def test_metrics_page_with_a_mountpoint_that_is_not_utf8_can_be_parsed(open_metrics: bool) -> None:
     """The page of all mounts can be parsed even if one mountpoint is not UTF-8."""
     strange = os.fsdecode(b"/m\xff\n")
     page = text(

@@ -74,7 +74,7 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
     return await handlers[remount.REMOUNT](arguments, lambda _event: None)
 
 
-async def test_writer_can_be_remounted_read_only_and_writable_again(power: Power) -> None:
+async def test_writer_can_be_remounted_read_only_and_then_writable(power: Power) -> None:
     """A remount with ro or rw changes the kernel's read-only flag; any other remount keeps it."""
     async with power.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
@@ -100,7 +100,7 @@ async def test_remount_error_names_each_option_that_cannot_change(power: Power, 
             await _ask(session, read_only=True, words=word)
 
 
-async def test_mount_created_read_only_refuses_remount_read_write(power: Power) -> None:
+async def test_mount_that_was_created_read_only_refuses_remount_read_write(power: Power) -> None:
     """A mount made with ro has no lease, so a remount with rw is refused."""
     async with power.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
@@ -142,7 +142,7 @@ async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
         assert seen == [(True, False), (False, True), (False, False)]
 
 
-def test_equivalent_option_values_are_recognised_as_equal() -> None:
+def test_equal_option_values_with_different_spelling_are_recognised_as_equal() -> None:
     """Two spellings of the same point in time or of the same path compare as equal."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 

@@ -20,7 +20,7 @@ def _copy(*senders: tuple[int, int]) -> Recent:
     return Recent(10 * SECOND_NS, len(senders), content)
 
 
-def test_kernel_requests_of_threads_are_counted_for_their_process() -> None:
+def test_kernel_requests_of_threads_are_attributed_to_their_process() -> None:
     found: list[dict[str, Any]] = []
 
     def find() -> None:
@@ -37,7 +37,7 @@ def test_kernel_requests_of_threads_are_counted_for_their_process() -> None:
     assert found[0]["span_s"] == 5
 
 
-def test_list_of_processes_with_the_most_requests_is_sorted_and_limited() -> None:
+def test_processes_with_the_most_requests_are_listed_in_order() -> None:
     many = [(NO_THREAD + number, 0) for number in range(100)]
 
     found = ranked(_copy(*many, (NO_THREAD + 50, 0)), 5)
@@ -53,7 +53,7 @@ def test_requests_of_exited_and_unknown_processes_are_labelled() -> None:
     assert process_of(Sender(0, None)) == Process(None, WRITE_BACK, None)
 
 
-def test_supplementary_groups_read_from_proc_equal_getgroups() -> None:
+def test_supplementary_groups_in_proc_equal_the_result_of_getgroups() -> None:
     assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
 
 

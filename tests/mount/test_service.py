@@ -60,7 +60,7 @@ def test_error_of_a_failed_mount_mentions_the_fuse_device_and_fusermount3(
 
 
 @pytest.mark.mount
-def test_mount_has_the_capacity_owner_and_mode_of_its_options(
+def test_mount_has_the_capacity_and_owner_and_mode_of_its_options(
     program: Program, place: Place
 ) -> None:
     """The mount has the given capacity, owner and mode, and creates a control socket."""
@@ -126,7 +126,7 @@ def test_mount_fails_before_any_change_if_the_metrics_port_is_in_use(
 
 
 @pytest.mark.mount
-def test_mount_of_a_point_in_time_keeps_the_list_of_known_points(
+def test_mount_of_a_point_in_time_preserves_the_list_of_known_points(
     program: Program, place: Place
 ) -> None:
     """After a mount of the past, later points in time are still in the list of known points."""

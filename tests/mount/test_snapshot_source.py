@@ -29,7 +29,7 @@ async def use(place: Place, cachedir: Path, wanted: PointInTime) -> list[str]:
         return os.listdir(cachedir)
 
 
-def test_snapshot_of_a_command_leaves_no_local_state(place: Place, tmp_path: Path) -> None:
+def test_command_on_a_snapshot_leaves_no_local_state(place: Place, tmp_path: Path) -> None:
     """A command removes the local state of its snapshot and of an earlier killed command."""
     cachedir = tmp_path / "c"
     left = StateDir(locate_snapshot_state(of_url(place.url, cachedir).state, "process 0"))

@@ -16,7 +16,7 @@ from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.objects.urls import S3Options
 
 
-async def test_store_is_open_within_its_context_manager(tmp_path: Path) -> None:
+async def test_store_is_open_only_within_its_context_manager(tmp_path: Path) -> None:
     """The store is open within the context, and an exception in the context is not changed."""
     url = f"local://{tmp_path}"
 
@@ -46,9 +46,7 @@ async def test_missing_bucket_directory_is_refused(tmp_path: Path) -> None:
         (UsageError("no such option"), False),
     ],
 )
-async def test_store_error_names_the_url_of_the_store_once(
-    error: S3fsError, is_named: bool
-) -> None:
+async def test_error_of_a_store_contains_the_url_once(error: S3fsError, is_named: bool) -> None:
     """The URL is added to an error in an exception group, unless the error contains it."""
     before = str(error)
 
@@ -59,7 +57,7 @@ async def test_store_error_names_the_url_of_the_store_once(
     assert (str(error), error.message) == 2 * ((f"local:///b: {before}" if is_named else before),)
 
 
-def test_suggested_command_has_the_s3_options_of_the_failed_command() -> None:
+def test_suggested_command_contains_the_s3_options_of_the_failed_command() -> None:
     """The S3 options of the failed command are added to suggested commands for the same URL."""
     options = S3Options("http://nas:9000", None, "my profile")
     error = NotAFilesystemError("s3://bucket/home")

@@ -102,7 +102,7 @@ def test_status_text_for_systemd_escapes_a_path_that_is_not_utf8(manager: Manage
     assert status.startswith("STATUS=degraded; disk of /\\udcff full")
 
 
-def test_systemd_watchdog_for_this_process_is_used() -> None:
+def test_systemd_watchdog_of_this_process_is_used() -> None:
     assert watchdog_s({"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "7"}, 7) == 4.0
     assert watchdog_s({"WATCHDOG_USEC": "4000000"}, 7) == 4.0
 
@@ -116,11 +116,11 @@ def test_systemd_watchdog_for_this_process_is_used() -> None:
         {"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "8"},
     ],
 )
-def test_systemd_watchdog_for_another_process_is_ignored(environment: dict[str, str]) -> None:
+def test_systemd_watchdog_of_another_process_is_ignored(environment: dict[str, str]) -> None:
     assert watchdog_s(environment, 7) is None
 
 
-async def test_watchdog_message_is_sent_at_half_of_the_watchdog_interval(
+async def test_watchdog_message_is_sent_after_half_of_the_watchdog_interval(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With a watchdog limit of 4 s, a message is sent every 2 s."""
@@ -148,7 +148,7 @@ async def test_changed_status_is_sent_to_systemd_even_without_a_watchdog(
     assert manager.received() == [["STATUS=degraded; disk full; everything is in the bucket"]]
 
 
-async def test_supervisor_task_returns_at_once_without_a_service_manager(
+async def test_supervisor_returns_immediately_without_a_service_manager(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
@@ -175,9 +175,7 @@ def test_unmount_asks_systemd_for_more_time_while_uploads_succeed(manager: Manag
     ]
 
 
-def test_messages_to_a_stalled_service_manager_are_delayed_but_not_lost(
-    manager: Manager,
-) -> None:
+def test_messages_to_a_hanging_service_manager_are_delayed_but_not_lost(manager: Manager) -> None:
     """Messages that a stalled service manager did not accept are sent later, but only once."""
     while process.notify("x"):
         pass
@@ -216,7 +214,7 @@ class Shown:
         self.lines.append("ready")
 
 
-def test_slow_start_asks_systemd_for_more_time_after_each_percent(manager: Manager) -> None:
+def test_slow_mount_asks_systemd_for_more_time_after_each_percent(manager: Manager) -> None:
     """During a slow start, each percent of progress requests more time exactly once."""
     shown = Shown()
     front = SupervisedFront(shown)

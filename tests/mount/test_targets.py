@@ -30,7 +30,7 @@ def test_every_url_has_exactly_one_state_directory(cachedir: Path, tmp_path: Pat
     assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path
 
 
-def test_unmounted_daemon_that_still_uploads_is_found_by_its_mountpoint(
+def test_unmounted_daemon_is_found_by_its_mountpoint_while_it_uploads(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """After fusermount3 -u, only the daemon's mount note contains the mountpoint."""
@@ -62,7 +62,7 @@ def test_outcome_of_a_finished_mount_is_kept_for_a_limited_time(
     assert not note.exists()
 
 
-def test_outcome_of_a_finished_mount_is_not_read_from_the_note_of_another_daemon(
+def test_outcome_of_a_mount_is_not_read_from_the_note_of_another_daemon(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """The outcome of a mount is not read from the note of another daemon with the same PID."""
@@ -143,7 +143,7 @@ def test_only_the_latest_mount_notes_of_unmounted_filesystems_are_kept(
     assert own.exists()
 
 
-def test_pid_namespace_is_found_only_while_a_process_runs_in_it() -> None:
+def test_pid_namespace_is_found_only_while_it_has_a_process() -> None:
     """A PID namespace is found only while a process runs in it."""
     if os.geteuid() != 0:
         pytest.skip("the test needs root privileges")
@@ -231,7 +231,7 @@ def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Pa
     assert targets.of_mountpoint(tmp_path, None).state == tmp_path / "s"
 
 
-def test_mount_note_of_a_killed_daemon_matches_no_other_process(
+def test_mount_note_of_a_killed_daemon_matches_no_new_process_with_its_pid(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """A note contains the start time of its daemon, because process ids are reused."""
@@ -247,7 +247,7 @@ def test_mount_note_of_a_killed_daemon_matches_no_other_process(
 
 
 @pytest.mark.parametrize(("device", "url"), [("0:99", "local:///b"), ("0:98", "local:///a")])
-def test_mount_note_identifies_a_mount_by_device_and_url(
+def test_mount_note_identifies_a_mount_by_its_device_and_url(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, url: str
 ) -> None:
     """A mount is identified by device and URL, because device numbers are reused."""
@@ -340,7 +340,7 @@ def test_error_about_a_url_names_its_mountpoint(
         targets.of_mountpoint(Path("/nowhere"), None)
 
 
-def test_mounted_point_in_time_is_found_without_its_note(
+def test_mount_of_a_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state directory of a mounted point in time is found even without a mount note."""

@@ -36,7 +36,7 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
     return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
 
 
-async def test_file_name_in_a_control_request_may_contain_arbitrary_bytes(fs: Filesystem) -> None:
+async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Filesystem) -> None:
     """A name in a request can be any bytes, not only UTF-8."""
     ino = make_directory(fs, b"a\xff")
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
@@ -58,7 +58,7 @@ async def test_malformed_request_about_a_tree_is_refused(
 
 
 @pytest.mark.parametrize("fs", [Slices(names=4, cloned_names=4)], indirect=True)
-async def test_clone_and_lock_commands_report_their_progress(
+async def test_clone_and_lock_commands_report_progress(
     fs: Filesystem, mock_clock: MockClock
 ) -> None:
     """The client and the status command show the progress of clone and lock."""

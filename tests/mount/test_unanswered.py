@@ -50,7 +50,7 @@ def test_error_about_a_killed_mount_shows_unshipped_changes_and_a_remedy(
     assert mount_table.find(str(place.mountpoint)) is None
 
 
-def test_killed_mount_without_changes_is_reported_as_completely_uploaded(
+def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
@@ -67,9 +67,7 @@ def test_killed_mount_without_changes_is_reported_as_completely_uploaded(
     assert (mounted.mountpoint / "f").read_bytes() == b"x" * 5000
 
 
-def test_killed_idle_mount_is_reported_as_completely_uploaded(
-    program: Program, place: Place
-) -> None:
+def test_killed_idle_mount_is_reported_as_fully_uploaded(program: Program, place: Place) -> None:
     """An idle daemon uploads all changes without a flush, so a kill loses nothing."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
@@ -107,7 +105,7 @@ except NotMountedError as exc:
 
 
 @pytest.mark.parametrize("by", ["mountpoint", "url"])
-def test_error_about_a_mount_of_another_user_shows_the_user_name(
+def test_error_about_a_mount_of_another_user_names_the_user(
     program: Program, mounted: Place, by: str
 ) -> None:
     """The error about the mount of another user names the mountpoint and the user."""
@@ -142,7 +140,7 @@ for find in (
 
 
 @pytest.mark.parametrize("name", ["report", "missing", "folder/missing"])
-def test_error_about_a_path_in_a_closed_mount_names_its_user(
+def test_error_about_a_path_in_an_inaccessible_mount_names_the_user(
     program: Program, mounted: Place, name: str
 ) -> None:
     """Without allow_other another user cannot examine even the mountpoint."""

@@ -68,7 +68,7 @@ def watch(lines: Lines, remains: Remains | None = None, advice: str = "") -> Upl
     return UploadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines, remains, advice)
 
 
-async def test_first_line_of_an_upload_shows_size_bucket_and_server(
+async def test_first_line_about_an_upload_shows_its_size_and_bucket_and_server(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -98,7 +98,7 @@ async def test_upload_progress_is_printed_at_growing_intervals(
     assert lines.seen[-1][1] == "20 MiB in 20 blocks (about 2 packs) to upload, 2 MiB/s, about 10 s"
 
 
-async def test_silent_bucket_is_reported_before_a_request_fails(
+async def test_bucket_that_does_not_answer_is_reported_before_a_request_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A line reports a bucket that does not answer, even before a request fails."""
@@ -217,7 +217,7 @@ async def test_upload_statistics_of_an_older_daemon_are_accepted(
     assert lines.seen == [(0, "uploading 1 MiB in 1 block to s3://bucket/home")]
 
 
-async def test_error_during_a_wait_for_uploads_is_raised_without_an_exception_group(
+async def test_error_during_a_wait_for_uploads_is_not_an_exception_group(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with pytest.raises(ValueError, match="alone"):
@@ -225,6 +225,6 @@ async def test_error_during_a_wait_for_uploads_is_raised_without_an_exception_gr
             raise ValueError("alone")
 
 
-def test_upload_progress_omits_an_unknown_speed() -> None:
+def test_upload_progress_omits_the_speed_if_it_is_unknown() -> None:
     assert rate_of({"sent_bytes_per_s": None, "left_s": None}) == ()
     assert rate_of({"sent_bytes_per_s": MIB, "left_s": 90.0}) == ("1 MiB/s", "about 2 min")

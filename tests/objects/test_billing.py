@@ -100,7 +100,7 @@ async def test_billing_cause_set_by_a_function_applies_to_its_tasks_and_threads(
     assert found == [Cause.FOLLOWING, Cause.FOLLOWING, Cause.CHANGELOGS, Cause.MOUNT]
 
 
-async def test_calls_of_a_local_store_are_counted_like_billed_requests() -> None:
+async def test_calls_of_a_local_store_are_counted_like_requests_of_a_bucket() -> None:
     meter = Meter(DayClock())
     store = MeteredStore(MemoryStore(), meter)
 
@@ -125,7 +125,7 @@ async def test_calls_of_a_local_store_are_counted_like_billed_requests() -> None
     }
 
 
-async def test_each_listing_page_and_deletion_batch_counts_as_one_request() -> None:
+async def test_each_listing_page_and_each_batch_delete_counts_as_one_request() -> None:
     meter, inner = Meter(DayClock()), MemoryStore()
     store = MeteredStore(inner, meter)
     keys = [ObjectKey(f"pack/{number:06}") for number in range(2 * LIST_PAGE_KEYS + 1)]
@@ -178,7 +178,7 @@ def bucket(double: S3Double, meter: Meter) -> RetryingStore:
     return RetryingStore(store, AT_ONCE)
 
 
-async def test_only_billed_answers_of_a_bucket_are_counted(double: S3Double) -> None:
+async def test_only_bucket_answers_with_a_price_are_counted(double: S3Double) -> None:
     """Server errors and lost connections are not billed; retries and a 404 are billed."""
     meter = Meter(DayClock())
     store = bucket(double, meter)

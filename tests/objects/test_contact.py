@@ -54,7 +54,7 @@ async def test_any_answer_of_the_store_ends_an_outage(
     assert contact.outage() == NO_OUTAGE
 
 
-async def test_time_without_an_answer_is_measured_while_requests_wait(
+async def test_time_without_an_answer_is_measured_during_waiting_requests(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
     """An answer to any waiting request resets the time without an answer."""

@@ -63,7 +63,7 @@ def empty_directories(root: Path) -> list[str]:
 # --- layout of the object files ------------------------------------------------------------------
 
 
-async def test_object_keys_are_paths_in_the_directory(root: Path, store: LocalStore) -> None:
+async def test_object_keys_are_paths_in_the_bucket_directory(root: Path, store: LocalStore) -> None:
     """The path of an object is its key; unfinished files are in the directory tmp."""
     await store.put(KEY, b"content")
     await store.create(LEASE, b"content")
@@ -95,7 +95,7 @@ async def test_unfinished_files_are_neither_listed_nor_readable(
             await store.get(ObjectKey(key), PACK_BYTES_MAX)
 
 
-async def test_symlinks_in_the_bucket_are_not_followed(
+async def test_symlinks_in_the_bucket_directory_are_not_followed(
     root: Path, store: LocalStore, tmp_path: Path
 ) -> None:
     """A symlink in the bucket is not listed and not followed; a write replaces it."""
@@ -143,7 +143,7 @@ DURABLE = [("unfinished file", False), ("pack/3f", True), ("pack", True), (".", 
 
 
 @pytest.mark.parametrize("method", ["put", "create"])
-async def test_write_returns_after_file_and_directories_are_synced(
+async def test_write_returns_after_the_file_and_its_directories_are_synced(
     store: LocalStore, synced: list[tuple[str, bool]], method: str
 ) -> None:
     """The content of an object is synced before the object gets its name.
@@ -272,7 +272,7 @@ async def test_deletion_of_the_last_object_removes_its_directory(
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(2_000, marks=pytest.mark.slow)])
-async def test_parallel_removals_and_creations_in_one_directory_lose_no_object(
+async def test_parallel_deletes_and_writes_in_one_directory_lose_no_object(
     root: Path, store: LocalStore, rounds: int
 ) -> None:
     """Tasks that empty and refill one directory lose no object, and leave no empty directory."""
@@ -324,7 +324,7 @@ async def test_unfinished_files_of_another_open_store_are_kept(root: Path) -> No
     assert not (root / "tmp" / "0123456789abcdef0123456789abcdef").exists()
 
 
-async def test_user_files_in_a_directory_named_tmp_are_kept(root: Path) -> None:
+async def test_files_of_a_user_in_a_directory_named_tmp_are_kept(root: Path) -> None:
     """User files in a directory named "tmp" are listed as objects and never removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
@@ -387,7 +387,7 @@ async def test_requests_fail_until_the_bucket_directory_exists(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])
-async def test_vanished_bucket_directory_raises_a_transient_error(
+async def test_bucket_directory_that_disappears_raises_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
     """While the disk is unmounted requests fail and write nothing."""
@@ -520,7 +520,7 @@ async def test_full_disk_raises_a_transient_error(small_disk: Path) -> None:
 
 
 @pytest.mark.mount
-async def test_failed_write_to_a_read_only_disk_names_the_cause(small_disk: Path) -> None:
+async def test_error_about_a_write_to_a_read_only_disk_names_the_cause(small_disk: Path) -> None:
     """On a read-only disk, reads succeed, and writes fail with an error that suggests a remedy."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
@@ -564,7 +564,7 @@ async def test_listing_after_a_key_finds_all_later_keys(store: LocalStore, seed:
         assert found == expected, (prefix, after)
 
 
-async def test_listing_examines_no_file_before_its_start_key(
+async def test_listing_reads_no_file_before_its_start_key(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A listing that starts near the end of 100,000 changelogs must not examine earlier files."""

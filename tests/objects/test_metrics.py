@@ -47,7 +47,7 @@ async def test_failed_request_is_counted_without_bytes() -> None:
     assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
 
 
-async def test_refused_condition_is_not_counted_as_an_error() -> None:
+async def test_unmet_condition_of_a_write_is_not_counted_as_an_error() -> None:
     """A refused condition is a normal answer, because each mount tests two conditions."""
     store = CountingStore(MemoryStore())
     first = await store.create(KEY, b"first")

@@ -50,7 +50,7 @@ async def test_probe_rejects_a_store_that_ignores_versions() -> None:
     assert not await probe(HalfHonest(), "c0ffee")
 
 
-async def test_probe_rejects_a_store_that_answers_with_not_implemented(faulty: FaultyStore) -> None:
+async def test_probe_rejects_a_store_without_conditional_writes(faulty: FaultyStore) -> None:
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "NotImplemented: header"))
 
     assert not await probe(faulty, "c0ffee")
@@ -68,7 +68,7 @@ async def test_probe_raises_errors_of_the_store(faulty: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize("method", ["create", "replace"])
-async def test_lost_reply_does_not_mislead_the_probe(
+async def test_lost_reply_does_not_change_the_result_of_the_probe(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, method: str
 ) -> None:
     """A retried write whose reply was lost does not count as a second success."""
@@ -77,7 +77,7 @@ async def test_lost_reply_does_not_mislead_the_probe(
     assert await probe(RetryingStore(faulty), "c0ffee")
 
 
-async def test_cancelled_probe_removes_its_object(faulty: FaultyStore) -> None:
+async def test_cancelled_probe_deletes_its_object(faulty: FaultyStore) -> None:
     """A cancelled probe deletes the object that it has created."""
     gate = faulty.hold("replace")
 

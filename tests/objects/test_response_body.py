@@ -25,7 +25,7 @@ def holder(double: S3Double) -> "Iterator[S3ClientHolder]":
     made.close()
 
 
-def test_body_is_received_without_another_copy_in_memory(
+def test_response_body_is_received_without_another_copy_in_memory(
     double: S3Double, holder: S3ClientHolder
 ) -> None:
     """With the pinned botocore and urllib3, a body needs no memory besides the buffer."""
@@ -42,7 +42,7 @@ def test_body_is_received_without_another_copy_in_memory(
     assert peak() < MIB // 4
 
 
-def test_connection_is_used_again_after_a_complete_body(
+def test_connection_is_used_again_after_a_complete_response_body(
     double: S3Double, holder: S3ClientHolder
 ) -> None:
     """Two requests in a row use one connection."""
@@ -56,7 +56,7 @@ def test_connection_is_used_again_after_a_complete_body(
     assert double.connections == 1
 
 
-def test_body_of_another_http_library_is_received_through_botocore() -> None:
+def test_response_body_of_another_http_library_is_received_by_botocore() -> None:
     """A body that does not wrap an http.client response is read completely."""
     body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
 

@@ -90,7 +90,7 @@ async def test_every_store_method_is_retried(
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_final_error_after_retries_describes_the_attempts(
+async def test_error_after_all_retries_describes_the_attempts(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,
@@ -114,7 +114,7 @@ async def test_final_error_after_retries_describes_the_attempts(
     [ObjectMissingError(KEY), PreconditionError(KEY), StoreAccessError(KEY, "code", "advice")],
     ids=lambda error: type(error).__name__,
 )
-async def test_permanent_errors_are_not_retried(
+async def test_permanent_error_is_not_retried(
     faulty: FaultyStore, retrying: RetryingStore, method: str, error: StoreError
 ) -> None:
     faulty.fail(method, error)
@@ -192,7 +192,7 @@ async def test_lost_reply_of_replace_is_recognised(
     assert await retrying.get(KEY, PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_other_content_after_a_lost_reply_means_another_writer_was_first(
+async def test_create_after_a_lost_reply_fails_if_another_writer_was_first(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """If a retried create finds other content, another host has created the object."""
@@ -202,7 +202,7 @@ async def test_other_content_after_a_lost_reply_means_another_writer_was_first(
         await retrying.create(KEY, b"nonce")
 
 
-async def test_refusal_without_a_lost_reply_means_another_writer_was_first(
+async def test_refused_write_without_a_lost_reply_means_another_writer_was_first(
     retrying: RetryingStore,
 ) -> None:
     """If no reply was lost, a refused write is final, even if the content is the same."""
@@ -285,7 +285,7 @@ class _Distant(MemoryStore):
         return await super().get(key, max_bytes)
 
 
-async def test_unreachable_store_is_reported_at_once(
+async def test_unreachable_store_is_reported_immediately(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """An unreachable store is reported once, with the reason and the time limit."""
@@ -305,7 +305,7 @@ async def test_unreachable_store_is_reported_at_once(
     assert text == f"cannot reach {store.url}, trying for up to 13 s: connection refused"
 
 
-async def test_first_failure_of_a_listing_is_reported_at_once(
+async def test_first_failure_of_a_listing_is_reported_immediately(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore
 ) -> None:
     """A failed listing is reported at once: it may be the first request of a command."""
@@ -346,7 +346,7 @@ async def test_store_that_does_not_answer_is_reported_after_a_second(
 @pytest.mark.parametrize(
     "attempt_s", [STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_ATTEMPT_S]
 )
-async def test_store_that_does_not_answer_is_abandoned_within_the_reported_time(
+async def test_store_that_does_not_answer_is_abandoned_after_the_reported_time(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
     """Each attempt may take its full timeout, but all attempts together stay within the limit."""
@@ -363,7 +363,7 @@ async def test_store_that_does_not_answer_is_abandoned_within_the_reported_time(
     assert trio.current_time() - began_s <= int(said[1])
 
 
-async def test_store_that_has_answered_before_is_not_reported_as_unreachable(
+async def test_store_that_has_answered_once_is_not_reported_as_unreachable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A store that has answered before is not reported as unreachable."""
@@ -379,7 +379,7 @@ async def test_store_that_has_answered_before_is_not_reported_as_unreachable(
     assert notices == []
 
 
-async def test_unresolvable_host_name_is_tried_once(
+async def test_unresolvable_host_name_is_requested_only_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """An unresolvable host name is retried only if the store was reached before."""
@@ -399,7 +399,7 @@ async def test_unresolvable_host_name_is_tried_once(
     assert store.asked == 5
 
 
-async def test_error_of_a_watched_attempt_is_not_raised_as_an_exception_group(
+async def test_error_of_a_watched_attempt_is_not_an_exception_group(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The error of a watched attempt is raised alone, not in an exception group."""
@@ -429,7 +429,7 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]
 
 
-async def test_store_that_has_answered_before_is_retried_for_longer(
+async def test_store_that_has_answered_once_is_retried_for_a_longer_time(
     autojump_clock: trio.testing.MockClock, retrying: RetryingStore
 ) -> None:
     """A server that has answered before may be restarting, so requests are retried for longer."""
@@ -441,7 +441,7 @@ async def test_store_that_has_answered_before_is_retried_for_longer(
     assert (await retrying.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
-async def test_server_that_starts_within_the_first_seconds_is_reached(
+async def test_server_that_starts_a_few_seconds_late_is_reached(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     store = _Distant(fails=3, unconnected=True)

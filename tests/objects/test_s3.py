@@ -53,7 +53,7 @@ from tests.servers import S3Server
 # --- threads of the client ------------------------------------------------------------------------
 
 
-async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Store) -> None:
+async def test_cancelled_request_returns_immediately(double: S3Double, store: S3Store) -> None:
     """The thread of a cancelled request stops at its timeout; other requests need not wait."""
     double.answer(Hang(), PUT_DONE)
 
@@ -68,7 +68,7 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
     assert scope.cancelled_caught
 
 
-async def test_number_of_threads_of_hanging_requests_is_bounded(
+async def test_number_of_threads_with_hanging_requests_is_bounded(
     double: S3Double, store: S3Store
 ) -> None:
     """Requests without an answer use a limited number of threads."""
@@ -122,7 +122,7 @@ async def test_answer_with_a_wrong_byte_range_is_a_transient_error(
         await store.get_range(KEY, 0, 10)
 
 
-async def test_range_beyond_the_end_of_an_object_is_reported_as_damage(
+async def test_read_range_beyond_the_end_of_an_object_is_reported_as_damage(
     double: S3Double, store: S3Store
 ) -> None:
     """A range beyond the end of an object is damage, because a retry would not help."""
@@ -184,7 +184,7 @@ def test_answer_that_arrives_too_slowly_is_abandoned() -> None:
 
 
 @pytest.mark.s3
-async def test_body_that_is_damaged_on_its_way_to_the_server_is_sent_again(
+async def test_body_that_is_damaged_during_an_upload_is_sent_again(
     proxy: S3Double, real_store: S3Store, s3_server: S3Server
 ) -> None:
     """The server refuses a body that does not have the hash in its signature."""
@@ -205,7 +205,7 @@ async def test_body_that_is_damaged_on_its_way_to_the_server_is_sent_again(
         error(400, "MissingContentMD5"),
     ],
 )
-async def test_content_md5_is_sent_after_a_bucket_with_object_lock_required_it(
+async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
     double: S3Double, store: S3Store, refusal: Reply
 ) -> None:
     """A refused upload is repeated once with Content-MD5, which later uploads send at once."""
@@ -218,7 +218,7 @@ async def test_content_md5_is_sent_after_a_bucket_with_object_lock_required_it(
     assert hashes == [None, "mgNkuembtIDdJeHwKEyFVQ==", "mgNkuembtIDdJeHwKEyFVQ=="]
 
 
-async def test_refusal_for_another_reason_is_not_repeated_with_content_md5(
+async def test_request_refused_for_another_reason_is_not_repeated_with_content_md5(
     double: S3Double, store: S3Store
 ) -> None:
     """InvalidRequest has many reasons, which only its message contains."""
@@ -231,7 +231,7 @@ async def test_refusal_for_another_reason_is_not_repeated_with_content_md5(
 
 
 @pytest.mark.s3
-async def test_s3_store_does_not_detect_a_corrupt_answer_of_correct_length(
+async def test_corrupt_s3_answer_of_correct_length_is_not_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
     """Without TLS a proxy can change content; only the codec detects such a change."""
@@ -284,7 +284,7 @@ async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_stor
 
 
 @pytest.mark.s3
-async def test_write_by_another_host_after_a_lost_answer_is_detected(
+async def test_write_by_another_host_before_a_retry_is_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
     """A retried write that finds content of another host has lost the race."""
@@ -366,7 +366,7 @@ async def test_error_of_a_refused_listing_names_the_prefix(
             await keys_of(store, prefix)
 
 
-async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> None:
+async def test_folder_object_made_by_a_web_console_is_ignored(double: S3Double) -> None:
     """A listing omits the object that web consoles create as a folder."""
     double.answer(listing(["prefix/", "prefix/lease"]))
 
@@ -389,7 +389,7 @@ async def test_stores_with_different_prefixes_are_separate(proxy: S3Double) -> N
 # --- deletes of several objects -------------------------------------------------------------------
 
 
-async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3Store) -> None:
+async def test_batches_of_deletes_have_a_checksum(double: S3Double, store: S3Store) -> None:
     """One request deletes up to 1,000 keys, with the MD5 header that older servers require."""
     double.answer_always(DELETED)
 

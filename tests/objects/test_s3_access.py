@@ -122,7 +122,7 @@ def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
     return choose
 
 
-async def test_expired_credentials_are_renewed(
+async def test_expired_credentials_are_replaced_by_renewed_credentials(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
     """After an ExpiredToken error, the next attempt reads the credentials again."""
@@ -138,7 +138,7 @@ async def test_expired_credentials_are_renewed(
     assert [seen.body for seen in double.seen] == [b"1", b"2", b"2"]
 
 
-async def test_expired_credentials_without_newer_ones_are_reported(
+async def test_expired_credentials_are_reported_if_no_newer_ones_exist(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
     """Expired credentials are not retried; the next request uses new credentials."""
@@ -154,7 +154,7 @@ async def test_expired_credentials_without_newer_ones_are_reported(
     await store.put(KEY, b"2")
 
 
-async def test_missing_credentials_are_named_in_the_error(
+async def test_error_about_missing_credentials_names_the_environment_variable(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without credentials no request is sent, and the error names the environment variable."""
@@ -167,7 +167,7 @@ async def test_missing_credentials_are_named_in_the_error(
     assert double.seen == []
 
 
-async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
+async def test_error_about_an_unknown_profile_names_the_profile(double: S3Double) -> None:
     """The error about an unknown profile contains its name and the option --profile."""
     place = S3Place(double.url, profile="absent")
 
@@ -192,7 +192,7 @@ async def test_profile_overrides_credentials_in_environment_variables(
 # --- choice of the region -------------------------------------------------------------------------
 
 
-async def test_store_uses_the_region_that_the_server_names(double: S3Double) -> None:
+async def test_store_uses_the_region_that_the_server_returns(double: S3Double) -> None:
     """If an answer names a different region, all later requests are signed for that region."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
@@ -208,7 +208,7 @@ async def test_store_uses_the_region_that_the_server_names(double: S3Double) -> 
 # --- connections of processes ---------------------------------------------------------------------
 
 
-async def test_connections_are_closed_and_reopened(double: S3Double) -> None:
+async def test_connections_can_be_closed_and_reopened(double: S3Double) -> None:
     """A store may be closed twice, and a later request connects again."""
     double.answer_always(PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url))

@@ -90,7 +90,7 @@ async def test_s3_error_with_an_unknown_code_is_permanent(double: S3Double, stor
     assert len(double.seen) == 1
 
 
-async def test_request_is_retried_after_an_html_answer_of_a_proxy(
+async def test_request_is_retried_after_an_html_answer_from_a_proxy(
     double: S3Double, store: S3Store
 ) -> None:
     """A request is retried if its answer is HTML instead of XML, which a proxy has sent."""
@@ -101,7 +101,7 @@ async def test_request_is_retried_after_an_html_answer_of_a_proxy(
 
 
 @pytest.mark.parametrize(("offset_s", "word"), [(-7200, "ahead of"), (7200, "behind")])
-async def test_clock_skew_is_measured_and_the_request_is_retried(
+async def test_clock_skew_is_measured_and_then_the_request_is_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str
 ) -> None:
     """The error about a clock skew contains the difference between the clocks."""
@@ -167,7 +167,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
             await request
 
 
-async def test_wrong_region_error_names_the_correct_region(
+async def test_error_about_a_wrong_region_names_the_correct_region(
     double: S3Double, store: S3Store
 ) -> None:
     """The error for a wrong region is one line with the correct region and the option --region."""
@@ -189,7 +189,7 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
     assert failed.value.unconnected
 
 
-async def test_unresolvable_host_name_is_named_in_the_error() -> None:
+async def test_error_about_an_unresolvable_host_names_the_host() -> None:
     """A host name that cannot be resolved is named in the error."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
@@ -207,7 +207,7 @@ def _is_resolution_trouble(exc: Exception) -> bool:
     return found.unresolved
 
 
-async def test_untrusted_certificate_is_named_in_the_error(certificate: Certificate) -> None:
+async def test_untrusted_certificate_is_reported_with_a_remedy(certificate: Certificate) -> None:
     """An untrusted certificate causes no retry; the error names the variable to set."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))
@@ -218,7 +218,7 @@ async def test_untrusted_certificate_is_named_in_the_error(certificate: Certific
         assert list(secure.seen) == []
 
 
-async def test_wrong_scheme_of_an_endpoint_is_named_in_the_error(
+async def test_error_about_a_wrong_endpoint_scheme_advises_a_remedy(
     double: S3Double, store: S3Store, certificate: Certificate
 ) -> None:
     """HTTPS to a plain server, or HTTP to a server with TLS, fails with advice."""
@@ -232,9 +232,7 @@ async def test_wrong_scheme_of_an_endpoint_is_named_in_the_error(
             await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_server_that_does_not_read_a_large_request_is_named_in_the_error(
-    store: S3Store,
-) -> None:
+async def test_error_about_an_unread_large_request_names_the_server(store: S3Store) -> None:
     """The error says that the server does not answer, although the kernel accepts some bytes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -42,13 +42,13 @@ async def test_large_transfer_waits_before_it_begins(
     assert await _took_s(_throttle("1M"), 17 * MIB) == pytest.approx(16, abs=0.01)
 
 
-async def test_transfers_do_not_wait_without_a_limit(
+async def test_transfers_are_not_delayed_without_a_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     assert await _took_s(_throttle("off"), *[1 << 40] * 10) == 0
 
 
-async def test_long_pause_does_not_allow_a_larger_burst(
+async def test_long_pause_does_not_permit_a_larger_burst(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Bytes of the limit that were not used in an hour cannot be used afterwards."""
@@ -59,7 +59,7 @@ async def test_long_pause_does_not_allow_a_larger_burst(
     assert await _took_s(throttle, *[MIB] * 10) == pytest.approx(10 - RATE_BURST_S, abs=0.01)
 
 
-async def test_concurrent_transfers_share_one_rate(autojump_clock: trio.testing.MockClock) -> None:
+async def test_concurrent_transfers_share_a_limit(autojump_clock: trio.testing.MockClock) -> None:
     """Waiting transfers continue in the order of their calls."""
     throttle = _throttle("1M")
     order: list[int] = []
@@ -113,7 +113,7 @@ async def test_cancelled_transfer_uses_no_bytes_of_the_rate_limit(
     assert await _took_s(throttle, MIB) == 0
 
 
-async def test_lifting_the_rate_limit_ends_the_wait_of_transfers(
+async def test_removal_of_the_rate_limit_ends_the_wait_of_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """While a program waits for uploads, the upload limit does not apply."""
@@ -174,7 +174,7 @@ class LocalTime:
         return time.struct_time((2026, 11, 23, self.hour, 0, 0, 0, 327, 0))
 
 
-async def test_timetable_applies_to_waiting_transfers(
+async def test_timetable_of_rate_limits_applies_to_waiting_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A waiting transfer uses the rate of a timetable entry soon after the entry begins."""
@@ -189,7 +189,7 @@ async def test_timetable_applies_to_waiting_transfers(
 
 
 @pytest.mark.parametrize("hour", [0, 19])
-async def test_jump_of_the_wall_clock_causes_no_burst(
+async def test_wall_clock_jump_does_not_permit_a_burst(
     hour: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The wall clock only selects the rate; the monotonic clock measures the time."""
@@ -201,7 +201,7 @@ async def test_jump_of_the_wall_clock_causes_no_burst(
     assert await _took_s(throttle, 20 * KIB) == pytest.approx(10, abs=0.6)
 
 
-async def test_bytes_of_repeated_uploads_count_against_the_rate_limit(
+async def test_bytes_of_repeated_uploads_count_for_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Bytes of a failed upload count against the limit, except those of small objects."""
@@ -219,7 +219,7 @@ async def test_bytes_of_repeated_uploads_count_against_the_rate_limit(
         await trio.sleep(60)
 
 
-async def test_bytes_of_a_repeated_download_count_against_the_rate_limit(
+async def test_bytes_of_a_repeated_download_count_for_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Bytes of a failed download count against the limit."""
@@ -252,7 +252,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     time.tzset()
 
 
-def test_timetable_follows_a_change_of_the_time_zone(zone: pytest.MonkeyPatch) -> None:
+def test_rate_limit_timetable_follows_a_change_of_the_time_zone(zone: pytest.MonkeyPatch) -> None:
     """After a change of the host's time zone, the timetable uses the new local time."""
     zone.setenv("TZ", "XXX+00:00")
     hour = local_time().tm_hour

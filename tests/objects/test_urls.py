@@ -39,7 +39,7 @@ def test_bucket_url_is_parsed(url: str, address: StoreAddress) -> None:
     assert parse(url) == address
 
 
-def test_error_about_a_path_instead_of_a_url_explains_both_possible_meanings() -> None:
+def test_error_about_a_path_instead_of_a_url_explains_both_meanings() -> None:
     """The error distinguishes a mountpoint from the directory of a bucket."""
     with pytest.raises(UsageError) as raised:
         parse("/srv/home")
@@ -68,7 +68,7 @@ def test_error_about_a_path_instead_of_a_url_explains_both_possible_meanings() -
         "https://bucket.example.com",
     ],
 )
-def test_wrong_bucket_url_is_refused_with_a_one_line_error(url: str) -> None:
+def test_wrong_bucket_url_is_refused_with_one_line(url: str) -> None:
     """The error about a wrong bucket URL quotes the URL."""
     with pytest.raises(UsageError) as caught:
         parse(url)
@@ -91,7 +91,7 @@ def test_parent_prefixes_of_a_bucket_url_are_listed(url: str, places: list[str])
     assert above(url) == places
 
 
-def test_directories_above_a_symlink_are_the_parents_of_its_target(tmp_path: Path) -> None:
+def test_parents_of_a_symlink_are_the_parents_of_its_target(tmp_path: Path) -> None:
     """A symlink to the bucket is resolved before its parent directories are listed."""
     (tmp_path / "bucket" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
@@ -122,7 +122,7 @@ async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: P
     assert (tmp_path / "new" / "bucket" / "superblock").read_bytes() == b"content"
 
 
-def test_opened_store_counts_and_retries_requests(tmp_path: Path) -> None:
+def test_store_opened_by_url_counts_and_retries_requests(tmp_path: Path) -> None:
     local = open_store(f"local://{tmp_path}")
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 

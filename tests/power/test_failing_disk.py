@@ -177,7 +177,7 @@ def _mounted_with_a_synced_file(host: Host, mountpoint: Path) -> tuple[Path, Pat
     return earlier, mountpoint / "file"
 
 
-def test_lost_pages_are_reported_even_if_another_program_received_the_error_first(
+def test_lost_pages_are_reported_even_if_another_program_received_the_first_error(
     thin_disk: ThinDisk,
 ) -> None:
     """The kernel may report lost pages to any program that calls syncfs(2) on the disk."""
@@ -243,7 +243,7 @@ def test_logged_content_survives_although_its_block_file_cannot_be_written(
     host.unmount()
 
 
-def test_pages_dropped_after_a_failed_sync_do_not_read_as_zeros(
+def test_dropped_pages_after_a_failed_sync_do_not_read_as_zeros(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
     """The kernel treats lost pages as written, so it drops them when it needs memory."""
@@ -263,9 +263,7 @@ def test_pages_dropped_after_a_failed_sync_do_not_read_as_zeros(
     host.unmount()
 
 
-def test_pages_lost_during_a_mount_do_not_read_as_zeros_in_that_mount(
-    thin_disk: ThinDisk,
-) -> None:
+def test_pages_lost_during_a_mount_do_not_read_as_zeros_in_the_mount(thin_disk: ThinDisk) -> None:
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
     first, second = BlockId(1), BlockId(2)
@@ -331,7 +329,7 @@ def _forget_inodes(root: Path) -> None:
         pytest.skip(f"cannot make the kernel drop inodes: {exc}")
 
 
-def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_reattached(
+def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_attached_again(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
     """Pages that the kernel could not write are lost, as after a power cut."""

@@ -314,7 +314,7 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_durability_promises_hold_in_every_state_after_a_power_cut_in_a_short_run(
+async def test_durability_promises_hold_in_all_states_after_power_cuts_of_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
     """Two files are written and synced; every subset of unsynced changes is checked at each cut."""
@@ -355,7 +355,7 @@ def make_past_copies(seed: int, steps: int) -> list[Step]:
 
 @pytest.mark.parametrize("seed", range(500, 502))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), [MODES[0], MODES[2], MODES[4]])
-async def test_copies_of_past_trees_are_complete_or_absent_after_power_cuts(
+async def test_copies_of_past_trees_are_complete_or_missing_after_power_cuts(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
     """An unfinished copy is a tree without a name, which is removed with all its rows."""

@@ -97,14 +97,14 @@ async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots)
     await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
 
 
-async def test_block_file_that_lost_its_pages_but_not_its_size_reads_as_an_error(
+async def test_block_file_with_lost_pages_but_correct_size_causes_a_read_error(
     template: MemoryStore, boots: Boots
 ) -> None:
     """Rows and file sizes may reach the disk a second before file content."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
-async def test_unsynced_end_of_a_page_reads_as_an_error_and_not_as_zeros(
+async def test_unsynced_end_of_a_page_causes_a_read_error_instead_of_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
     """The start of a page is synced and on the disk, but the end of the page is not."""
@@ -116,7 +116,7 @@ async def test_unsynced_end_of_a_page_reads_as_an_error_and_not_as_zeros(
     [[FLUSH, APPEND_OTHER], [Wish(Act.TRUNCATE, 0, 1)]],
     ids=["append to an uploaded block", "cut of a dirty block"],
 )
-async def test_copy_on_write_of_a_block_keeps_synced_content_after_a_power_cut(
+async def test_copy_on_write_of_a_block_preserves_synced_content_after_a_power_cut(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
@@ -132,7 +132,7 @@ LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The new file size is one byte less than a
     [[LENGTHEN, FSYNC, APPEND], [FLUSH, LENGTHEN, FSYNC, APPEND], [FLUSH, LENGTHEN, FLUSH, APPEND]],
     ids=["dirty block", "dirty block of a longer file", "uploaded block"],
 )
-async def test_write_after_a_gap_keeps_the_synced_zeros_of_the_gap(
+async def test_write_after_a_gap_preserves_the_synced_zeros_of_the_gap(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
     """The written bytes may be lost, but never the synced zeros of the gap before them."""
@@ -141,7 +141,7 @@ async def test_write_after_a_gap_keeps_the_synced_zeros_of_the_gap(
     await _judge_sizes(program, template, boots)
 
 
-async def test_write_into_a_hole_keeps_the_rest_of_the_hole_readable(
+async def test_write_into_a_hole_preserves_the_rest_of_the_hole(
     template: MemoryStore, boots: Boots
 ) -> None:
     """The hole was synced, so only its overwritten part may become unreadable."""
@@ -154,7 +154,7 @@ async def test_write_into_a_hole_keeps_the_rest_of_the_hole_readable(
     await judge(run, len(run.events), state, boots.next_home())
 
 
-async def test_append_to_a_dirty_block_keeps_synced_content_after_a_power_cut(
+async def test_append_to_a_dirty_block_preserves_synced_content_after_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
@@ -247,7 +247,7 @@ async def test_fsync_in_the_next_mount_after_a_failed_fsync_is_durable(
         await judge_choice(run, len(run.events), dice, boots.next_home())
 
 
-async def test_truncation_keeps_content_that_is_only_in_the_intent_log(
+async def test_truncation_preserves_content_that_is_only_in_the_intent_log(
     template: MemoryStore, boots: Boots
 ) -> None:
     """Truncation copies a block and deletes the original, from which recovery restores the copy."""

@@ -44,7 +44,7 @@ def _done(tree: Path) -> History:
     return history
 
 
-def test_command_that_repeats_a_soak_run_selects_the_same_events() -> None:
+def test_printed_command_repeats_a_soak_run_with_the_same_events() -> None:
     every = command_of_repetition(17, 20.0, "")
     some = command_of_repetition(17, 20.0, "kill,outage")
 
@@ -64,7 +64,7 @@ def test_soak_test_model_agrees_with_a_real_filesystem(tree: Path) -> None:
     history.require_now(see(str(tree)), "the directory")
 
 
-def test_soak_test_removes_a_symlink_if_the_tree_has_only_symlinks(tree: Path) -> None:
+def test_soak_test_removes_a_symlink_if_the_tree_has_nothing_else(tree: Path) -> None:
     """If the tree is full and contains only symlinks, the next operation removes a symlink."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
@@ -124,7 +124,7 @@ def test_soak_test_reports_the_loss_of_a_durable_operation(tree: Path) -> None:
         history.require(see(str(tree)), "after a kill", history.last, history.last)
 
 
-def test_soak_test_reports_changes_that_a_takeover_should_have_dropped(tree: Path) -> None:
+def test_soak_test_reports_changes_that_a_takeover_should_have_undone(tree: Path) -> None:
     """If a follower shows changes that a takeover has dropped, the soak test reports it."""
     history = _done(tree)
     undone = see(str(tree))
@@ -163,9 +163,7 @@ def _command(folder: Path, *words: str) -> list[str]:
 
 @pytest.mark.mount
 @pytest.mark.timeout(600)
-def test_short_soak_run_reports_nothing_and_leaves_no_process(
-    tmp_path: Path, as_root: None
-) -> None:
+def test_short_soak_run_finds_no_error_and_leaves_no_process(tmp_path: Path, as_root: None) -> None:
     """A soak run of twelve seconds finds no error, and leaves no process or mount."""
     seed = random.SystemRandom().randrange(1 << 32)
 
@@ -183,7 +181,7 @@ def test_short_soak_run_reports_nothing_and_leaves_no_process(
 
 
 @pytest.mark.mount
-def test_interrupted_soak_run_leaves_no_process_mount_or_directory(
+def test_interrupted_soak_run_leaves_no_process_or_mount_or_directory(
     tmp_path: Path, as_root: None
 ) -> None:
     """After Ctrl-C, no process, mount or directory of the soak run remains."""

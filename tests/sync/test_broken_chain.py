@@ -109,7 +109,7 @@ def at(txg: int) -> PointInTime:
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [2], [1], [4]], ids=str)
-async def test_every_txg_can_be_restored_if_its_changelogs_are_not_lost(
+async def test_every_txg_with_intact_changelogs_can_be_restored(
     power: Power, damage: Damage, lost: list[int]
 ) -> None:
     """If a txg needs a lost changelog, the error names the last restorable txg before it."""
@@ -306,7 +306,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_im
 
 @DAMAGES
 @pytest.mark.parametrize("next_too", [False, True], ids=["next is there", "next is lost too"])
-async def test_image_is_usable_without_the_changelog_of_its_txg(
+async def test_image_can_be_restored_without_the_changelog_of_its_txg(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
     """The manifest of an image contains the hash of the lost changelog of its txg."""
@@ -330,7 +330,7 @@ async def test_image_is_usable_without_the_changelog_of_its_txg(
 
 
 @DAMAGES
-async def test_txg_published_as_an_image_is_usable_without_its_changelog(
+async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
     """The changelog after the image contains the hash of the lost changelog."""

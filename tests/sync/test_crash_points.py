@@ -173,7 +173,7 @@ async def test_kill_during_a_takeover_loses_no_shipped_data(
 
 
 @pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
-async def test_changelog_appended_by_the_old_writer_after_a_killed_takeover_is_kept(
+async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_kept(
     power: Power, step: str
 ) -> None:
     """A changelog appended before the fence record is part of the chain."""
@@ -273,7 +273,7 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)
-async def test_killed_removal_is_completed_by_the_next_removal(power: Power, step: str) -> None:
+async def test_next_removal_completes_a_killed_removal(power: Power, step: str) -> None:
     """No host restores the filesystem, and a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()

@@ -69,7 +69,7 @@ async def test_single_operation_is_committed_after_the_group_delay(
         nursery.cancel_scope.cancel()
 
 
-async def test_commit_groups_have_a_bounded_age_during_continuous_operations(
+async def test_age_of_commit_groups_is_bounded_during_continuous_operations(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
     """With one operation per millisecond, a group is committed every 50 ms."""
@@ -99,7 +99,7 @@ async def _pass(clock: trio.testing.MockClock, time_s: float) -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
+async def test_fsync_makes_content_durable_before_rows(power: Power) -> None:
     """The file of a block is synced before the commit of its row."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
@@ -118,7 +118,7 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
     assert order == ["files", "rows"]
 
 
-async def test_group_commit_runs_in_parallel_with_syncs_of_block_files(power: Power) -> None:
+async def test_group_commits_during_syncs_of_block_files(power: Power) -> None:
     """Block files are synced in parallel with the commit; the WAL is synced after both."""
     order: list[str] = []
     committed = threading.Event()
@@ -253,7 +253,7 @@ async def test_wal_is_not_extended_into_reserved_disk_space(
         assert log.stat().st_size < session.db.wal_bytes + WAL_ROOM_BYTES
 
 
-async def test_directories_are_synced_once_for_new_block_files(
+async def test_directories_of_new_block_files_are_synced_only_once(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overwritten block file needs no sync of its directory, but a copied block file does."""
@@ -387,7 +387,7 @@ async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> No
     assert order == ["content", "fsync"]
 
 
-async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> None:
+async def test_content_of_all_files_is_synced_before_any_row(power: Power) -> None:
     """All rows are committed together, so fsync of one file must sync all block files."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -399,7 +399,7 @@ async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> N
         assert sorted(synced) == cached_blocks.in_state(session.db, BlockState.DIRTY)
 
 
-async def test_block_content_is_synced_before_the_row_of_its_pack(power: Power) -> None:
+async def test_content_of_a_block_is_synced_before_the_row_of_its_pack(power: Power) -> None:
     """The rows that the uploader syncs may include rows of other files."""
     synced: list[BlockId] = []
     at_intention: list[list[BlockId]] = []
@@ -472,7 +472,7 @@ async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: P
         assert (len(blocks), rows) == (1, [1])
 
 
-async def test_fdatasync_syncs_rows_of_other_files_that_changed(power: Power) -> None:
+async def test_fdatasync_syncs_changed_rows_of_other_files(power: Power) -> None:
     """Every fdatasync makes all earlier changes durable, and may omit only timestamps."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -562,7 +562,7 @@ async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: 
         assert session.files.size(block) == len(CONTENT)
 
 
-async def test_partial_operation_is_never_committed(power: Power) -> None:
+async def test_incomplete_operation_is_never_committed(power: Power) -> None:
     """A bug in the middle of an operation undoes the open group; the mount turns read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)

@@ -80,7 +80,7 @@ def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, b
 
 @pytest.mark.parametrize("options", [OpenOptions(), MEND], ids=["mount", "fsck -y"])
 @pytest.mark.parametrize("host", ["a", "b"])
-async def test_mount_continues_the_chain_despite_object_names_with_impossible_txgs(
+async def test_mount_continues_the_chain_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes, host: str, options: OpenOptions
 ) -> None:
     """A mount and fsck -y use the next txg of the chain and leave the foreign objects unchanged."""
@@ -102,7 +102,7 @@ async def test_mount_continues_the_chain_despite_object_names_with_impossible_tx
         await require_files(session, inos, 11)
 
 
-async def test_killed_host_continues_despite_object_names_with_impossible_txgs(
+async def test_killed_host_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int
 ) -> None:
     """The next mount ships the unshipped changes of the killed host."""
@@ -120,7 +120,7 @@ async def test_killed_host_continues_despite_object_names_with_impossible_txgs(
         await session.close()
 
 
-async def test_running_writer_continues_despite_object_names_with_impossible_txgs(
+async def test_running_writer_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
     """The writer ships txgs, images and level objects, deletes garbage and restores its lease."""
@@ -143,7 +143,7 @@ async def test_running_writer_continues_despite_object_names_with_impossible_txg
         await require_files(session, inos, 9)
 
 
-async def test_running_follower_continues_despite_object_names_with_impossible_txgs(
+async def test_running_follower_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A follower shows the last txg of the real chain and does not restore an image."""
@@ -165,7 +165,7 @@ async def test_running_follower_continues_despite_object_names_with_impossible_t
         assert session.link.txg == 10
 
 
-async def test_search_for_points_in_time_ignores_object_names_with_impossible_txgs(
+async def test_search_for_points_in_time_ignores_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
     """The search finds the newest and the oldest point in time of the real chain."""
@@ -179,7 +179,7 @@ async def test_search_for_points_in_time_ignores_object_names_with_impossible_tx
 
 
 @pytest.mark.parametrize("deep", [False, True])
-async def test_fsck_counts_object_names_with_impossible_txgs_as_foreign(
+async def test_fsck_counts_objects_with_impossible_txgs_as_foreign(
     power: Power, number: int, deep: bool
 ) -> None:
     """Objects with impossible txgs are not reported as faults of the chain."""
@@ -196,7 +196,7 @@ async def test_fsck_counts_object_names_with_impossible_txgs_as_foreign(
     assert of_chain <= foreign
 
 
-async def test_filesystem_rebuilt_despite_object_names_with_impossible_txgs_is_usable(
+async def test_filesystem_rebuilt_despite_object_keys_with_impossible_txgs_is_usable(
     power: Power, number: int
 ) -> None:
     """The epoch and the txg of a rebuilt filesystem are small enough for later epochs and txgs."""

@@ -80,7 +80,7 @@ async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
             await session.durability.sync_file(ino)
 
 
-async def test_mount_turns_read_only_if_a_sync_of_its_disk_fails(power: Power) -> None:
+async def test_failed_sync_of_the_disk_turns_the_mount_read_only(power: Power) -> None:
     """After a failed fsync the durable content is unknown, so the mount accepts no more writes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)

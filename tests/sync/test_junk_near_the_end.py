@@ -43,7 +43,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
 
 @pytest.mark.parametrize("last", [15, 60, 105])
 @pytest.mark.parametrize("content", JUNK, ids=["junk", "empty"])
-async def test_mount_ignores_a_foreign_object_with_the_name_of_a_later_level_object(
+async def test_mount_ignores_a_foreign_object_with_the_key_of_a_later_level_object(
     power: Power, last: int, content: bytes
 ) -> None:
     """Only an authentic level object proves that changelogs are lost."""
@@ -62,7 +62,7 @@ async def test_mount_ignores_a_foreign_object_with_the_name_of_a_later_level_obj
     assert power.store.objects[level_at(last)] == content
 
 
-async def test_fsck_counts_an_object_with_the_name_of_a_later_level_object_as_foreign(
+async def test_fsck_counts_an_object_with_the_key_of_a_later_level_object_as_foreign(
     power: Power,
 ) -> None:
     await written(power)
@@ -73,7 +73,7 @@ async def test_fsck_counts_an_object_with_the_name_of_a_later_level_object_as_fo
         assert [one.invariant for one in report.verdicts if one.left] == ["I26"], report.lines()
 
 
-async def test_authentic_level_object_proves_that_its_changelogs_are_lost(power: Power) -> None:
+async def test_authentic_level_object_proves_the_loss_of_its_changelogs(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         for number in range(9):
             write_file(session, b"%d" % number)
@@ -92,7 +92,7 @@ async def test_authentic_level_object_proves_that_its_changelogs_are_lost(power:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 100])
-async def test_mount_needs_fsck_if_a_foreign_object_has_the_name_of_a_later_changelog(
+async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_changelog(
     power: Power, ahead: int
 ) -> None:
     """The last writer needs only fsck -y; another host must also use --end-at."""
@@ -123,7 +123,7 @@ async def test_mount_needs_fsck_if_a_foreign_object_has_the_name_of_a_later_chan
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])
-async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
+async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
     power: Power, content: str
 ) -> None:
     """The writer loses no change, and other hosts can read the chain."""
@@ -144,7 +144,7 @@ async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])
-async def test_fsck_counts_an_object_with_the_name_of_a_much_later_image_as_foreign(
+async def test_fsck_counts_an_object_with_the_key_of_a_much_later_image_as_foreign(
     power: Power, content: str
 ) -> None:
     """An object with the name of a slightly later image may be this filesystem's damaged image."""

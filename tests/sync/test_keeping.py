@@ -59,9 +59,7 @@ def at(txg: int) -> PointInTime:
 # --- objects that a kept point needs -----------------------------------------------------------
 
 
-async def test_kept_point_survives_retention_and_dropping_it_frees_all_its_objects(
-    power: Power,
-) -> None:
+async def test_kept_point_survives_retention_until_it_is_dropped(power: Power) -> None:
     await power.retain(0)
     async with power.session(tasks=False) as session:
         files = await kept_files(session)
@@ -270,7 +268,7 @@ async def test_kill_during_reclaim_damages_no_kept_point(power: Power, step: str
         assert await files_at(power, "a") == files
 
 
-async def test_host_whose_state_is_at_a_kept_point_restores_the_newest_state(power: Power) -> None:
+async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(power: Power) -> None:
     """The changelogs after the kept point are deleted, but nothing counts as damaged."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -289,7 +287,7 @@ async def test_host_whose_state_is_at_a_kept_point_restores_the_newest_state(pow
     assert list((power.home / "a").glob("kept-*")) == []
 
 
-async def test_host_whose_state_is_before_a_kept_point_restores_the_newest_state(
+async def test_host_whose_state_precedes_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
     """Of the changelogs that a host missed, only those up to the kept point still exist."""
@@ -318,7 +316,7 @@ async def test_host_whose_state_is_before_a_kept_point_restores_the_newest_state
 # --- keeping a point ---------------------------------------------------------------------------
 
 
-async def test_kept_point_with_a_taken_or_invalid_name_is_refused(power: Power) -> None:
+async def test_kept_point_with_a_used_or_invalid_name_is_refused(power: Power) -> None:
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
         await keeper.keep("a")
@@ -464,7 +462,7 @@ async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
         await PointKeeper(session).keep("late", at(txg))
 
 
-async def test_no_point_can_be_kept_while_garbage_collection_is_deleting(power: Power) -> None:
+async def test_no_point_can_be_kept_during_deletions_by_garbage_collection(power: Power) -> None:
     """Garbage collection chose the objects to delete before the new kept point existed."""
     await power.retain(0)
     store = FaultyStore(power.store)
@@ -507,9 +505,7 @@ async def test_takeover_during_the_upload_of_a_kept_point_fences_the_host(power:
             gate.open()
 
 
-async def test_kept_point_can_be_dropped_after_the_reply_to_keep_was_lost(
-    power: Power,
-) -> None:
+async def test_kept_point_can_be_dropped_after_the_reply_to_keep_was_lost(power: Power) -> None:
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -551,7 +547,7 @@ async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power:
     assert key not in power.store.objects
 
 
-async def test_pack_renumbered_by_a_repair_is_still_pinned(power: Power) -> None:
+async def test_pack_renumbered_by_a_repair_stays_pinned(power: Power) -> None:
     """fsck assigns a number above the kept point's limit to a pack that lost its row."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:

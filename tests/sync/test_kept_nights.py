@@ -67,7 +67,7 @@ class _Nights:
             assert await files_at(self._power, name) == state
 
 
-async def test_kept_points_of_three_weeks_remain_restorable(power: Power, clock: HandClock) -> None:
+async def test_kept_points_of_three_weeks_can_be_restored(power: Power, clock: HandClock) -> None:
     """Points are dropped in random order; test_backup_year.py tests the policy of the guide."""
     await power.retain(2 * DAY)
     async with power.session("a", tasks=False) as session:

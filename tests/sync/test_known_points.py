@@ -43,7 +43,7 @@ def after(*steps_ns: int) -> Known:
     return known
 
 
-def test_known_points_are_thinned_out_with_increasing_age() -> None:
+def test_older_known_points_are_kept_at_longer_intervals() -> None:
     """The latest points are kept, then one per hour, one per day, and one per 30 days."""
     points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
     ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
@@ -102,9 +102,7 @@ async def test_known_points_of_another_filesystem_are_dropped(tmp_path: Path) ->
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
-async def test_names_of_kept_points_are_saved_for_completion_when_they_change(
-    tmp_path: Path,
-) -> None:
+async def test_changed_names_of_kept_points_are_saved_for_completion(tmp_path: Path) -> None:
     """The number of saved names is limited, and they stay until kept points are listed again."""
     names: list[str] | None = None
     points = KnownPoints(tmp_path, "u", lambda: link(5), lambda: names)
@@ -120,7 +118,7 @@ async def test_names_of_kept_points_are_saved_for_completion_when_they_change(
     assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
 
 
-async def test_mount_without_a_new_known_point_writes_no_file(tmp_path: Path) -> None:
+async def test_mount_without_new_known_points_writes_no_file(tmp_path: Path) -> None:
     await KnownPoints(tmp_path, "u", lambda: link(0, 0)).save()
     assert os.listdir(tmp_path) == []
     await KnownPoints(tmp_path, "u", lambda: link(5)).save()
@@ -177,7 +175,7 @@ async def test_damaged_file_of_known_points_is_replaced(tmp_path: Path, data: by
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
-async def test_file_of_known_points_of_a_newer_program_is_not_changed(
+async def test_known_points_file_of_a_newer_program_is_not_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = json.dumps({"version": 2}).encode()
@@ -191,7 +189,7 @@ async def test_file_of_known_points_of_a_newer_program_is_not_changed(
         known_points.read(tmp_path)
 
 
-async def test_failed_save_of_known_points_is_tried_again(
+async def test_failed_save_of_known_points_is_repeated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = KnownPoints(tmp_path, "u", lambda: link(5))

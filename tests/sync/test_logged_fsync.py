@@ -36,7 +36,7 @@ def lose_unsynced_files(session: Session) -> list[int]:
     return list(lost)
 
 
-async def test_fsync_of_small_files_syncs_no_block_files(
+async def test_fsync_of_small_files_does_not_sync_block_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -46,7 +46,7 @@ async def test_fsync_of_small_files_syncs_no_block_files(
             await session.durability.sync_file(write_file(session, b"%d" % number))
 
 
-async def test_fsync_of_a_small_file_makes_one_call_in_a_thread(
+async def test_fsync_of_a_small_file_makes_one_thread_call(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread syncs the intent log and then the write-ahead log."""
@@ -67,7 +67,7 @@ async def test_fsync_of_a_small_file_makes_one_call_in_a_thread(
         assert len(started) == 1, "the rows are durable already"
 
 
-async def test_fdatasync_of_logged_bytes_does_not_sync_rows(
+async def test_fdatasync_of_bytes_in_the_intent_log_does_not_sync_rows(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -84,7 +84,7 @@ async def test_fdatasync_of_logged_bytes_does_not_sync_rows(
         await session.durability.sync_file(ino, data_only=True)
 
 
-async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(
+async def test_fsynced_files_survive_a_power_cut_that_loses_block_files(
     power: Power, reboot: Callable[[], None]
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -158,7 +158,7 @@ async def test_local_state_is_trusted_after_a_power_cut_if_the_intent_log_was_us
         assert local_state.get(session.db, "volatile") == "nothing"
 
 
-async def test_read_only_fsck_finds_logged_content_after_a_power_cut(
+async def test_read_only_fsck_finds_content_of_the_intent_log_after_a_power_cut(
     power: Power, reboot: Callable[[], None]
 ) -> None:
     """A read-only fsck changes no block file, and accepts the intent log in the cache directory."""
@@ -181,7 +181,7 @@ async def test_read_only_fsck_finds_logged_content_after_a_power_cut(
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-async def test_local_state_is_not_trusted_after_a_power_cut_if_a_mount_used_synchronous_off(
+async def test_local_state_is_untrusted_after_a_power_cut_if_a_mount_used_synchronous_off(
     power: Power, is_clean: bool, reboot: Callable[[], None]
 ) -> None:
     """A read-only mount also writes rows, and does not begin an epoch."""
@@ -199,7 +199,7 @@ async def test_local_state_is_not_trusted_after_a_power_cut_if_a_mount_used_sync
         assert "synchronous=off may have damaged" in session.volume.notices[0]
 
 
-async def test_read_only_fsck_keeps_the_marker_that_warns_older_programs(power: Power) -> None:
+async def test_read_only_fsck_preserves_the_marker_that_warns_older_programs(power: Power) -> None:
     """Only a mount that may change the block files removes the warning."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
@@ -234,7 +234,7 @@ async def test_intent_log_does_not_use_reserved_disk_space(
         assert not (session.files.root / NAME).exists()
 
 
-async def test_logged_blocks_are_synced_before_an_uploaded_block_becomes_clean(
+async def test_blocks_in_the_intent_log_are_synced_before_an_uploaded_block_becomes_clean(
     power: Power,
 ) -> None:
     """A background sync syncs block files even if the intent log contains all their content."""

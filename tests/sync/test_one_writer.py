@@ -34,7 +34,7 @@ class ShiftedClock:
 
 
 @pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
-async def test_takeover_succeeds_if_clocks_are_a_day_apart(power: Power, shift_ns: int) -> None:
+async def test_takeover_succeeds_if_clocks_differ_by_a_day(power: Power, shift_ns: int) -> None:
     """The epoch decides which writer is fenced, and txg times still increase."""
     now_ns = 1_790_000_000_000_000_000
     async with power.session("a", tasks=False, clock=ShiftedClock(now_ns)) as old:
@@ -61,7 +61,7 @@ async def test_takeover_succeeds_if_clocks_are_a_day_apart(power: Power, shift_n
         assert await read_file(session, ino) == b"by b"
 
 
-async def test_changelog_that_arrives_after_a_takeover_is_refused(power: Power) -> None:
+async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Power) -> None:
     """The fence record of the new epoch already uses the name of the late changelog."""
     slow = FaultyStore(power.store)
     async with AsyncExitStack() as stack:
@@ -95,9 +95,7 @@ async def test_changelog_that_arrives_after_a_takeover_is_refused(power: Power) 
         assert session.db.counters.inodes == 3  # the root directory, "first" and "by b"
 
 
-async def test_changelog_appended_before_the_fence_record_is_in_the_chain_but_unconfirmed(
-    power: Power,
-) -> None:
+async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: Power) -> None:
     """The writer is fenced although its changelog was appended before the fence record."""
     taken: list[Ino] = []
 
@@ -201,9 +199,7 @@ async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Po
             assert last[-2:] == [Kind.GROUP, Kind.FENCE]
 
 
-async def test_late_deletion_by_a_fenced_writer_removes_no_needed_object(
-    power: Power,
-) -> None:
+async def test_late_deletion_by_a_fenced_writer_deletes_no_needed_object(power: Power) -> None:
     """Every deleted object was condemned in a txg that the new writer has applied."""
     await power.retain(0)
     slow = FaultyStore(power.store)

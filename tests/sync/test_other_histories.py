@@ -101,7 +101,7 @@ async def test_rollback_to_a_kept_point_before_a_rebuild_uses_the_former_packs(
         assert await files_at(power, "a") == files
 
 
-async def test_pack_that_an_unshipped_removal_emptied_is_kept_until_the_next_fence_record(
+async def test_pack_emptied_by_an_unshipped_removal_is_kept_until_the_next_fence_record(
     power: Power,
 ) -> None:
     """A killed host had not shipped a removal, and its next fence record gets the removal's txg.
@@ -126,7 +126,7 @@ async def test_pack_that_an_unshipped_removal_emptied_is_kept_until_the_next_fen
 
 
 @pytest.mark.parametrize("step", ["fence attempted", "fence put", "fence confirmed"])
-async def test_pack_that_an_unshipped_removal_emptied_is_kept_for_several_fence_records(
+async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_records(
     power: Power, step: str
 ) -> None:
     """Each mount was killed while it appended its fence record."""
@@ -157,9 +157,7 @@ async def test_pack_that_an_unshipped_removal_emptied_is_kept_for_several_fence_
             assert await files_at(power, f"at-{txg}") == state
 
 
-async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(
-    power: Power,
-) -> None:
+async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(power: Power) -> None:
     """The local state that was published has no rows of the packs of the other history."""
     power.clock = clock = HandClock()
     await power.retain(3 * DAY)

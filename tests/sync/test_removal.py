@@ -83,7 +83,7 @@ FOREIGN_NAMES = (
 
 
 @pytest.mark.parametrize("key", FOREIGN_NAMES)
-async def test_destroy_keeps_foreign_objects_with_names_that_this_program_uses(
+async def test_destroy_keeps_foreign_objects_with_keys_that_this_program_uses(
     power: Power, key: ObjectKey
 ) -> None:
     await use(power)
@@ -129,7 +129,7 @@ class _KilledError(Exception):
     """Raised to simulate that the removal is killed at one step."""
 
 
-async def test_keys_are_found_after_an_interrupted_removal(power: Power) -> None:
+async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> None:
     """The copy of the superblock contains the keys until the end of the removal."""
     await use(power)
 

@@ -21,7 +21,7 @@ def named_file(session: Session, name: bytes) -> Ino:
     return ino
 
 
-async def test_file_state_is_dirty_until_a_sync_and_local_until_a_flush(power: Power) -> None:
+async def test_state_of_a_file_is_dirty_until_a_sync_and_local_until_a_flush(power: Power) -> None:
     """A sync makes a file LOCAL, a flush makes it BUCKET, and a change makes it DIRTY again."""
     async with power.session("a", tasks=False) as session:
         ino = named_file(session, b"file")
@@ -38,7 +38,7 @@ async def test_file_state_is_dirty_until_a_sync_and_local_until_a_flush(power: P
         assert await state_of(other) is FileState.BUCKET
 
 
-async def test_file_of_an_unconfirmed_changelog_does_not_count_as_uploaded(power: Power) -> None:
+async def test_file_in_an_unconfirmed_changelog_does_not_count_as_uploaded(power: Power) -> None:
     """A file does not count as uploaded while the result of its upload is unknown."""
     faulty = FaultyStore(power.store)
     async with power.session(
@@ -83,7 +83,7 @@ async def test_all_files_are_reported_as_changed_after_too_many_changes(power: P
         assert {await unshipped.state_of(ino) for ino in (*files, unchanged)} == {FileState.BUCKET}
 
 
-async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power) -> None:
+async def test_remote_fsync_returns_after_the_upload_to_the_bucket(power: Power) -> None:
     """Losing the machine right after a remote fsync loses no synced data."""
     options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
@@ -95,7 +95,7 @@ async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power)
         assert await read_file(session, ino) == b"precious"
 
 
-async def test_fsync_remote_fails_during_an_outage(power: Power) -> None:
+async def test_remote_fsync_fails_during_an_outage(power: Power) -> None:
     faulty = FaultyStore(power.store)
     options = SessionOptions(fsync="remote", sync_interval_s=3600, write_timeout_s=0.2)
     async with power.session("a", session_options=options, store=faulty) as session:

@@ -50,7 +50,7 @@ async def polls_of_follower(plain: Power, store: MeteredStore, meter: Meter) -> 
 
 
 @pytest.mark.slow
-async def test_cost_guide_matches_the_measured_number_of_requests(plain: Power) -> None:
+async def test_cost_guide_shows_the_measured_number_of_requests(plain: Power) -> None:
     meter = Meter()
     store = MeteredStore(plain.store, meter)
     async with plain.session("a", tasks=False, store=store) as session:

@@ -36,7 +36,7 @@ class At:
         return NOW_NS
 
 
-def test_request_log_adds_up_the_counts_of_several_processes(tmp_path: Path) -> None:
+def test_request_log_adds_the_counts_of_several_processes(tmp_path: Path) -> None:
     request_log.add(tmp_path, USAGE, {20_000: 100}, NOW_NS)
     ledger = request_log.add(tmp_path, USAGE, {20_000: 50, 19_999: 7}, NOW_NS + DAY_NS)
 
@@ -48,7 +48,7 @@ def test_request_log_adds_up_the_counts_of_several_processes(tmp_path: Path) -> 
     )
 
 
-def test_request_log_loses_no_counts_that_are_added_concurrently(tmp_path: Path) -> None:
+def test_request_log_loses_no_concurrently_added_counts(tmp_path: Path) -> None:
     """Each thread opens the state directory itself, as separate processes would."""
 
     def add() -> None:
@@ -83,7 +83,7 @@ def test_request_log_is_a_json_file_that_older_programs_ignore(tmp_path: Path) -
     StateDir(state.path)
 
 
-def test_request_log_drops_the_oldest_days(tmp_path: Path) -> None:
+def test_request_log_deletes_the_oldest_days(tmp_path: Path) -> None:
     usage: Usage = {20_000 - day: dict(USAGE[20_000]) for day in range(REQUEST_DAYS_MAX)}
     request_log.add(tmp_path, usage, dict.fromkeys(usage, 1), NOW_NS)
     ledger = request_log.add(tmp_path, {20_001: USAGE[20_000]}, {20_001: 1}, NOW_NS + DAY_NS)
@@ -102,7 +102,7 @@ def test_wrong_clock_deletes_no_request_counts_of_other_days(tmp_path: Path) -> 
     assert ledger.since_ns == 7
 
 
-async def test_stopped_process_that_locked_the_request_log_does_not_block_others(
+async def test_stopped_process_that_locked_the_request_log_does_not_block_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that cannot lock the request log keeps its counts and saves them later."""
@@ -151,7 +151,7 @@ def test_largest_request_log_is_far_below_its_size_limit(tmp_path: Path) -> None
         b" " * (REQUEST_LOG_BYTES_MAX + 1),
     ],
 )
-def test_damaged_request_log_loses_only_its_own_counts(tmp_path: Path, data: bytes) -> None:
+def test_damaged_request_log_loses_no_counts_outside_the_log(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "requests.json").write_bytes(data)
 
     assert request_log.read(tmp_path) is None
@@ -195,9 +195,7 @@ async def test_request_counts_that_cannot_be_written_stay_in_memory(tmp_path: Pa
     assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-async def test_requests_of_today_include_saved_and_unsaved_counts(
-    tmp_path: Path,
-) -> None:
+async def test_requests_of_today_include_saved_and_unsaved_counts(tmp_path: Path) -> None:
     """Today's requests of each class are summed over all causes."""
     request_log.add(tmp_path, {**USAGE, 19_999: USAGE[20_000]}, {}, NOW_NS)
     meter = Meter(At())
@@ -237,7 +235,7 @@ async def test_idle_mount_does_not_write_the_request_log(tmp_path: Path) -> None
     assert (tmp_path / "requests.json").stat().st_ino == before
 
 
-def test_number_of_causes_per_day_in_the_request_log_is_bounded(tmp_path: Path) -> None:
+def test_number_of_request_causes_per_day_is_bounded(tmp_path: Path) -> None:
     """A newer program may count more causes, but the file does not grow without limit."""
     names = {(f"cause-{number:03}", "put"): Billed(1) for number in range(REQUEST_NAMES_MAX + 1)}
     request_log.add(tmp_path, {20_000: names}, {}, NOW_NS)
@@ -271,9 +269,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
         nursery.cancel_scope.cancel()
 
 
-async def test_request_log_is_created_only_in_a_directory_with_local_state(
-    tmp_path: Path,
-) -> None:
+async def test_request_log_is_created_only_in_a_directory_with_local_state(tmp_path: Path) -> None:
     """A command with a mistyped URL leaves no file behind."""
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)

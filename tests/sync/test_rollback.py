@@ -81,7 +81,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
     assert await contents(power, "c", old, new, third) == [None, b"new", None]
 
 
-async def test_rollback_revives_old_packs_and_marks_newer_packs_dead(power: Power) -> None:
+async def test_rollback_revives_old_packs_and_marks_newer_packs_as_dead(power: Power) -> None:
     """Packs that only later txgs use are dead after a rollback, but are kept for these txgs."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
@@ -213,7 +213,7 @@ async def test_lost_block_does_not_prevent_a_rollback(power: Power) -> None:
 
 
 @pytest.mark.parametrize("step", ORDER)
-async def test_kill_during_a_rollback_leaves_either_the_current_or_the_earlier_state(
+async def test_kill_during_a_rollback_leaves_the_current_or_the_earlier_state(
     power: Power, step: str
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -18,7 +18,7 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 CONTENT = b"hello" * 1000
 
 
-async def test_failing_background_task_does_not_stop_the_mount(power: Power) -> None:
+async def test_failure_of_a_background_task_does_not_stop_the_mount(power: Power) -> None:
     """An unexpected exception in a background task turns the mount read-only."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -34,7 +34,7 @@ async def test_failing_background_task_does_not_stop_the_mount(power: Power) -> 
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_failing_background_task_leaves_no_partial_operation(power: Power) -> None:
+async def test_failure_of_a_background_task_leaves_no_partial_operation(power: Power) -> None:
     """The open group is rolled back when a background task fails."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -50,7 +50,7 @@ async def test_failing_background_task_leaves_no_partial_operation(power: Power)
         assert session.db.inodes.one("SELECT count(*) FROM inodes") == (1,)
 
 
-async def test_mount_is_read_only_if_a_background_task_fails_early(power: Power) -> None:
+async def test_mount_is_read_only_if_a_background_task_fails_at_start(power: Power) -> None:
     """A background task may fail before the filesystem is mounted."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()

@@ -39,7 +39,7 @@ async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) ->
     second.unlock()
 
 
-def test_error_about_a_state_directory_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
+def test_state_directory_that_cannot_be_created_causes_one_error_line(tmp_path: Path) -> None:
     """If a state directory cannot be created, the error has path, reason and --cachedir."""
     (tmp_path / "file").write_text("")
 
@@ -116,7 +116,7 @@ async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path:
     used.unlock()
 
 
-async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_the_directory(
+async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_directory(
     tmp_path: Path,
 ) -> None:
     """A state directory that another process removes during the wait stays removed."""
@@ -136,7 +136,7 @@ async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_the_dir
     assert not state.path.exists()
 
 
-def test_deletion_of_local_state_keeps_quarantined_states(tmp_path: Path) -> None:
+def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) -> None:
     """Database, WAL and blocks are deleted; lock, log file and quarantined states are kept."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
@@ -215,7 +215,7 @@ def test_symbolic_link_in_the_state_directory_is_refused(
     assert target.read_bytes() == b"precious"
 
 
-def test_symbolic_link_instead_of_the_state_directory_is_refused(
+def test_symbolic_link_in_place_of_the_state_directory_is_refused(
     state: Path, tmp_path: Path
 ) -> None:
     link = tmp_path / "link"
@@ -242,7 +242,7 @@ def test_state_directory_readable_by_other_users_is_made_private(state: Path) ->
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
-def test_file_writable_by_other_users_in_a_readable_state_directory_is_refused(state: Path) -> None:
+def test_file_writable_by_others_in_a_readable_state_directory_is_refused(state: Path) -> None:
     """Other users may have changed the file, so its content is not trusted."""
     state.chmod(0o755)
     (state / "meta.db").chmod(0o666)
@@ -251,9 +251,7 @@ def test_file_writable_by_other_users_in_a_readable_state_directory_is_refused(s
         StateDir(state)
 
 
-def test_file_writable_by_other_users_in_a_private_state_directory_is_made_private(
-    state: Path,
-) -> None:
+def test_file_writable_by_others_in_a_private_state_directory_is_made_private(state: Path) -> None:
     """In a private directory, other users cannot reach a file even if its mode lets them write."""
     (state / "meta.db").chmod(0o664)
 
@@ -262,7 +260,7 @@ def test_file_writable_by_other_users_in_a_private_state_directory_is_made_priva
     assert stat.S_IMODE((state / "meta.db").stat().st_mode) == 0o644
 
 
-def test_state_directory_created_under_any_umask_is_accepted_again(state: Path) -> None:
+def test_state_directory_created_under_any_umask_is_accepted(state: Path) -> None:
     """The program sets the permissions of a new state directory itself."""
     before = _listing(state)
     mask = os.umask(0)
@@ -350,9 +348,7 @@ def test_state_directory_used_just_before_its_removal_is_not_removed(
     assert (path / "meta.db").exists()
 
 
-def test_failed_removal_of_a_state_directory_does_not_hide_the_original_error(
-    tmp_path: Path,
-) -> None:
+def test_failed_removal_of_a_state_directory_preserves_the_original_error(tmp_path: Path) -> None:
     """If a command and its cleanup both fail, the caller receives the command's error."""
     path = tmp_path / "state"
 
@@ -368,7 +364,7 @@ def test_failed_removal_of_a_state_directory_does_not_hide_the_original_error(
     assert path.is_dir()
 
 
-async def test_state_directory_is_recreated_if_it_was_removed_before_it_is_locked(
+async def test_state_directory_is_created_again_if_it_was_removed_before_the_lock(
     tmp_path: Path,
 ) -> None:
     first, second = StateDir(tmp_path / "state"), StateDir(tmp_path / "state")
@@ -383,7 +379,7 @@ async def test_state_directory_is_recreated_if_it_was_removed_before_it_is_locke
     second.unlock()
 
 
-def test_lock_on_a_removed_state_directory_is_not_accepted(
+def test_lock_of_a_removed_state_directory_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state directory is replaced between the opening and the locking of its lock file."""

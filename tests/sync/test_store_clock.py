@@ -145,7 +145,7 @@ async def test_host_with_a_wrong_clock_uses_the_time_of_the_store_and_deletes_no
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_clock_set_wrong_during_a_mount_does_not_affect_txg_times(
+async def test_clock_change_during_a_mount_does_not_affect_txg_times(
     power: Power, right: HandClock, off_s: int
 ) -> None:
     """The next txg uses the time of the store; garbage collection waits for a correct clock."""
@@ -166,7 +166,7 @@ async def test_clock_set_wrong_during_a_mount_does_not_affect_txg_times(
         assert session.reclaimer.last_error == ""
 
 
-async def test_elapsed_time_confirmed_by_the_store_is_accepted_in_full(
+async def test_elapsed_time_is_accepted_completely_if_the_store_confirms_it(
     power: Power, right: HandClock
 ) -> None:
     """A filesystem can be used normally after it was idle for years."""
@@ -181,7 +181,7 @@ async def test_elapsed_time_confirmed_by_the_store_is_accepted_in_full(
 
 
 @pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
-async def test_elapsed_time_not_confirmed_by_the_store_is_accepted_up_to_a_day(
+async def test_elapsed_time_that_the_store_cannot_confirm_is_accepted_up_to_a_day(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
     """A store on this host's disk shares its clock, so it cannot confirm the elapsed time."""
@@ -261,7 +261,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
     return links
 
 
-async def test_fsck_repair_starts_a_new_time_span_with_correct_times(
+async def test_fsck_repair_begins_a_new_time_span_with_correct_times(
     power: Power, right: HandClock
 ) -> None:
     """A search by time finds only txgs with correct times; a search by number finds every txg."""
@@ -301,9 +301,7 @@ async def test_retention_deletes_txgs_after_a_repair_of_wrong_times(
         assert session.reclaimer.last_error == ""
 
 
-async def test_level_objects_do_not_extend_across_the_start_of_a_time_span(
-    power: Power, right: HandClock
-) -> None:
+async def test_level_objects_do_not_span_two_time_spans(power: Power, right: HandClock) -> None:
     """A run of txgs is never merged if it contains the image that begins a time span."""
     span = (await mended(power, right))["span"].txg
     async with power.session("a", tasks=False) as session:
@@ -315,7 +313,7 @@ async def test_level_objects_do_not_extend_across_the_start_of_a_time_span(
     assert not [run for run in runs if run and level.first_of(*run) <= span <= run[1]]
 
 
-async def test_fsck_starts_no_new_time_span_while_the_clocks_disagree(
+async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
     power: Power, right: HandClock
 ) -> None:
     """To a host whose clock is slow, all earlier txgs seem to be in the future."""
@@ -366,7 +364,7 @@ async def test_host_uses_its_own_time_if_the_store_has_no_clock() -> None:
     assert clock.now_ns() == 5 * S
 
 
-async def test_time_of_the_store_is_requested_once_and_after_clock_jumps() -> None:
+async def test_time_of_the_store_is_requested_once_and_after_each_clock_jump() -> None:
     ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
     store = FaultyStore(theirs)
     clock = StoreClock(store, ours)
@@ -381,7 +379,7 @@ async def test_time_of_the_store_is_requested_once_and_after_clock_jumps() -> No
     assert clock.now_ns() == theirs.time_ns
 
 
-async def test_unreachable_store_does_not_change_a_known_clock_difference() -> None:
+async def test_unreachable_store_does_not_change_the_known_clock_difference() -> None:
     """During an outage, garbage collection waits, because it needs the store."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, FixedClock(1))

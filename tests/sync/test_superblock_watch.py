@@ -83,7 +83,7 @@ async def test_fenced_mount_does_not_restore_a_lost_superblock(power: Power) -> 
     assert KEY not in power.store.objects
 
 
-async def test_running_mount_adopts_a_superblock_changed_by_another_host(power: Power) -> None:
+async def test_running_mount_accepts_a_superblock_changed_by_another_host(power: Power) -> None:
     """A mount that has seen the new superblock can detect an older one."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)

@@ -57,7 +57,7 @@ async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
         assert store.counts["get_range"].requests == 1
 
 
-async def test_uncached_reads_of_small_blocks_fetch_a_window_around_them(power: Power) -> None:
+async def test_uncached_reads_of_small_blocks_fetch_adjacent_blocks(power: Power) -> None:
     """Four tasks read a thousand small files in random order, with only a few requests."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]

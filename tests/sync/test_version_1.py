@@ -124,7 +124,7 @@ async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) ->
         assert xattrs.get(session.db, one, b"user.note") == b"kept"
 
 
-async def test_merged_changelogs_of_both_schema_versions_give_the_same_rows(
+async def test_merged_changelogs_of_both_schema_versions_give_equal_rows(
     former: Former, tmp_path: Path
 ) -> None:
     """Single changelogs and merged level objects produce the same rows."""
@@ -210,7 +210,7 @@ async def test_unshipped_changes_of_schema_version_1_are_merged_with_later_chang
         assert there[table] == here[table]
 
 
-async def test_unshipped_changes_of_schema_version_1_alone_are_shipped(
+async def test_unshipped_changes_of_schema_version_1_are_shipped_without_later_changes(
     former: Former, tmp_path: Path
 ) -> None:
     async with former.session("a", tasks=False) as session:
@@ -221,7 +221,7 @@ async def test_unshipped_changes_of_schema_version_1_alone_are_shipped(
         former.require(db, "local")
 
 
-async def test_follower_with_local_state_of_schema_version_1_catches_up(former: Former) -> None:
+async def test_follower_with_local_state_of_schema_version_1_continues(former: Former) -> None:
     """A follower applies changelogs of both schema versions."""
     async with following(former, "b") as (session, listener):
         former.require(session.db, "shipped")
@@ -262,7 +262,7 @@ async def test_read_only_mount_can_read_schema_version_1(former: Former, host: s
         former.require(session.db, "shipped")
 
 
-def test_reading_a_quarantined_state_of_schema_version_1_does_not_change_it(former: Former) -> None:
+def test_read_of_a_quarantined_state_of_schema_version_1_does_not_change_it(former: Former) -> None:
     """Recovery of unshipped changes from a quarantined state does not change its database."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()

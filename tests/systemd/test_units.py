@@ -45,17 +45,17 @@ def options_of(unit: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("unit", [SYSTEM, USER], ids=["system", "user"])
-def test_systemd_unit_options_create_no_mount_namespace(unit: Path) -> None:
+def test_options_of_systemd_units_create_no_mount_namespace(unit: Path) -> None:
     assert not options_of(unit) & set(_NAMESPACE_OPTIONS.split())
 
 
-def test_systemd_user_unit_allows_set_user_id_programs() -> None:
+def test_systemd_user_unit_permits_set_user_id_programs() -> None:
     """The user unit has no option that removes the privileges of fusermount3."""
     assert not options_of(USER) & set(_PRIVILEGE_OPTIONS.split())
     assert options_of(SYSTEM) & set(_PRIVILEGE_OPTIONS.split())
 
 
-def test_example_configuration_of_a_systemd_unit_has_valid_options() -> None:
+def test_example_configuration_of_a_systemd_unit_contains_only_valid_options() -> None:
     lines = (FOLDER / "example.conf").read_text().splitlines()
     values = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 

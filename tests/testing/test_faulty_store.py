@@ -43,7 +43,7 @@ async def test_faulty_store_fails_only_the_next_call_of_any_method(faulty: Fault
     await faulty.get(KEY, PACK_BYTES_MAX)
 
 
-async def test_faulty_store_executes_a_request_whose_reply_is_lost(faulty: FaultyStore) -> None:
+async def test_faulty_store_executes_a_request_and_loses_its_reply(faulty: FaultyStore) -> None:
     """If a reply is lost, the caller gets an error although the store executed the request."""
     faulty.lose_reply("put")
 
@@ -69,7 +69,7 @@ async def test_truncated_store_answer_has_half_of_its_bytes(faulty: FaultyStore)
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
-async def test_damaged_answers_are_refused_by_the_codec(faulty: FaultyStore) -> None:
+async def test_decoder_refuses_damaged_answers(faulty: FaultyStore) -> None:
     """The codec refuses damaged answers, which the store itself cannot detect."""
     keyring = Keyring(None, bytes(32))
     await faulty.put(KEY, encode(b"test", KEY, b"payload", keyring))
@@ -82,7 +82,7 @@ async def test_damaged_answers_are_refused_by_the_codec(faulty: FaultyStore) -> 
     assert decode(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
 
 
-async def test_store_outage_affects_every_method_until_the_test_stops_it(
+async def test_outage_of_the_faulty_store_affects_every_method_until_the_test_ends_it(
     faulty: FaultyStore,
 ) -> None:
     """Every method fails with the same error until the test stops the outage."""

@@ -21,7 +21,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 
 @pytest.mark.parametrize("every", [1, 3, 4])
-def test_sampled_marks_parameters_outside_the_sample_as_slow(every: int) -> None:
+def test_parameters_outside_the_sample_are_marked_as_slow(every: int) -> None:
     """All values stay in their order, and all except the sample are marked slow."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
@@ -42,7 +42,7 @@ def _run(
     return forked.run(script.stem, words, ENVIRONMENT | {"FOLDER": str(script.parent)}, text, s_max)
 
 
-def test_forked_command_has_separate_streams_and_environment(
+def test_forked_command_has_its_own_streams_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def test_forked_command_has_separate_streams_and_environment(
     assert (done.returncode, done.stderr) == (7, "wrong\n")
 
 
-def test_forked_command_that_raises_or_is_killed_has_a_failure_status(
+def test_forked_command_that_raises_an_exception_or_is_killed_has_a_failure_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forked command that raises an exception or is killed has a non-zero exit status."""
@@ -130,9 +130,7 @@ def test_calls_between_functions_and_between_files_are_counted() -> None:
 # --- linter rules (contrib.lint) ------------------------------------------------------------------
 
 
-def test_wording_lint_finds_words_that_the_project_avoids(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[str]) -> None:
     """The check finds avoided words in text, in test names and in docstring summaries."""
     bad = {
         "x = 1  # some" + "body else": "the caller",

@@ -128,7 +128,7 @@ def _late_wiring(
                 yield f"{node.lineno} {target}"
 
 
-def test_attributes_are_assigned_only_by_methods_of_their_object() -> None:
+def test_only_methods_of_an_object_assign_its_attributes() -> None:
     """Only methods of an object change its attributes."""
     assert [
         f"{_relative(path)}:{found}"
@@ -232,7 +232,7 @@ def test_every_module_of_the_package_is_tested() -> None:
     assert untested == {f"s3fs_meta.{name}" for name in TESTED_BY_USE}
 
 
-def test_buffers_are_copied_before_functions_that_keep_them() -> None:
+def test_buffers_are_copied_before_a_function_keeps_them() -> None:
     """The argument of functions whose result keeps a buffer is an immutable copy."""
     assert [
         f"{_relative(path)}:{line}"

@@ -59,7 +59,7 @@ async def test_wrong_block_location_is_corrected_from_the_pack_index(
 
 
 @pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
-def test_wrong_block_location_is_repaired_only_after_a_check_of_the_bucket(
+def test_wrong_block_location_is_repaired_only_after_fsck_has_checked_the_bucket(
     healthy: Healthy, change: str
 ) -> None:
     """fsck declares no block lost while a pack may contain it (I31, I32, I33)."""
@@ -73,7 +73,7 @@ def test_wrong_block_location_is_repaired_only_after_a_check_of_the_bucket(
     assert healthy.dump()["block_map"] == damaged
 
 
-def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
+def test_incomplete_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
     """fsck clears the partial location, because the cached block is the only copy."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
@@ -151,7 +151,7 @@ def test_pack_with_live_blocks_is_marked_as_stored(healthy: Healthy, state: int)
     assert healthy.dump() == healthy.before
 
 
-async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> None:
+async def test_block_without_any_copy_is_reported_as_lost_data(healthy: Healthy) -> None:
     """fsck -y replaces the block with a hole and records the lost range as an attribute.
 
     Invariant I37.
@@ -171,7 +171,7 @@ async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> N
     assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
 
 
-async def test_missing_row_of_a_cached_block_is_recreated(healthy: Healthy) -> None:
+async def test_missing_row_of_a_cached_block_is_created_again(healthy: Healthy) -> None:
     """A cache file without a row in ``cached_blocks`` may be the only copy of a block."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
@@ -208,7 +208,7 @@ async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Hea
         assert healthy.files.read(copy, 0, 14) == b"shared content"
 
 
-def test_reference_counts_are_corrected(healthy: Healthy) -> None:
+def test_wrong_reference_counts_are_corrected(healthy: Healthy) -> None:
     """With too small a reference count, a block that is still in use would be freed.
 
     Invariant I61.
@@ -218,7 +218,7 @@ def test_reference_counts_are_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_block_that_no_file_uses_is_freed(healthy: Healthy) -> None:
+def test_block_without_references_is_freed(healthy: Healthy) -> None:
     """fsck deletes an unreferenced block and subtracts its bytes from its pack.
 
     Invariant I62.
@@ -243,7 +243,7 @@ def test_block_that_no_file_uses_is_freed(healthy: Healthy) -> None:
     assert packs.get(healthy.db, pack).live_bytes < healthy.db.counters.stored_bytes
 
 
-def test_sealed_block_that_no_file_uses_is_kept(healthy: Healthy) -> None:
+def test_sealed_block_without_references_is_kept(healthy: Healthy) -> None:
     """fsck keeps an unreferenced block whose upload has begun (I62)."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()

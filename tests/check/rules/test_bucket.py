@@ -62,7 +62,7 @@ async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy)
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
 @pytest.mark.parametrize("damage", ["missing", "unreadable"])
-async def test_equal_block_number_does_not_prove_equal_content(
+async def test_equal_block_number_is_no_proof_of_equal_content(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
     """After a fork, a pack may contain other content under the number of a block."""
@@ -101,7 +101,7 @@ async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_only_blocks_beyond_the_end_of_a_truncated_pack_are_lost(healthy: Healthy) -> None:
+async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Healthy) -> None:
     """fsck reads the blocks before the end of the pack, and stores them in another pack.
 
     Invariant I47.
@@ -161,7 +161,7 @@ async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Health
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_wrong_pack_size_in_a_row_is_corrected(healthy: Healthy) -> None:
+async def test_wrong_pack_size_in_a_pack_row_is_corrected(healthy: Healthy) -> None:
     """fsck corrects a wrong size in the row of a pack, because the pack itself is intact."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     pack = healthy.pack_of(healthy.attributed, 0)
@@ -178,7 +178,7 @@ async def test_wrong_pack_size_in_a_row_is_corrected(healthy: Healthy) -> None:
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_wrong_pack_size_in_a_listing_is_checked_against_the_object(healthy: Healthy) -> None:
+async def test_wrong_pack_size_in_a_listing_is_checked_by_a_request(healthy: Healthy) -> None:
     """fsck requests a pack whose listed size is wrong, and finds the correct size (I47)."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
@@ -205,7 +205,7 @@ class _WrongListing(FaultyStore):
                 yield info._replace(size_bytes=info.size_bytes + 5) if wrong else info
 
 
-async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
+async def test_fsck_replaces_a_missing_image_by_a_new_image(healthy: Healthy) -> None:
     """fsck requests a new image of the local state, which is complete.
 
     Invariant I48.
@@ -225,7 +225,7 @@ async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_missing_lease_is_reported(healthy: Healthy) -> None:
+async def test_fsck_reports_a_missing_lease(healthy: Healthy) -> None:
     """A bucket without a lease object cannot be mounted."""
     del healthy.store.objects[lease_codec.KEY]
     assert (await healthy.check_all()).broken == ["I48"]
@@ -278,9 +278,7 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
     assert {*foreign, later} <= healthy.store.objects.keys()
 
 
-async def test_changelogs_and_their_parts_are_not_reported_as_unknown_objects(
-    healthy: Healthy,
-) -> None:
+async def test_changelogs_and_their_parts_count_as_known_objects(healthy: Healthy) -> None:
     """Changelogs and their parts belong to the filesystem, although no row lists them (I49)."""
     prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
     for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):

@@ -32,7 +32,7 @@ def clean(healthy: Healthy) -> BlockId:
 
 
 @pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
-def test_state_of_an_uploaded_block_in_the_cache_is_corrected(
+def test_wrong_state_of_an_uploaded_cached_block_is_corrected(
     healthy: Healthy, clean: BlockId, state: int
 ) -> None:
     """An uploaded block with a cached copy must have the state CLEAN or UPLOADED.
@@ -62,7 +62,7 @@ def test_cached_block_without_a_location_becomes_dirty(healthy: Healthy, clean: 
     assert healthy.dump() == healthy.before
 
 
-def test_cached_copy_without_a_block_row_is_marked_for_deletion(healthy: Healthy) -> None:
+def test_cached_copy_of_a_block_without_a_row_is_marked_for_deletion(healthy: Healthy) -> None:
     """The next mount deletes a cached copy whose block has no row."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
@@ -76,7 +76,7 @@ def test_cached_copy_without_a_block_row_is_marked_for_deletion(healthy: Healthy
     assert row.state is BlockState.DOOMED
 
 
-def test_file_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
+def test_wrong_file_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
     """The uploader reads the position of a pending block from the row in ``cached_blocks``.
 
     Invariant I41.

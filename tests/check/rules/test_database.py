@@ -62,7 +62,7 @@ def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: s
             healthy.sql(f"UPDATE {table} SET {column} = NULL WHERE {where}")
 
 
-async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
+async def test_null_value_in_a_not_null_column_is_found(healthy: Healthy) -> None:
     """fsck replaces the NULL, and the repair of another invariant corrects the value.
 
     Invariant I1.
@@ -77,7 +77,7 @@ async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
     assert healthy.dump()["block_map"] == healthy.before["block_map"]
 
 
-def test_irreparable_damage_stops_all_repairs(healthy: Healthy) -> None:
+def test_irreparable_damage_prevents_all_repairs(healthy: Healthy) -> None:
     """Damage that only SQLite detects is left to the administrator."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
@@ -146,7 +146,7 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
-async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, name: str) -> None:
+async def test_missing_property_is_read_from_the_superblock(healthy: Healthy, name: str) -> None:
     """fsck reads the property from the superblock; without a superblock it stays missing.
 
     Invariant I5.
@@ -179,7 +179,7 @@ async def test_names_get_new_cookies_if_the_cookie_key_is_missing(healthy: Healt
 
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
-def test_next_unused_number_is_raised_above_all_numbers_in_use(
+def test_next_unused_number_is_raised_above_all_used_numbers(
     healthy: Healthy, counter: str
 ) -> None:
     """Each next number must be above all numbers in use, so that no number is assigned twice.
@@ -197,7 +197,7 @@ def test_next_unused_number_is_raised_above_all_numbers_in_use(
 
 
 @pytest.mark.parametrize("counter", COUNTED)
-def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> None:
+def test_wrong_counters_are_corrected_by_a_scan_of_all_rows(healthy: Healthy, counter: str) -> None:
     """fsck sets each counter to the value that a scan finds.
 
     Invariant I65.
@@ -212,7 +212,7 @@ def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> Non
 
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
-def test_negative_capacity_or_txg_is_reset(healthy: Healthy, counter: str) -> None:
+def test_negative_capacity_or_txg_number_is_corrected(healthy: Healthy, counter: str) -> None:
     """fsck sets a negative capacity or txg number to a valid value."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 
@@ -258,7 +258,7 @@ async def test_value_of_the_wrong_type_is_found_and_repaired(
 
 
 @pytest.mark.thorough
-async def test_block_is_kept_if_its_position_has_no_valid_inode_number(healthy: Healthy) -> None:
+async def test_block_is_kept_if_its_position_has_an_invalid_inode_number(healthy: Healthy) -> None:
     """No block is freed if the column ``ino`` of its position contains text (I70)."""
     healthy.add_lease()
     before = healthy.db.one("SELECT count(*) FROM blocks")

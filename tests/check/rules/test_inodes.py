@@ -34,7 +34,7 @@ def test_root_inode_of_the_wrong_type_becomes_a_directory(healthy: Healthy, chan
     assert stat.S_ISDIR(inodes.get(healthy.db, ROOT_INO).mode)
 
 
-def test_root_directory_without_a_row_is_recreated(healthy: Healthy) -> None:
+def test_missing_root_directory_row_is_created_again(healthy: Healthy) -> None:
     """fsck recreates the row of the root directory, and keeps all of its entries."""
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
 
@@ -71,7 +71,7 @@ def test_impossible_file_size_is_recomputed_from_the_blocks(healthy: Healthy) ->
 
 @pytest.mark.parametrize("known", ["inner", "uploaded", "symlink", "attributed"])
 @pytest.mark.parametrize("with_row", [True, False])
-def test_impossible_inode_number_is_replaced_by_a_new_one(
+def test_impossible_inode_number_is_replaced_by_a_new_number(
     healthy: Healthy, known: str, with_row: bool
 ) -> None:
     """fsck renumbers an inode with an impossible number in every table, but keeps its name."""
@@ -115,7 +115,7 @@ LAST = (1 << 63) - 1  # the largest integer that SQLite can store
 @pytest.mark.parametrize(
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
-def test_times_that_overflow_are_replaced_by_ctime(healthy: Healthy, change: str) -> None:
+def test_inode_times_that_overflow_are_replaced_by_the_ctime(healthy: Healthy, change: str) -> None:
     """A time out of range becomes the time of the last change.
 
     Invariant I10.
@@ -153,7 +153,7 @@ def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Heal
     assert inodes.get(healthy.db, healthy.uploaded).mapped_blocks == 3
 
 
-def test_fifo_with_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
+def test_fifo_that_has_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
     """A FIFO cannot have blocks, so fsck makes it a regular file."""
     mode = inodes.get(healthy.db, healthy.dirty).mode
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", stat.S_IFIFO | 0o644, healthy.dirty)
@@ -197,7 +197,7 @@ def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy
     assert stat.S_ISLNK(moved.mode)
 
 
-def test_missing_inode_with_entries_is_recreated_as_a_directory(healthy: Healthy) -> None:
+def test_missing_inode_with_entries_becomes_a_directory_again(healthy: Healthy) -> None:
     """A directory without an inode is recreated with its old name and entries.
 
     Invariant I14.
@@ -213,7 +213,7 @@ def test_missing_inode_with_entries_is_recreated_as_a_directory(healthy: Healthy
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
 
-def test_missing_inode_with_blocks_is_recreated_as_a_file(healthy: Healthy) -> None:
+def test_missing_inode_with_blocks_becomes_a_file_again(healthy: Healthy) -> None:
     """A file is recreated from its blocks, with the inode number to which its name refers.
 
     Invariant I15.
@@ -230,7 +230,7 @@ def test_missing_inode_with_blocks_is_recreated_as_a_file(healthy: Healthy) -> N
     assert (after.size_bytes, after.mapped_blocks) == (before.size_bytes, before.mapped_blocks)
 
 
-def test_missing_inode_with_a_symlink_target_is_recreated_as_a_symlink(healthy: Healthy) -> None:
+def test_missing_inode_with_a_symlink_target_becomes_a_symlink_again(healthy: Healthy) -> None:
     """A symlink is recreated from its target, with the old inode number.
 
     Invariant I16.
@@ -254,7 +254,7 @@ def test_extended_attributes_of_a_missing_inode_are_removed(healthy: Healthy) ->
     healthy.assert_mended("I17")
 
 
-def test_extended_attributes_of_a_missing_inode_with_a_name_are_kept(healthy: Healthy) -> None:
+def test_extended_attributes_of_a_missing_inode_are_kept_if_it_has_a_name(healthy: Healthy) -> None:
     """fsck recreates a missing inode with a name as an empty file with the same attributes."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
@@ -267,7 +267,7 @@ def test_extended_attributes_of_a_missing_inode_with_a_name_are_kept(healthy: He
     assert healthy.dump()["xattrs"] == healthy.before["xattrs"]
 
 
-def test_orphan_left_by_a_crash_is_purged_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
+def test_fsck_purges_orphans_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
     """On a mounted filesystem, a process may have a file without a name open.
 
     Invariant I28.
@@ -283,7 +283,7 @@ def test_orphan_left_by_a_crash_is_purged_only_on_an_unmounted_filesystem(health
 
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
-def test_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
+def test_wrong_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
     """The xattr flag is set for exactly those inodes that have extended attributes.
 
     Invariant I58.
@@ -304,7 +304,7 @@ def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
     db.commit()
 
 
-def test_removed_tree_is_purged_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
+def test_fsck_deletes_removed_trees_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
     """fsck keeps inodes that have a name outside the removed tree, and purges all others.
 
     Invariant I69.

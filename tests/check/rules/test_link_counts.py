@@ -7,7 +7,7 @@ from tests.check.healthy import Healthy
 
 
 @pytest.mark.parametrize("known", ["inner", "fifo", "linked"])
-def test_parent_of_an_inode_is_corrected_from_its_names(healthy: Healthy, known: str) -> None:
+def test_wrong_parent_of_an_inode_is_corrected_from_its_names(healthy: Healthy, known: str) -> None:
     """The parent of an inode is a directory that contains one of its names.
 
     Invariant I52.
@@ -18,7 +18,7 @@ def test_parent_of_an_inode_is_corrected_from_its_names(healthy: Healthy, known:
     healthy.assert_mended("I52", concerns={ino})
 
 
-def test_link_count_of_a_file_is_corrected(healthy: Healthy) -> None:
+def test_wrong_link_count_of_a_file_is_corrected(healthy: Healthy) -> None:
     """With too small a link count, an unlink would purge a file that has other names.
 
     Invariant I53.
@@ -28,7 +28,7 @@ def test_link_count_of_a_file_is_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_link_count_of_a_directory_is_corrected(healthy: Healthy) -> None:
+def test_wrong_link_count_of_a_directory_is_corrected(healthy: Healthy) -> None:
     """The link count of a directory is 2 plus the number of its subdirectories.
 
     Invariant I54.
@@ -38,7 +38,7 @@ def test_link_count_of_a_directory_is_corrected(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
+def test_wrong_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
     """With too small a size, rmdir would remove a directory that has entries.
 
     Invariant I55.
@@ -56,7 +56,7 @@ def test_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
         "INSERT INTO hard_links SELECT ino, 1, 1 FROM inodes WHERE mode & 61440 = 16384",
     ],
 )
-def test_hard_link_rows_are_rebuilt_from_the_names(healthy: Healthy, change: str) -> None:
+def test_hard_link_rows_are_rebuilt_from_names(healthy: Healthy, change: str) -> None:
     """fsck recreates missing rows and corrects wrong or superfluous rows of ``hard_links``.
 
     Invariant I56.

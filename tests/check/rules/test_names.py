@@ -27,7 +27,7 @@ def _lost_and_found(healthy: Healthy) -> Ino:
     return found
 
 
-def test_name_of_a_missing_inode_is_removed(healthy: Healthy) -> None:
+def test_name_that_refers_to_a_missing_inode_is_removed(healthy: Healthy) -> None:
     """fsck removes a name if the inode and all of its data are missing.
 
     Invariant I21.
@@ -44,7 +44,7 @@ def test_name_of_a_missing_inode_is_removed(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"a\0b", b"n" * 256, "text"])
-def test_invalid_name_is_replaced_in_its_directory(healthy: Healthy, name: bytes | str) -> None:
+def test_invalid_name_is_replaced_by_a_valid_name(healthy: Healthy, name: bytes | str) -> None:
     """fsck replaces an invalid name with a valid one in the same directory.
 
     Invariant I22.
@@ -75,7 +75,7 @@ def test_invalid_name_does_not_replace_an_existing_name(healthy: Healthy) -> Non
     assert dentries.find(healthy.db, healthy.inner, b"a_b~1") == healthy.fifo
 
 
-def test_name_at_a_wrong_directory_position_can_be_looked_up_after_repair(healthy: Healthy) -> None:
+def test_name_at_a_wrong_directory_position_can_be_found_after_repair(healthy: Healthy) -> None:
     """fsck moves a name to the position of its hash, where lookups search for it.
 
     Invariant I23.
@@ -89,7 +89,7 @@ def test_name_at_a_wrong_directory_position_can_be_looked_up_after_repair(health
 
 
 @pytest.mark.parametrize("same_inode", [False, True])
-def test_second_of_two_equal_names_in_a_directory_is_renamed(
+def test_second_of_two_equal_names_in_one_directory_is_renamed(
     healthy: Healthy, same_inode: bool
 ) -> None:
     """fsck renames the second name, or removes it if both names refer to one inode.
@@ -123,7 +123,7 @@ def test_second_of_two_equal_names_in_a_directory_is_renamed(
     assert dentries.find(healthy.db, healthy.inner, b"fifo~1") == other
 
 
-def test_directory_with_two_names_keeps_the_name_in_its_parent(healthy: Healthy) -> None:
+def test_directory_with_two_names_keeps_the_name_in_its_parent_directory(healthy: Healthy) -> None:
     """A directory has one name, which is in its parent directory.
 
     Invariant I25.

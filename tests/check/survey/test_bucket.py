@@ -37,7 +37,7 @@ def exam(healthy: Healthy) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
-async def test_survey_of_a_healthy_bucket_requests_only_a_listing_and_the_lease(
+async def test_survey_of_a_healthy_bucket_requests_only_one_listing_and_the_lease(
     healthy: Healthy, exam: Examination
 ) -> None:
     """The survey reads no pack if all rows of blocks are consistent."""
@@ -66,7 +66,7 @@ async def test_survey_of_an_unreachable_store_reports_no_missing_object(
     assert Need.OBJECTS not in exam.evidence.surveyed
 
 
-async def test_object_missing_from_a_listing_is_requested(
+async def test_object_that_is_missing_from_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
     """The survey requests a pack that the listing does not contain, and finds it."""
@@ -86,7 +86,7 @@ async def test_object_missing_from_a_listing_is_requested(
     assert healthy.db.one("SELECT 1 FROM temp.seen_objects WHERE object_key = ?", (key,))
 
 
-async def test_survey_searches_packs_for_blocks_with_a_wrong_row(
+async def test_survey_reads_packs_to_find_blocks_whose_row_is_wrong(
     healthy: Healthy, exam: Examination
 ) -> None:
     """The survey records each location in a pack's index, and each block that it searched for."""
@@ -130,7 +130,7 @@ async def test_unknown_objects_are_deleted_in_batches(healthy: Healthy, exam: Ex
     assert set(healthy.store.objects) == known
 
 
-async def test_unreferenced_packs_are_checked_up_to_a_maximum(
+async def test_survey_checks_at_most_a_maximum_number_of_unreferenced_packs(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packs beyond the maximum count as foreign objects and are kept."""

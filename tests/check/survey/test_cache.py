@@ -38,7 +38,7 @@ def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Heal
     assert seen == {str(path) for path in (*strays, misplaced)}
 
 
-def test_cached_block_is_intact_if_it_matches_its_hash(healthy: Healthy) -> None:
+def test_cached_block_counts_as_intact_if_it_matches_its_hash(healthy: Healthy) -> None:
     """A cached block with a changed byte or without its file is not intact."""
     blocks = healthy.write_uploaded(healthy.attributed, b"intact", b"torn!", b"gone")
     healthy.files.write_within(blocks[1], 0, b"T", 0)
@@ -51,7 +51,7 @@ def test_cached_block_is_intact_if_it_matches_its_hash(healthy: Healthy) -> None
     assert intact & set(blocks) == {blocks[0]}
 
 
-def test_survey_without_a_cache_directory_records_no_intact_block(healthy: Healthy) -> None:
+def test_survey_without_a_cache_directory_finds_no_intact_block(healthy: Healthy) -> None:
     """Nothing can be verified without a cache directory."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")

@@ -55,16 +55,14 @@ def _damage(power: Power, txg: Txg) -> None:
     power.store.objects[key] = flipped(power.store.objects[key], -1)
 
 
-async def test_intact_chain_of_changelogs_is_clean_with_and_without_deep_check(
-    power: Power,
-) -> None:
+async def test_fsck_finds_no_problem_in_an_intact_chain_of_changelogs(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
         assert (await check(session)).lines() == ["clean"]
         assert (await check(session, deep=True)).lines() == ["clean"]
 
 
-async def test_gap_in_the_changelogs_after_the_last_image_leads_to_a_new_image(
+async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_missing(
     power: Power,
 ) -> None:
     """fsck requests a new image of the local state, which is complete.
@@ -99,7 +97,7 @@ async def test_gap_in_the_changelogs_after_the_last_image_leads_to_a_new_image(
             await session.make_image()
 
 
-async def test_gap_in_the_changelogs_before_the_last_image_is_only_reported(power: Power) -> None:
+async def test_fsck_only_reports_a_gap_in_changelogs_before_the_last_image(power: Power) -> None:
     """fsck reports lost points in time, but its exit status stays 0.
 
     Invariant I68.
@@ -138,7 +136,7 @@ async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
 
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
-async def test_repaired_chain_of_changelogs_is_clean(power: Power, lost: str, deep: bool) -> None:
+async def test_repaired_chain_of_changelogs_is_intact(power: Power, lost: str, deep: bool) -> None:
     """Txgs that a repair abandoned are not reported as lost."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)

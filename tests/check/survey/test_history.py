@@ -53,7 +53,7 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
-async def test_wrong_history_index_objects_are_deleted_and_rebuilt(power: Power, harm: str) -> None:
+async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str) -> None:
     """fsck deletes wrong and damaged index objects, and the next mount rebuilds them.
 
     Invariant I71.

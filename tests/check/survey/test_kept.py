@@ -82,9 +82,7 @@ async def test_objects_of_kept_points_are_not_reported_as_foreign_or_damaged(pow
 
 
 @pytest.mark.parametrize("kind", ["manifest", "piece", "changelog", "own changelog", "pack"])
-async def test_missing_object_of_a_kept_point_is_reported_with_the_point(
-    power: Power, kind: str
-) -> None:
+async def test_report_of_a_missing_object_names_its_kept_point(power: Power, kind: str) -> None:
     """A kept point with a missing object cannot be restored, even after a repair.
 
     Invariant I72.
@@ -167,7 +165,7 @@ async def test_kept_point_in_the_far_future_causes_a_bounded_number_of_findings(
         assert found_by(await checked(session)) == []
 
 
-async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_that_point(
+async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_the_point(
     power: Power,
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -73,7 +73,7 @@ async def test_exchange_of_two_packs_of_equal_size_loses_no_block(
     assert (await healthy.check_all(deep=True)).exit_status == 0
 
 
-async def test_blocks_of_a_pack_under_another_key_are_found(healthy: Healthy) -> None:
+async def test_blocks_are_found_in_a_pack_stored_under_another_key(healthy: Healthy) -> None:
     """A pack that has overwritten another pack is recognised; the other pack's blocks are lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
@@ -94,7 +94,7 @@ async def test_damaged_pack_is_not_recognised_under_another_key(healthy: Healthy
     assert one in healthy.store.objects
 
 
-async def test_check_without_repairs_caches_no_block_of_exchanged_packs(healthy: Healthy) -> None:
+async def test_check_without_repairs_caches_no_block_of_an_exchanged_pack(healthy: Healthy) -> None:
     """A check without repairs only reports the exchange of packs."""
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
     before = sorted(healthy.files.numbers())

@@ -45,7 +45,7 @@ async def test_survey_reads_every_pack_once_and_reports_its_progress(
     assert Need.CONTENT in exam.evidence.surveyed
 
 
-async def test_failing_store_is_not_reported_as_damage(healthy: Healthy, exam: Examination) -> None:
+async def test_failed_store_is_not_reported_as_damage(healthy: Healthy, exam: Examination) -> None:
     """If the store fails, the survey raises its error, and content counts as not surveyed."""
     store = FaultyStore(healthy.store)
     store.fail("get")

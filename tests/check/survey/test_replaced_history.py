@@ -39,7 +39,7 @@ async def their_history(power: Power, files: Files) -> Txg:
 
 
 @pytest.mark.parametrize("published", [False, True])
-async def test_packs_of_a_replaced_history_are_kept_while_it_is_retained(
+async def test_packs_of_a_replaced_history_are_kept_during_its_retention(
     power: Power, published: bool
 ) -> None:
     """A command that replaces the history may delete packs before its image is in the bucket."""
@@ -55,7 +55,7 @@ async def test_packs_of_a_replaced_history_are_kept_while_it_is_retained(
     assert await files_of(power, at(last)) == files
 
 
-async def test_packs_of_a_replaced_history_are_deleted_after_the_retention(power: Power) -> None:
+async def test_packs_of_a_replaced_history_are_deleted_after_its_retention(power: Power) -> None:
     last = await their_history(power, {})
     async with power.session("a", options=PUBLISH, tasks=False) as session:
         await session.flush_at_end()

@@ -60,7 +60,7 @@ def test_block_spans_cover_every_byte_of_a_range_exactly_once(offset: int, lengt
         (span(0, 100), located(50, BlockState.SEALED), True, How.NEW),
     ],
 )
-def test_write_plan_chooses_how_each_part_is_written(
+def test_write_plan_selects_how_each_part_is_written(
     part: Span, there: Located | None, is_local: bool, how: How
 ) -> None:
     """A write plan fetches or copies old content only if a part of that content remains."""
@@ -89,7 +89,7 @@ def test_write_plan_chooses_how_each_part_is_written(
         ),
     ],
 )
-def test_write_plan_reports_added_bytes_overwrites_and_row_changes(
+def test_write_plan_reports_added_bytes_and_overwrites_and_row_changes(
     parts: list[Part], added_bytes: int, overwrites: bool, changes_no_row: bool
 ) -> None:
     """A write plan reports how many bytes it adds, and whether committed bytes or rows change."""
@@ -118,7 +118,7 @@ def test_write_plan_copies_only_content_that_is_not_overwritten(
     ("size", "remove_from", "keep_index", "keep_bytes"),
     [(0, 0, 0, 0), (1, 1, 0, 1), (99, 1, 0, 99), (100, 1, 1, 0), (250, 3, 2, 50)],
 )
-def test_truncation_shortens_the_block_that_contains_the_new_end(
+def test_truncation_shortens_the_block_at_the_new_end_of_file(
     size: int, remove_from: int, keep_index: int, keep_bytes: int
 ) -> None:
     """Truncation to a block boundary removes complete blocks and cuts no block."""

@@ -58,7 +58,7 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
     assert fs.db.counters.file_bytes == len(content)
 
 
-async def test_write_finds_the_blocks_of_a_file_with_a_wrong_block_count(fs: Filesystem) -> None:
+async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: Filesystem) -> None:
     """The row counts no blocks, but the write still replaces bytes of the existing block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"content")
@@ -129,7 +129,7 @@ async def test_only_regular_files_have_content(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
-async def test_partial_overwrite_keeps_other_bytes(
+async def test_partial_overwrite_preserves_all_other_bytes(
     fs: Filesystem, volume: Volume, state: str
 ) -> None:
     """A partial overwrite of dirty, clean or evicted blocks keeps all other bytes."""
@@ -181,7 +181,7 @@ async def test_access_to_an_evicted_block_fails_if_the_store_is_unreachable(
     assert await whole(fs, ino) == b"a" * BLOCK_BYTES
 
 
-async def test_failed_parts_of_one_read_raise_a_single_error(
+async def test_read_with_several_errors_raises_a_single_error(
     fs: Filesystem, volume: Volume
 ) -> None:
     """If two parts of a read fail, the read raises the first error, not an exception group."""
@@ -196,7 +196,7 @@ async def test_failed_parts_of_one_read_raise_a_single_error(
     assert await whole(fs, ino) == content
 
 
-async def test_write_after_a_fetch_respects_a_concurrent_truncation(
+async def test_write_after_a_fetch_sees_a_concurrent_truncation(
     fs: Filesystem, volume: Volume
 ) -> None:
     """A write that waited for a fetch does not undo a truncation made during the wait."""
@@ -321,7 +321,7 @@ async def test_failed_write_keeps_the_bytes_before_the_error(
 
 
 @pytest.mark.parametrize("is_settled", [False, True], ids=["uploaded", "clean"])
-async def test_failed_write_into_a_copied_block_leaves_no_row_of_the_copy(
+async def test_failed_write_into_a_copied_block_leaves_no_row_for_the_copy(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
 ) -> None:
     """A failed write into a copied block leaves no row of the copy in the database."""
@@ -344,9 +344,7 @@ async def test_failed_write_into_a_copied_block_leaves_no_row_of_the_copy(
     assert fs.db.one("SELECT count(*), sum(refs) FROM blocks") == (1, 1)
 
 
-async def test_waiting_reads_leave_workers_free_for_metadata_requests(
-    fs: Filesystem, volume: Volume
-) -> None:
+async def test_waiting_reads_do_not_block_metadata_requests(fs: Filesystem, volume: Volume) -> None:
     """At most WAITING_HANDLERS_MAX reads wait for the store; the next read fails with EAGAIN."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
@@ -387,7 +385,7 @@ async def test_write_to_a_cached_block_succeeds_while_reads_wait(
     assert await whole(fs, other) == b"written back"
 
 
-async def test_block_evicted_before_its_write_is_fetched_again(
+async def test_block_that_is_evicted_before_its_write_is_fetched_again(
     volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If making room evicts the block that is being written, the write fetches the block again."""
@@ -403,7 +401,7 @@ async def test_block_evicted_before_its_write_is_fetched_again(
         assert "damaged" not in caplog.text
 
 
-async def test_write_is_refused_if_the_mount_becomes_read_only_during_a_wait(
+async def test_write_is_refused_if_the_mount_turns_read_only_during_a_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
     """A write is refused if the mount turns read-only while the write waits for a fetch."""
@@ -424,7 +422,7 @@ async def test_write_is_refused_if_the_mount_becomes_read_only_during_a_wait(
     assert await whole(fs, ino) == b"a" * 100
 
 
-async def test_overwriting_two_dirty_blocks_changes_no_database_row(volume: Volume) -> None:
+async def test_overwrite_of_two_dirty_blocks_changes_no_database_row(volume: Volume) -> None:
     """An overwrite of committed content commits the open group first."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -460,7 +458,7 @@ async def test_overwrite_becomes_durable_only_after_all_earlier_operations(
         assert fs.lookup(ROOT_INO, b"after") is None
 
 
-async def test_kill_completely_undoes_an_uncommitted_truncation(volume: Volume) -> None:
+async def test_kill_undoes_an_uncommitted_truncation_completely(volume: Volume) -> None:
     """After a kill the file has its old content, even if a write followed the truncation."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -487,7 +485,7 @@ async def test_bytes_of_a_lost_append_do_not_appear_in_a_later_hole(volume: Volu
         assert await whole(fs, ino) == b"abc" + bytes(7) + b"z"
 
 
-async def test_overwriting_one_dirty_block_changes_no_database_row(volume: Volume) -> None:
+async def test_overwrite_of_one_dirty_block_changes_no_database_row(volume: Volume) -> None:
     """If the kernel keeps the times, overwriting a dirty block opens no group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
@@ -503,7 +501,7 @@ async def test_overwriting_one_dirty_block_changes_no_database_row(volume: Volum
 @pytest.mark.parametrize(
     ("seed", "steps"), [(0, 20), (1, 20), *(pytest.param(n, 200, marks=SLOW) for n in range(2, 8))]
 )
-async def test_file_content_after_random_operations_equals_a_bytearray(
+async def test_file_after_random_operations_has_the_same_content_as_a_bytearray(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
     """After random writes, truncations, uploads and evictions, a file matches a bytearray."""

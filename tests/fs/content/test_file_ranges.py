@@ -78,7 +78,7 @@ async def test_seek_hole_finds_the_end_of_a_file(fs: Filesystem) -> None:
     assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == BLOCK_BYTES + 1
 
 
-async def test_seek_finds_a_missing_block_between_two_blocks(fs: Filesystem) -> None:
+async def test_seek_finds_a_hole_between_two_blocks(fs: Filesystem) -> None:
     """SEEK_HOLE finds a missing block between two blocks, and SEEK_DATA the block after it."""
     ino = make_file(fs, b"f")
     for index in (0, 2):
@@ -90,7 +90,7 @@ async def test_seek_finds_a_missing_block_between_two_blocks(fs: Filesystem) -> 
 
 @pytest.mark.parametrize("whence", [SEEK_DATA, SEEK_HOLE])
 @pytest.mark.parametrize("offset", [-1, 10, 11])
-async def test_seek_at_or_past_the_end_fails_with_enxio(
+async def test_seek_at_or_after_the_end_of_a_file_fails_with_enxio(
     fs: Filesystem, whence: int, offset: int
 ) -> None:
     """A seek at or after the end of a file fails with ENXIO, as lseek(2) documents."""
@@ -140,7 +140,7 @@ async def test_cleared_range_reads_as_zeros(
     assert [index for index, _block in mapped(fs, ino)] == [i for i in range(4) if i not in freed]
 
 
-async def test_clearing_a_range_keeps_other_bytes_of_uncached_blocks(
+async def test_clearing_a_range_preserves_other_bytes_of_uncached_blocks(
     fs: Filesystem, volume: Volume
 ) -> None:
     """Partly cleared blocks that are not cached are fetched and keep their other bytes."""
@@ -153,7 +153,7 @@ async def test_clearing_a_range_keeps_other_bytes_of_uncached_blocks(
     assert await whole(fs, ino) == content[:10] + zeros + content[10 + 2 * BLOCK_BYTES :]
 
 
-async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
+async def test_many_blocks_are_unmapped_in_several_slices(fs: Filesystem) -> None:
     """Clearing a range of 550 blocks takes more than one slice."""
     ino = make_file(fs, b"f")
     for index in range(0, 1200, 2):
@@ -167,9 +167,7 @@ async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_locking_a_file_during_a_hole_punch_keeps_its_remaining_blocks(
-    fs: Filesystem,
-) -> None:
+async def test_lock_during_a_hole_punch_keeps_the_remaining_blocks(fs: Filesystem) -> None:
     """If a file is locked between two slices of a hole punch, its remaining blocks stay."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
@@ -207,7 +205,7 @@ async def test_allocation_extends_a_file_unless_keep_size_is_set(
     assert await whole(fs, ino) == content[:kept] + bytes(size_bytes - kept)
 
 
-async def test_allocation_above_the_capacity_is_refused(fs: Filesystem) -> None:
+async def test_allocation_above_the_filesystem_capacity_is_refused(fs: Filesystem) -> None:
     """An allocation above the capacity is refused; punching a hole needs no space."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
@@ -219,7 +217,7 @@ async def test_allocation_above_the_capacity_is_refused(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("capacity_bytes", [0, 10 * BLOCK_BYTES])
-async def test_allocation_above_the_free_space_is_refused(
+async def test_allocation_above_the_free_disk_space_is_refused(
     fs: Filesystem, capacity_bytes: int
 ) -> None:
     """An allocation one byte above the free space fails, with or without a capacity."""
@@ -278,7 +276,7 @@ async def test_allocation_that_does_not_fit_on_the_local_disk_is_refused(
         (0, FILE_BYTES_MAX, 1, TooBigError),
     ],
 )
-async def test_invalid_fallocate_is_refused(
+async def test_invalid_fallocate_call_is_refused(
     fs: Filesystem, mode: int, offset: int, length: int, error: type[Exception]
 ) -> None:
     """Fallocate refuses an unsupported mode or an invalid range, and leaves the file unchanged."""
@@ -290,7 +288,7 @@ async def test_invalid_fallocate_is_refused(
     assert await whole(fs, ino) == content
 
 
-async def test_locked_file_cannot_be_cleared_or_overwritten(fs: Filesystem) -> None:
+async def test_locked_file_can_be_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
     """A locked file cannot be punched or overwritten, but can be copied."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
@@ -375,7 +373,7 @@ async def test_immediate_copy_of_a_small_file_equals_its_source(
     mapped(fs, other)
 
 
-async def test_try_copy_refuses_a_copy_that_would_wait(fs: Filesystem, volume: Volume) -> None:
+async def test_try_copy_refuses_a_copy_that_needs_to_wait(fs: Filesystem, volume: Volume) -> None:
     """try_copy refuses uncached content and copies of several blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
@@ -397,7 +395,7 @@ async def test_immediate_copy_into_a_full_cache_is_refused(volume: Volume) -> No
         assert fs.getattr(other).mapped_blocks == 0
 
 
-async def test_copy_of_part_of_a_block_excludes_the_rest_of_the_block(
+async def test_copy_of_part_of_a_block_excludes_other_bytes_of_the_block(
     fs: Filesystem, volume: Volume
 ) -> None:
     """After a copy of part of a block, the grown file has zeros after the copied part."""
@@ -413,7 +411,7 @@ async def test_copy_of_part_of_a_block_excludes_the_rest_of_the_block(
 
 @pytest.mark.parametrize("blocks_copied", [1, 3])
 @pytest.mark.parametrize("is_cached", [True, False])
-async def test_damaged_block_is_not_shared(
+async def test_damaged_block_is_not_shared_with_a_copy(
     fs: Filesystem, volume: Volume, blocks_copied: int, is_cached: bool
 ) -> None:
     """A copy of a damaged block that is cached gets a new block."""
@@ -533,7 +531,7 @@ async def test_failed_copy_returns_the_number_of_copied_bytes(
 
 
 @sliced(shared_blocks=1 << 20)
-async def test_length_of_one_copy_is_limited_by_the_32_bits_of_its_result(fs: Filesystem) -> None:
+async def test_length_of_one_copy_is_limited_by_its_32_bit_result(fs: Filesystem) -> None:
     """A copy of 8 GiB returns after 1 GiB, because the result of copy_file_range has 32 bits."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.data.truncate(ino, 8 << 30)
@@ -542,9 +540,7 @@ async def test_length_of_one_copy_is_limited_by_the_32_bits_of_its_result(fs: Fi
     assert fs.getattr(other).size_bytes == 1 << 30
 
 
-async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
-    fs: Filesystem, volume: Volume
-) -> None:
+async def test_sharing_or_punching_a_range_sets_mtime(fs: Filesystem, volume: Volume) -> None:
     """Sharing or punching a range sets mtime, because the kernel does not set it."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
@@ -559,7 +555,7 @@ async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
 
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
-async def test_one_copy_call_copies_only_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
+async def test_one_copy_call_copies_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
     """A call copies a limited range of dirty blocks; cp(1) repeats it until it returns 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")

@@ -74,7 +74,7 @@ def requests(volume: Volume) -> int:
     return sum(call.method == "get_range" for call in volume.store.calls)
 
 
-async def test_second_sequential_read_prefetches_a_run_of_blocks(
+async def test_second_sequential_read_triggers_read_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
     """The second sequential read fetches all blocks of a run in advance."""
@@ -101,7 +101,7 @@ async def test_read_ahead_window_grows_to_its_limit(
     assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3
 
 
-async def test_read_ahead_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
+async def test_read_ahead_window_is_limited_to_a_fraction_of_the_cache(volume: Volume) -> None:
     """The read-ahead window is a fraction of a small cache, and has a limit in a large one."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead.window_blocks_max == WINDOW_BLOCKS
@@ -128,7 +128,7 @@ async def test_random_reads_cause_no_read_ahead(
     assert fetched(volume) == 4
 
 
-async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume: Volume) -> None:
+async def test_read_ahead_is_dropped_if_the_queue_is_full(fs: Filesystem, volume: Volume) -> None:
     """If the queue is full, a read-ahead request is dropped, and the next read repeats it."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
@@ -143,7 +143,7 @@ async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume
         read_ahead.note(ino, 6 * STEP, 7 * STEP)
 
 
-async def test_block_that_was_read_ahead_is_read_from_memory_once(
+async def test_block_from_read_ahead_is_read_from_memory_once(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later read uses the block's file: the kernel has cached the bytes of the first read."""
@@ -162,7 +162,7 @@ async def test_block_that_was_read_ahead_is_read_from_memory_once(
     assert first[1:] == second[1:] == (0, BLOCK_BYTES)
 
 
-async def test_memory_of_ranges_is_kept_between_the_runs_of_read_ahead(
+async def test_memory_of_ranges_is_reused_by_the_next_read_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a run was fetched, the memory of a released range is kept for the next run."""
@@ -174,7 +174,7 @@ async def test_memory_of_ranges_is_kept_between_the_runs_of_read_ahead(
     assert range_buffers.kept_count == 1
 
 
-async def test_memory_of_ranges_is_freed_when_read_ahead_is_idle(
+async def test_memory_of_ranges_is_freed_when_read_ahead_stops(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mount that no longer reads ahead keeps no memory for later ranges."""

@@ -60,7 +60,7 @@ async def removed_with_open_point(
             yield fs, copier, txg
 
 
-async def test_copy_from_the_past_is_refused_if_a_needed_pack_was_deleted(volume: Volume) -> None:
+async def test_copy_from_the_past_is_refused_if_a_needed_pack_is_deleted(volume: Volume) -> None:
     """The error names the deleted pack; a copy succeeds once another pack has the same content."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         keys = {row.object_key for row in packs.iterate(fs.db)}
@@ -155,7 +155,7 @@ async def test_garbage_collection_keeps_packs_that_a_running_copy_needs(volume: 
         assert_sound(fs)
 
 
-async def test_dead_pack_that_a_copy_uses_again_is_not_condemned(volume: Volume) -> None:
+async def test_dead_pack_is_not_condemned_after_a_copy_uses_it(volume: Volume) -> None:
     """Garbage collection does not delete a dead pack that a copy has begun to use."""
     async with removed_with_open_point(volume, SMALL, revived_packs_max=1) as (fs, copier, txg):
         for number in range(3):
@@ -211,7 +211,7 @@ async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
 
 
 @pytest.mark.parametrize("lacks", [1, 5])
-async def test_copy_first_verifies_every_block_it_needs_from_a_damaged_pack(
+async def test_copy_first_verifies_every_needed_block_of_a_damaged_pack(
     volume: Volume, lacks: int
 ) -> None:
     """If one needed record of a marked pack is damaged, the copy changes nothing."""
@@ -256,7 +256,7 @@ async def test_garbage_collection_can_delete_packs_after_a_refused_copy(volume: 
         assert not held.keys() & packs_of(fs).keys()
 
 
-async def test_copy_shares_content_that_was_moved_to_another_pack(volume: Volume) -> None:
+async def test_copy_shares_content_that_compaction_moved_to_another_pack(volume: Volume) -> None:
     """A block that compaction moved is shared by its number, even if its former pack is deleted."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"tree")

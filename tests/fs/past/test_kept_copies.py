@@ -153,7 +153,7 @@ async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreEr
     ids=["timeout", "full", "denied"],
 )
 @pytest.mark.parametrize("after", ["same mount", "kill", "takeover"])
-async def test_bucket_failure_during_a_copy_of_a_kept_point_loses_nothing(
+async def test_bucket_failure_during_a_copy_of_a_kept_point_loses_no_data(
     volume: Volume, error: StoreError, after: str
 ) -> None:
     """After a failed copy the kept point is complete, and a later copy succeeds."""

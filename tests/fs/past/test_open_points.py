@@ -134,7 +134,7 @@ def lists_in(meter: Meter) -> int:
     return sum(one.requests for (_, kind), one in sent if kind == RequestClass.LIST.value)
 
 
-async def test_idle_point_in_time_is_closed_and_its_state_is_removed(
+async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
     plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """An idle point in time is closed and its state removed; a point in use stays open."""
@@ -190,7 +190,7 @@ async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power)
         assert session.status.writable
 
 
-async def test_point_in_time_can_be_opened_after_an_outage(plain: Power) -> None:
+async def test_point_in_time_can_be_opened_after_an_outage_ends(plain: Power) -> None:
     store = FaultyStore(plain.store)
     async with plain.session(tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -202,7 +202,7 @@ async def test_point_in_time_can_be_opened_after_an_outage(plain: Power) -> None
         assert await inodes_at(points, session.link.txg) == 2
 
 
-async def test_closing_a_point_in_time_writes_nothing(plain: Power) -> None:
+async def test_closing_a_point_in_time_writes_no_data(plain: Power) -> None:
     """Closing a point in time writes nothing, because a full disk would degrade the mount."""
     async with shipped(plain, PAST_POINTS_OPEN_MAX + 1) as (session, txgs):
         points = points_of(session)
@@ -235,7 +235,7 @@ async def test_opening_a_point_in_time_fails_if_the_disk_has_too_little_space(
         DatabaseFullError("the disk is full"),
     ],
 )
-async def test_disk_that_fills_up_during_a_restore_is_reported_as_full(
+async def test_disk_that_is_full_during_a_restore_is_reported_as_full(
     plain: Power, error: Exception
 ) -> None:
     """If a restore fills the disk, the point in time can be opened once files were deleted."""
@@ -257,7 +257,7 @@ async def test_disk_that_fills_up_during_a_restore_is_reported_as_full(
         assert session.status.writable
 
 
-async def test_requests_for_the_past_leave_workers_free_for_other_requests(plain: Power) -> None:
+async def test_requests_for_past_files_do_not_block_other_requests(plain: Power) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         async with AsyncExitStack() as waiting:
@@ -307,7 +307,7 @@ class _Small(StateDir):
         return self.path / "small"
 
 
-async def test_point_in_time_that_is_in_use_at_unmount_is_closed_later(plain: Power) -> None:
+async def test_point_in_time_in_use_at_unmount_is_closed_later(plain: Power) -> None:
     """A point in time with a running request at unmount is closed when the request ends."""
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)

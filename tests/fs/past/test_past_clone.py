@@ -45,7 +45,7 @@ class Killed(BaseException):
     """Raised to simulate that the daemon is killed."""
 
 
-async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: Volume) -> None:
+async def test_removed_tree_is_copied_from_the_past_without_downloads(volume: Volume) -> None:
     """Rows, content, xattrs, ACLs, hard links, devices and suid bits match the point in time."""
     async with volume.mounted() as fs:
         top = await make_tree_with_acl(fs)
@@ -163,7 +163,7 @@ async def test_copy_from_the_past_to_an_existing_name_is_refused(volume: Volume)
         assert fs.db.counters.inodes == inodes_before
 
 
-async def test_copied_names_with_equal_hashes_can_be_looked_up(volume: Volume) -> None:
+async def test_copied_names_with_equal_hashes_are_found_by_lookup(volume: Volume) -> None:
     """After a copy of names with equal hashes, lookups search all names with that hash."""
     async with volume.mounted() as fs:
         fs.db.name_hash = lambda _name: 1 << 40
@@ -194,7 +194,7 @@ async def test_copy_from_a_past_state_with_another_cookie_key_is_refused(volume:
 
 
 @pytest.mark.parametrize("sizes", [[BLOCK_BYTES] * 6, [6 * BLOCK_BYTES]])
-async def test_copy_that_exceeds_the_capacity_stops_early(volume: Volume, sizes: list[int]) -> None:
+async def test_copy_that_exceeds_the_capacity_fails_early(volume: Volume, sizes: list[int]) -> None:
     """Each slice of a copy checks the capacity, between files and within one file."""
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
@@ -259,9 +259,7 @@ async def test_concurrent_copies_from_the_past_run_one_at_a_time(volume: Volume)
         assert_sound(fs)
 
 
-async def test_target_name_that_another_process_creates_during_a_copy_is_kept(
-    volume: Volume,
-) -> None:
+async def test_name_that_another_process_creates_during_a_copy_is_kept(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_tree_with_acl(fs)
         txg = await shipped(volume)
@@ -278,7 +276,7 @@ async def test_target_name_that_another_process_creates_during_a_copy_is_kept(
         assert_sound(fs)
 
 
-async def test_copy_is_removed_if_its_target_directory_is_removed(volume: Volume) -> None:
+async def test_copy_is_removed_if_its_target_directory_was_removed(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_tree_with_acl(fs)
         txg = await shipped(volume)
@@ -315,9 +313,7 @@ async def test_capacity_limits_copies_of_removed_content(volume: Volume) -> None
 
 
 @pytest.mark.parametrize("slice_number", range(1, 8))
-async def test_kill_after_any_slice_of_a_copy_leaves_no_partial_copy(
-    volume: Volume, slice_number: int
-) -> None:
+async def test_kill_during_a_copy_leaves_no_partial_copy(volume: Volume, slice_number: int) -> None:
     """The next mount removes an unfinished copy, whose packs are then dead again."""
     count = 0
 
@@ -350,7 +346,7 @@ async def test_kill_after_any_slice_of_a_copy_leaves_no_partial_copy(
 
 
 @pytest.mark.parametrize("is_shipped", [False, True])
-async def test_kill_after_a_copy_leaves_the_copy_complete(volume: Volume, is_shipped: bool) -> None:
+async def test_kill_after_a_copy_leaves_a_complete_copy(volume: Volume, is_shipped: bool) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)
@@ -366,7 +362,7 @@ async def test_kill_after_a_copy_leaves_the_copy_complete(volume: Volume, is_shi
         assert_sound(fs)
 
 
-async def test_copy_from_the_past_can_be_restored_from_the_bucket(volume: Volume) -> None:
+async def test_host_restores_a_copy_from_the_past_from_the_bucket(volume: Volume) -> None:
     """Another host restores the copy and its content, and fsck of the rows is clean."""
     async with volume.mounted() as fs:
         wanted = await facts(fs, await make_tree_with_acl(fs))

@@ -63,7 +63,7 @@ async def found(tree: PastTree, parent: Ino, name: bytes) -> Attributes:
     return attributes
 
 
-async def test_past_inode_number_refers_to_the_same_file_until_unmount(
+async def test_inode_number_of_a_past_file_stays_the_same_until_unmount(
     plain: Power, tmp_path: Path
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -102,7 +102,7 @@ async def test_inode_number_too_large_for_a_past_tree_is_refused(
             await tree.lookup(root.ino, b"f")
 
 
-async def test_name_of_a_relative_time_keeps_its_txg_while_it_is_used(
+async def test_relative_time_refers_to_one_txg_while_it_is_in_use(
     plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """A name such as 0s-ago keeps its txg while it is in use, so that a copy is consistent."""
@@ -125,7 +125,7 @@ async def test_name_of_a_relative_time_keeps_its_txg_while_it_is_used(
             assert point.ino == (await found(tree, PAST_TOP_INO, b"txg=%d" % txg)).ino
 
 
-async def test_parallel_reads_of_a_past_block_download_it_once(
+async def test_concurrent_reads_of_a_past_block_download_it_once(
     plain: Power, tmp_path: Path
 ) -> None:
     meter = Meter()
@@ -182,7 +182,7 @@ async def test_snapshots_directory_lists_the_open_points_in_time(
     ]
 
 
-async def test_parallel_downloads_of_past_blocks_are_bounded(
+async def test_number_of_concurrent_downloads_of_past_blocks_is_bounded(
     plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 128 parallel reads of blocks of up to 16 MiB, only a few download at the same time."""

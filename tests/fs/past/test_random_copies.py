@@ -16,7 +16,7 @@ STEPS = 60
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_copies_of_a_random_history_equal_the_recorded_trees(
+async def test_copies_from_a_random_history_equal_the_recorded_trees(
     volume: Volume, seed: int
 ) -> None:
     """Copies match the recorded trees, both on this host and on a host that has only the bucket."""

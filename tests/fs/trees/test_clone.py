@@ -214,7 +214,7 @@ async def test_tree_can_be_copied_into_itself(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_tree_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesystem) -> None:
+async def test_tree_copy_refuses_an_existing_target_and_a_missing_source(fs: Filesystem) -> None:
     """A copy to an existing name fails, even if the name is created during the copy."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
@@ -311,7 +311,7 @@ async def test_cancelled_tree_copy_is_removed_at_once(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
+async def test_tree_copy_fails_if_its_source_was_removed(fs: Filesystem) -> None:
     """If the source is removed during a copy, the copy fails and is removed."""
     top = await make_tree(fs)
 

@@ -101,7 +101,7 @@ async def test_locking_a_tree_in_small_slices_locks_every_entry(fs: Filesystem) 
     assert_sound(fs)
 
 
-async def test_reading_a_locked_file_keeps_its_atime(volume: Volume) -> None:
+async def test_reading_a_locked_file_preserves_its_atime(volume: Volume) -> None:
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         top = await make_tree(fs)
         await _lock(fs)
@@ -111,7 +111,7 @@ async def test_reading_a_locked_file_keeps_its_atime(volume: Volume) -> None:
         assert fs.getattr(file.ino) == file
 
 
-async def test_directory_above_a_locked_tree_is_removed_only_with_locked_option(
+async def test_directory_above_a_locked_tree_is_removed_only_with_option_locked(
     fs: Filesystem,
 ) -> None:
     """A directory above a locked tree is removed only with *locked*, even after a move."""

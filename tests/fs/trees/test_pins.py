@@ -76,7 +76,7 @@ async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins
     assert await pins.listing() == []
 
 
-async def test_pins_remain_after_the_daemon_was_killed(volume: Volume) -> None:
+async def test_pins_remain_after_a_kill_of_the_daemon(volume: Volume) -> None:
     """The mount after a kill reads the pins before it evicts a block."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"top")
@@ -173,7 +173,7 @@ async def test_download_for_pins_continues_after_an_outage(
         assert len(volume.store.calls) == calls
 
 
-async def test_damaged_block_of_a_pinned_tree_is_not_requested_forever(
+async def test_damaged_block_of_a_pinned_tree_is_not_requested_repeatedly(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
     ino, other = make_file(fs, b"f"), make_file(fs, b"other")
@@ -194,7 +194,7 @@ async def test_damaged_block_of_a_pinned_tree_is_not_requested_forever(
         assert len(volume.store.calls) == calls
 
 
-async def test_pin_command_and_background_check_never_download_in_parallel(
+async def test_pin_command_and_background_check_do_not_download_concurrently(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
     ino = make_file(fs, b"f")
@@ -240,7 +240,7 @@ def look_ino(fs: Filesystem, name: bytes) -> Ino:
     return found.ino
 
 
-async def test_pin_inside_a_removed_tree_is_dropped_at_once(
+async def test_pin_in_a_removed_tree_is_dropped_immediately(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
     """A pin ends when its tree is removed, even before the rows of the tree are deleted."""
@@ -291,7 +291,7 @@ async def test_pin_of_a_too_large_tree_is_refused_before_any_download(volume: Vo
             pins.require_cache(33 * MIB - 1)
 
 
-async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
+async def test_pinned_tree_that_exceeds_the_limit_keeps_its_cached_blocks(
     volume: Volume, autojump_clock: trio.testing.MockClock
 ) -> None:
     """If a pinned tree outgrows the limit, only its additional content can be evicted."""
@@ -320,7 +320,7 @@ async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
             assert remounted.over_bytes == MIB
 
 
-async def test_size_of_a_pinned_root_counts_a_shared_block_once(
+async def test_size_of_a_pinned_root_directory_counts_a_shared_block_once(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
     """The root can be pinned, even if its tree has files without content."""
@@ -344,7 +344,7 @@ async def test_unpinning_an_unpinned_path_is_refused(fs: Filesystem, pins: Pins)
     assert [one.path for one in await pins.listing()] == ["/top"]
 
 
-async def test_number_and_path_length_of_pins_are_limited(fs: Filesystem, pins: Pins) -> None:
+async def test_number_and_length_of_pinned_paths_are_limited(fs: Filesystem, pins: Pins) -> None:
     some = [make_file(fs, b"%d" % number) for number in range(PINS_MAX + 1)]
     with pytest.raises(NoSpaceLeftError, match="pin a directory that contains"):
         await pins.add(some)
@@ -359,7 +359,7 @@ async def test_number_and_path_length_of_pins_are_limited(fs: Filesystem, pins: 
     await pins.add(some[:-1])  # A tree can be pinned twice.
 
 
-async def test_unreadable_list_of_pins_is_kept_but_nothing_is_pinned(
+async def test_unreadable_list_of_pins_is_kept_without_pinning_any_block(
     volume: Volume, fs: Filesystem, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With an unreadable list of pins the mount works, but refuses new pins."""
@@ -377,7 +377,7 @@ async def test_unreadable_list_of_pins_is_kept_but_nothing_is_pinned(
     assert [one.path for one in await pins.listing()] == ["/g"]
 
 
-async def test_interrupted_pin_is_downloaded_in_the_background(
+async def test_interrupted_download_for_a_pin_continues_in_the_background(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A pin that is recorded stays, even if the pin command is interrupted before the download."""
@@ -395,7 +395,7 @@ async def test_interrupted_pin_is_downloaded_in_the_background(
         await _until_cached(volume, fs, ino)
 
 
-async def test_failure_to_write_the_list_of_pins_changes_nothing(
+async def test_failed_write_of_the_list_of_pins_changes_nothing(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
     """If the list of pins cannot be written, the pin command fails and the mount continues."""

@@ -13,7 +13,7 @@ from s3fs_meta.model import Ino
 PINS = [Pin(b"", Ino(1), 5), Pin(b'a/\xff\n"b', Ino(7), 1_700_000_000_000_000_000)]
 
 
-def test_pins_are_read_back_as_written(tmp_path: Path) -> None:
+def test_pins_read_from_the_file_equal_the_written_pins(tmp_path: Path) -> None:
     """Pinned names need not be UTF-8; an empty list of pins leaves no file."""
     assert pins_file.read(tmp_path) == []
     pins_file.write(tmp_path, PINS)

@@ -55,7 +55,7 @@ async def _removed(fs: Filesystem) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_removed_tree_loses_its_name_before_its_rows_are_deleted(fs: Filesystem) -> None:
+async def test_removed_tree_loses_its_name_before_its_rows(fs: Filesystem) -> None:
     """The name of a removed tree disappears at once; rows and counters follow in the background."""
     before = _rows(fs)
     top = await make_tree(fs)
@@ -113,7 +113,7 @@ async def test_removed_tree_cannot_be_changed(fs: Filesystem) -> None:
     make_file(fs, b"elsewhere")
 
 
-async def test_tree_removal_updates_link_counts_of_files_with_names_outside(fs: Filesystem) -> None:
+async def test_tree_removal_updates_link_counts_of_files_with_other_names(fs: Filesystem) -> None:
     """Files with additional names outside a removed tree keep a correct link count."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
@@ -161,7 +161,7 @@ async def test_tree_removal_in_small_slices_keeps_counters_correct(fs: Filesyste
     assert _rows(fs) == before
 
 
-async def test_open_inodes_of_a_removed_tree_stay_until_released(fs: Filesystem) -> None:
+async def test_open_inodes_of_a_removed_tree_are_kept_until_their_release(fs: Filesystem) -> None:
     """Inodes of a removed tree are deleted when the kernel releases and forgets them."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
@@ -186,7 +186,7 @@ async def test_open_inodes_of_a_removed_tree_stay_until_released(fs: Filesystem)
     _assert_counted(fs)
 
 
-async def test_kernel_drops_cached_names_of_a_removed_tree(volume: Volume) -> None:
+async def test_kernel_drops_the_cached_names_of_a_removed_tree(volume: Volume) -> None:
     """The kernel drops a removed tree from its caches: all names in it, and changed link counts."""
     reported: list[Invalidations] = []
     forgotten: list[tuple[Ino, bytes]] = []

@@ -52,7 +52,7 @@ async def test_tree_walk_finds_every_block(fs: Filesystem) -> None:
     assert await _found(fs, parents[0], other) == {**wanted, other: 1}
 
 
-async def test_tree_walk_of_two_nested_trees_reads_both_completely(fs: Filesystem) -> None:
+async def test_tree_walk_of_two_nested_trees_reads_both_trees_completely(fs: Filesystem) -> None:
     """A walk of nested trees continues in the directory in which the last slice ended."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
@@ -80,7 +80,7 @@ async def test_tree_walk_of_a_removed_inode_finds_no_blocks(fs: Filesystem) -> N
     assert await _found(fs, make_directory(fs, b"empty"), Ino(99)) == {}
 
 
-async def test_cycle_of_directories_ends_the_tree_walk_with_an_error(fs: Filesystem) -> None:
+async def test_cycle_of_directories_stops_the_tree_walk_with_an_error(fs: Filesystem) -> None:
     """A cycle of directories in damaged rows raises an error instead of an endless walk."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)

@@ -97,14 +97,14 @@ async def test_warming_counts_and_downloads_equal_blocks_once(
     assert done == Warmed(13, 13, 13, None)
 
 
-async def test_dirty_content_counts_as_cached(volume: Volume, fs: Filesystem) -> None:
+async def test_dirty_content_counts_as_cached_content(volume: Volume, fs: Filesystem) -> None:
     await fs.write(make_file(fs, b"f"), 0, b"dirty")
     _content, done = await _warm(volume, fs, ROOT_INO)
 
     assert done == Warmed(5, 5, 0, None)
 
 
-async def test_warming_stops_at_once_if_the_store_is_unavailable(
+async def test_warming_stops_immediately_if_the_store_is_unavailable(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Warming reports an outage without waiting for read_timeout, and keeps downloaded blocks."""
@@ -147,7 +147,7 @@ async def test_damaged_pack_does_not_stop_the_download_of_other_packs(
     assert found == (1, [bad])
 
 
-async def test_warming_skips_blocks_that_are_no_longer_wanted(
+async def test_warming_skips_blocks_that_are_no_longer_needed(
     volume: Volume, fs: Filesystem
 ) -> None:
     await fill(fs, make_file(fs, b"f"), 2 * BLOCK_BYTES)
@@ -203,9 +203,7 @@ async def test_warming_over_a_slow_network_sends_small_requests(
     assert 12 <= requests[1] <= 14
 
 
-async def test_warming_a_too_large_tree_is_refused_even_if_part_of_it_is_cached(
-    volume: Volume,
-) -> None:
+async def test_warm_refuses_a_too_large_tree_even_if_part_of_it_is_cached(volume: Volume) -> None:
     """Warming a tree larger than the cache is refused, even if much of the tree is cached."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         for name, count in ((b"a", 10), (b"b", 12)):
@@ -218,7 +216,7 @@ async def test_warming_a_too_large_tree_is_refused_even_if_part_of_it_is_cached(
             warm.require_room(content, cache)
 
 
-async def test_warming_a_tree_larger_than_the_free_disk_is_refused(
+async def test_warm_refuses_a_tree_larger_than_the_free_disk_space(
     volume: Volume, fs: Filesystem, tmp_path: Path
 ) -> None:
     """Warming evicts other clean blocks, but never uses the disk reserve."""

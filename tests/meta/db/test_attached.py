@@ -22,7 +22,7 @@ def _has(db: Database, schema: str, name: str) -> bool:
     return db.one(f"SELECT 1 FROM {schema}.properties WHERE name = ?", (name,)) is not None
 
 
-def test_tables_of_the_open_and_the_attached_database_can_be_read(
+def test_tables_of_the_open_database_and_the_attached_database_can_be_read(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     """Unqualified table names refer to the main database; the attached one may be locked."""
@@ -67,9 +67,7 @@ def test_open_database_stays_usable_after_an_error_while_another_is_attached(
         assert db.one(_COUNT) == (1,)
 
 
-def test_closing_a_database_while_another_is_attached_succeeds(
-    make_database: MakeDatabase,
-) -> None:
+def test_database_can_be_closed_while_another_is_attached(make_database: MakeDatabase) -> None:
     """A mount may end while a copy from an attached database runs."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with attached(db, past.path):
@@ -77,7 +75,7 @@ def test_closing_a_database_while_another_is_attached_succeeds(
     assert db.is_closed
 
 
-def test_attaching_a_file_that_is_not_a_database_is_an_error(
+def test_error_about_an_attached_file_that_is_not_a_database_names_the_file(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """The error about an invalid database names its file, and the open database stays usable."""

@@ -27,7 +27,7 @@ def hostile(tmp_path: Path) -> Path:
     return path
 
 
-def test_triggers_in_a_database_file_do_not_run(hostile: Path) -> None:
+def test_triggers_in_a_database_file_are_not_executed(hostile: Path) -> None:
     connection = connections.connect(hostile, read_only=False)
     connection.execute("INSERT INTO t VALUES (1)")
 
@@ -46,7 +46,7 @@ def test_views_in_a_database_file_are_refused_but_temporary_views_work(hostile: 
     connection.close()
 
 
-def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> None:
+def test_connections_do_not_trust_the_schema_of_the_file(hostile: Path) -> None:
     """SQLite refuses functions in the schema and checks the cells of every page."""
     for connection in (
         connections.connect(hostile, read_only=False),
@@ -82,9 +82,7 @@ def test_limit_of_value_lengths_is_restored_when_the_context_ends(hostile: Path)
     connection.close()
 
 
-def test_defensive_connection_cannot_write_the_schema(
-    hostile: Path,
-) -> None:
+def test_defensive_connection_cannot_write_the_schema(hostile: Path) -> None:
     """Mounts use no defensive connection, because such a connection ignores journal_mode=off."""
     connection = connections.connect(hostile, read_only=False, defensive=True)
     connection.pragma("writable_schema", 1)
@@ -98,7 +96,7 @@ def test_defensive_connection_cannot_write_the_schema(
     connection.close()
 
 
-def test_only_one_module_opens_sqlite_connections() -> None:
+def test_only_one_module_opens_connections_to_sqlite() -> None:
     """A connection opened in another module would not have the protective settings."""
     makers = [
         path.name
@@ -119,7 +117,7 @@ def test_only_one_module_opens_sqlite_connections() -> None:
         (apsw.Error(), DatabaseError),
     ],
 )
-def test_every_sqlite_error_is_translated(theirs: apsw.Error, ours: type) -> None:
+def test_every_sqlite_error_has_a_specific_error_class(theirs: apsw.Error, ours: type) -> None:
     """An SQLite error is translated to the most specific error class of this program."""
     error = translated(theirs, "meta.db")
     assert type(error) is ours

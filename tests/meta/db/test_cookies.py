@@ -8,24 +8,24 @@ from s3fs_meta.meta.db.cookies import name_hash
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
-def test_name_hash_fits_a_cookie_and_is_never_zero(key: bytes, name: bytes) -> None:
+def test_hash_of_a_name_fits_into_a_cookie_and_is_never_zero(key: bytes, name: bytes) -> None:
     """With its collision bits, a hash is a positive 63-bit number of at least 256."""
     value = name_hash(key)(name)
     assert 1 <= value < 1 << COOKIE_HASH_BITS
     assert 256 <= value << 8 < 1 << 63
 
 
-def test_name_hash_depends_on_the_key() -> None:
+def test_hash_of_a_name_depends_on_the_key() -> None:
     """Names with equal hashes cannot be found without the secret key of the filesystem."""
     assert name_hash(b"a" * 16)(b"name") != name_hash(b"b" * 16)(b"name")
 
 
-def test_name_hash_never_changes() -> None:
+def test_hash_of_a_name_never_changes() -> None:
     """Cookies are stored in the database, so the hash function is part of the format."""
     assert name_hash(bytes(range(16)))(b"hello") == 0x38D6B03607F079
 
 
-def test_name_hashes_are_correct_after_their_cache_overflows() -> None:
+def test_hashes_of_names_are_correct_after_their_cache_overflows() -> None:
     """The test hashes more names than the cache can hold, each name twice."""
     key = bytes(16)
     hash_name = name_hash(key)

@@ -19,7 +19,7 @@ def test_counters_are_read_and_written_in_column_order() -> None:
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 
-def test_every_counter_is_written_to_the_database() -> None:
+def test_every_changed_counter_is_written_to_the_database() -> None:
     """A counter that values() omitted would never reach the database."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):
@@ -27,7 +27,7 @@ def test_every_counter_is_written_to_the_database() -> None:
     assert counters.values() == tuple(range(1000, 1000 + len(COLUMNS)))
 
 
-def test_inode_block_and_pack_numbers_are_never_reused() -> None:
+def test_numbers_of_inodes_and_blocks_and_packs_are_never_reused() -> None:
     """Each request for a number returns the next unused number."""
     counters = loaded()
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]

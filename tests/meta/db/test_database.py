@@ -91,7 +91,7 @@ def test_journal_mode_can_be_changed_at_every_mount(
     again.close()
 
 
-def test_requested_pragmas_take_effect(make_database: MakeDatabase) -> None:
+def test_requested_sqlite_pragmas_take_effect(make_database: MakeDatabase) -> None:
     wanted = {"page_size": 8192, "cache_size": 321, "mmap_size": 65536, "synchronous": "extra"}
     db = make_database(**wanted, journal_size_limit=4096, temp_store="file")
     answers = {name: db.one(f"PRAGMA {name}") for name in (*wanted, "temp_store")}
@@ -160,7 +160,7 @@ def test_database_with_a_newer_schema_is_refused(make_database: MakeDatabase) ->
 
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
-def test_database_with_a_missing_property_can_only_be_opened_for_repair(
+def test_database_with_a_missing_property_can_be_opened_only_for_repair(
     make_database: MakeDatabase, name: str
 ) -> None:
     """Without the hash key or the block size, a mount could not read the filesystem."""
@@ -200,7 +200,7 @@ def test_existing_database_keeps_its_page_size(make_database: MakeDatabase) -> N
 # --- groups of operations ----------------------------------------------------------------------
 
 
-def test_group_contains_all_operations_until_its_commit(make_database: MakeDatabase) -> None:
+def test_group_contains_all_operations_until_the_next_commit(make_database: MakeDatabase) -> None:
     """begin() opens a group or counts one more operation; commit() ends the group."""
     db = make_database()
     opened: list[bool] = []
@@ -267,7 +267,7 @@ def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) 
     assert db.connection.total_changes() == before + 2
 
 
-def test_change_recorder_is_called_at_the_start_and_end_of_a_group(
+def test_change_recorder_is_called_at_the_start_and_end_of_each_group(
     make_database: MakeDatabase,
 ) -> None:
     """The recorder of changes is called when a group opens, and after its counters are written."""
@@ -295,7 +295,7 @@ def test_change_recorder_is_called_at_the_start_and_end_of_a_group(
     assert local_state.get(db, "recorded") == "in the same transaction"
 
 
-def test_failing_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
+def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
     """If the disk fails when a group is lost, the mount becomes read-only and continues."""
     called: list[LossStep] = []
 
@@ -313,7 +313,7 @@ def test_failing_listener_for_lost_groups_does_not_stop_other_listeners(db: Data
         db.begin()
 
 
-def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
+def test_listeners_for_lost_groups_are_called_in_the_order_of_steps(
     make_database: MakeDatabase,
 ) -> None:
     """Listeners for lost groups are called in the order of their steps."""
@@ -389,7 +389,7 @@ def test_full_disk_without_a_journal_refuses_all_further_changes(
         db.begin()
 
 
-def test_failed_statement_does_not_undo_its_group(make_database: MakeDatabase) -> None:
+def test_failed_statement_does_not_undo_the_group(make_database: MakeDatabase) -> None:
     """Only the failed statement is undone; the caller decides whether to roll back its group."""
     db = make_database()
     create_file(db, b"a")
@@ -401,14 +401,14 @@ def test_failed_statement_does_not_undo_its_group(make_database: MakeDatabase) -
 
 
 @pytest.mark.parametrize("method", ["one", "all", "iterate"])
-def test_failed_query_raises_a_database_error(make_database: MakeDatabase, method: str) -> None:
+def test_failed_query_causes_a_database_error(make_database: MakeDatabase, method: str) -> None:
     """No exception class of SQLite leaves the database module."""
     db = make_database()
     with pytest.raises(DatabaseError, match="no such table"):
         list(getattr(db, method)("SELECT * FROM no_such"))
 
 
-def test_damaged_database_page_raises_format_error(make_database: MakeDatabase) -> None:
+def test_damaged_database_page_causes_a_format_error(make_database: MakeDatabase) -> None:
     """Damage to a page raises FormatError, which is never retried."""
     db = make_database(journal_mode="delete")
     for number in range(300):
@@ -518,7 +518,7 @@ def test_durable_commit_syncs_the_database_before_it_deletes_the_journal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_killed_writer_loses_at_most_the_group_being_committed(
+def test_killed_writer_loses_at_most_the_group_that_is_being_committed(
     make_database: MakeDatabase, mode: str
 ) -> None:
     """Acknowledged groups are complete; the last group is either complete or absent."""
@@ -564,7 +564,7 @@ def run_and_kill(db: Database, lines: int) -> int:
     return max(int(line) for line in seen if line.endswith("\n"))
 
 
-def test_closing_a_database_undoes_its_open_group(make_database: MakeDatabase) -> None:
+def test_closing_a_database_undoes_the_open_group(make_database: MakeDatabase) -> None:
     """Closing a database does not commit, and a second close has no effect."""
     db = make_database()
     create_file(db, b"a")

@@ -21,13 +21,13 @@ def contents(home: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in home.rglob("*") if path.is_file()}
 
 
-def test_wal_of_a_replaced_database_is_moved_with_the_database(home: Path) -> None:
+def test_wal_of_a_replaced_database_is_moved_together_with_the_database(home: Path) -> None:
     """SQLite would apply a leftover log of the old database to the new database."""
     Exchange(home / "meta.db", home / "anew.db", home / "tmp").do()
     assert contents(home) == {"meta.db": "new", "gone.db": "old", "gone.db-wal": "log"}
 
 
-def test_undoing_a_database_swap_restores_the_first_database(home: Path) -> None:
+def test_undo_of_a_database_swap_restores_the_first_database(home: Path) -> None:
     """A database swap can be undone even if the second database already has a log."""
     before = contents(home)
     files = Exchange(home / "meta.db", home / "anew.db", home / "tmp")

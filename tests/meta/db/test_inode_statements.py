@@ -206,7 +206,7 @@ def shown(found: list[Statement]) -> list[str]:
     return [f"{one.file} {one.function}: {one.of}.{one.runs}({one.text[:60]!r}…)" for one in found]
 
 
-def test_only_db_inodes_runs_sql_statements_on_the_table_of_inodes() -> None:
+def test_only_db_inodes_executes_sql_statements_on_the_table_of_inodes() -> None:
     """Outside the listed modules, only ``db.inodes`` runs statements on the table of inodes."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [
@@ -218,7 +218,7 @@ def test_only_db_inodes_runs_sql_statements_on_the_table_of_inodes() -> None:
     assert sum(one.of.endswith(".inodes") for one in ran) > 20, "no statements found"
 
 
-def test_sql_statements_are_built_from_constants_only() -> None:
+def test_sql_statements_consist_of_constants_only() -> None:
     """Every statement that does not consist of constants is listed in COMPOSED."""
     of_database = re.compile(r"(?:\b|_)(?:db|database|base)$|^self$")
     hidden = {
@@ -232,7 +232,7 @@ def test_sql_statements_are_built_from_constants_only() -> None:
     assert hidden == COMPOSED, "add statements without inodes to COMPOSED"
 
 
-def test_every_module_that_reads_inodes_with_another_connection_is_listed() -> None:
+def test_modules_that_read_inodes_with_another_connection_are_listed() -> None:
     """With another connection, a module sees only committed rows."""
     past = {
         one.file
@@ -242,7 +242,7 @@ def test_every_module_that_reads_inodes_with_another_connection_is_listed() -> N
     assert past == OTHER_CONNECTIONS
 
 
-def test_guard_detects_an_sql_statement_that_bypasses_db_inodes(db: Database) -> None:
+def test_check_detects_an_sql_statement_that_bypasses_db_inodes(db: Database) -> None:
     """SQLite reports the tables of each statement to a guard that is active in all tests."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     namespace = {"db": db, "sql": "SELECT ino FROM INODES"}

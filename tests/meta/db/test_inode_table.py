@@ -55,7 +55,7 @@ def test_sql_statement_on_the_table_of_inodes_sees_unwritten_rows(db: Database) 
     assert inodes.get(db, made.ino).nlink == 410
 
 
-def test_rollback_discards_the_inode_rows_of_its_group(db: Database) -> None:
+def test_rollback_discards_the_inode_rows_of_the_group(db: Database) -> None:
     """A rollback forgets the inode rows that the group added or changed."""
     kept = make_file(db, b"kept")
     db.commit()
@@ -148,7 +148,7 @@ def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     assert db.counters.inodes == 2
 
 
-def test_inode_value_out_of_range_rolls_the_group_back(db: Database) -> None:
+def test_inode_value_out_of_range_rolls_back_the_group(db: Database) -> None:
     """If an inode row cannot be written, its group is undone: a name would lack its inode."""
     db.commit()
     made = make_file(db, b"f")
@@ -162,7 +162,7 @@ def test_inode_value_out_of_range_rolls_the_group_back(db: Database) -> None:
     assert db.counters.inodes == 1
 
 
-def test_change_of_a_missing_inode_row_rolls_the_group_back(db: Database) -> None:
+def test_change_of_a_missing_inode_row_rolls_back_the_group(db: Database) -> None:
     lost = make_file(db, b"lost")
     db.commit()
     made = make_file(db, b"f")
@@ -177,7 +177,7 @@ def test_change_of_a_missing_inode_row_rolls_the_group_back(db: Database) -> Non
     assert inodes.get(db, lost.ino) == lost
 
 
-def test_inode_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
+def test_inode_rows_stay_in_memory_after_a_group_commits(db: Database) -> None:
     """The commit also writes the table of counters, which has a column named "inodes"."""
     made = make_file(db, b"f")
     db.commit()

@@ -39,7 +39,7 @@ def test_wal_mode_is_refused_on_a_network_filesystem(
         Database.open(path, Pragmas())
 
 
-def test_new_database_file_is_empty_and_private(tmp_path: Path) -> None:
+def test_new_database_file_is_empty_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     """Other users must not read the database, because it contains file names."""
     path = tmp_path / "meta.db"
     local_disk.create_empty(path)
@@ -49,7 +49,7 @@ def test_new_database_file_is_empty_and_private(tmp_path: Path) -> None:
         local_disk.create_empty(path)
 
 
-def test_disk_without_the_nocow_flag_is_accepted(tmp_path: Path) -> None:
+def test_disk_that_does_not_support_the_nocow_flag_is_accepted(tmp_path: Path) -> None:
     """Only Btrfs has the flag that disables copy-on-write."""
     fd = os.open(tmp_path, os.O_RDONLY)
     try:

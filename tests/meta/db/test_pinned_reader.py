@@ -87,7 +87,7 @@ def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
     assert dentries.find(other, ROOT_INO, b"f") is not None
 
 
-def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
+def test_changes_made_by_a_follower_are_not_recorded(follower: Database) -> None:
     """A recorder would write to the follower's database, which another connection changes."""
 
     class Recorder:
@@ -102,7 +102,7 @@ def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
     assert cached_blocks.get(follower, BlockId(9)) is not None
 
 
-def test_follower_detects_that_two_names_share_a_hash(follower: Database, other: Database) -> None:
+def test_follower_detects_two_names_with_equal_hashes(follower: Database, other: Database) -> None:
     """The flag for names with equal hashes is updated together with the names."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes

@@ -49,15 +49,13 @@ def test_default_page_cache_size_is_within_its_bounds() -> None:
 
 @pytest.mark.parametrize("mode", JOURNAL_MODES)
 @pytest.mark.parametrize("level", SYNCHRONOUS)
-def test_commit_syncs_the_journal_end_if_the_level_or_journal_mode_requires_it(
-    mode: str, level: str
-) -> None:
+def test_commit_syncs_the_journal_end_only_if_the_pragmas_require_it(mode: str, level: str) -> None:
     pragmas = Pragmas(journal_mode=mode, synchronous=level)
     expected = level in {"full", "extra"} or mode in {"delete", "persist"}
     assert pragmas.commit_syncs_journal_end == expected
 
 
-def test_pragmas_report_whether_the_database_survives_a_power_loss() -> None:
+def test_pragmas_determine_whether_the_database_survives_a_power_loss() -> None:
     """Without a journal on disk, or without syncs, a power loss may damage the database."""
     assert Pragmas().survives_power_loss
     assert not Pragmas(synchronous="off").survives_power_loss

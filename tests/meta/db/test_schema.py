@@ -39,7 +39,7 @@ def test_every_table_is_in_exactly_one_list_of_tables(db: Database) -> None:
     assert len(listed) == len(set(listed))
 
 
-def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
+def test_replicated_tables_have_primary_keys_that_are_not_null(db: Database) -> None:
     """SQLite silently records no changes of a table without a NOT NULL primary key."""
     for table in schema.REPLICATED_TABLES:
         key = [row for row in db.all(f"PRAGMA table_info({table})") if row[5]]
@@ -116,7 +116,7 @@ def test_database_of_schema_version_1_is_upgraded_when_it_is_opened(
         assert inodes.get(db, made.ino) == made
 
 
-def test_upgraded_tables_equal_those_of_a_new_database(make_database: MakeDatabase) -> None:
+def test_upgraded_tables_equal_the_tables_of_a_new_database(make_database: MakeDatabase) -> None:
     """Upgraded tables have the columns, types, defaults and order of new tables."""
     path, _ino = make_former(make_database())
     columns = "SELECT * FROM pragma_table_info('inodes')"
@@ -152,7 +152,7 @@ def test_second_schema_upgrade_changes_nothing(make_database: MakeDatabase) -> N
         schema.upgrade(one)
 
 
-def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
+def test_database_that_another_connection_uses_is_not_upgraded(make_database: MakeDatabase) -> None:
     """A schema upgrade is refused while another connection writes to the database."""
     path, _ino = make_former(make_database())
     before = raw(path)
@@ -163,7 +163,7 @@ def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
     assert raw(path) == before
 
 
-def test_reader_of_a_version_1_database_sees_the_present_columns(
+def test_reader_of_a_version_1_database_sees_the_current_columns(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     """A reader of a version 1 file sees the current columns, and the file does not change."""
@@ -181,7 +181,7 @@ def test_reader_of_a_version_1_database_sees_the_present_columns(
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize(("version", "error"), [(b"0", FormatError), (b"3", NewerFormatError)])
-def test_database_of_an_unknown_schema_version_is_refused_and_unchanged(
+def test_database_of_an_unknown_schema_version_is_refused_without_a_change(
     make_database: MakeDatabase, version: bytes, error: type[Exception], *, read_only: bool
 ) -> None:
     """Schema versions 0 and 3 do not exist; a higher version is reported as newer."""
@@ -247,7 +247,7 @@ def changes_of(connection: apsw.Connection, *statements: str) -> bytes:
 ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 
 
-def test_changesets_of_schema_version_1_can_be_applied_merged_and_inverted(
+def test_changesets_of_schema_version_1_can_be_applied_and_merged_and_inverted(
     former: apsw.Connection,
 ) -> None:
     """Changesets of version 1 also merge with those of the current version."""

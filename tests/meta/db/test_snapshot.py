@@ -32,7 +32,7 @@ def names_in(path: Path) -> set[bytes]:
     return names
 
 
-def test_copy_of_a_snapshot_contains_no_later_group(
+def test_copy_of_a_snapshot_contains_no_later_groups(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path
 ) -> None:
     """A copy of a snapshot contains no group committed later, in any journal mode."""
@@ -50,7 +50,7 @@ def test_copy_of_a_snapshot_contains_no_later_group(
     assert not list(tmp_path.glob("*-snapshot"))
 
 
-def test_copy_of_a_snapshot_does_not_contain_the_open_group(
+def test_copy_of_a_snapshot_excludes_the_open_group(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """In WAL mode, a group may be open before and during the copy of a snapshot."""

@@ -7,7 +7,7 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 
 
-def test_statement_on_another_table_does_not_write_changed_inode_rows(db: Database) -> None:
+def test_statement_on_another_table_does_not_write_unwritten_inode_rows(db: Database) -> None:
     """Adding a dentry does not write the changed inode row of its directory."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     before = db.connection.total_changes()
@@ -17,7 +17,7 @@ def test_statement_on_another_table_does_not_write_changed_inode_rows(db: Databa
     assert db.connection.total_changes() == before + 1
 
 
-def test_statements_change_rows_only_inside_a_group(db: Database) -> None:
+def test_statements_can_change_rows_only_in_a_group(db: Database) -> None:
     """A statement that changes rows without an open group raises AssertionError."""
     db.commit()
     with pytest.raises(AssertionError, match="inside a group"):
@@ -32,7 +32,7 @@ def test_schema_contains_only_tables_and_indexes(db: Database) -> None:
     assert hidden == []
 
 
-def test_only_rows_changed_by_callers_are_counted(db: Database) -> None:
+def test_only_rows_changed_by_the_caller_are_counted(db: Database) -> None:
     """Rows that a commit or a query itself writes do not count as changed by the caller."""
     db.begin()
     before = db.rows_changed()

@@ -52,7 +52,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     assert 0 < db.wal_bytes < length, "the log must restart after it was copied completely"
 
 
-def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> None:
+def test_open_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -> None:
     """A checkpoint copies the committed groups while another group is open."""
     db = make_database()
     commit_some(db, range(100))
@@ -65,7 +65,7 @@ def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> N
     assert dentries.find(db, ROOT_INO, b"open") == 2
 
 
-def test_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
+def test_size_of_the_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
     """The write-ahead log restarts even if a group is open during every checkpoint."""
     db = make_database(page_size=65536, cache_size=-65536)
     longest = 0
@@ -80,7 +80,7 @@ def test_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None
     assert longest < 4 * WAL_CHECKPOINT_BYTES
 
 
-def test_checkpoint_stops_at_an_open_snapshot(make_database: MakeDatabase, tmp_path: Path) -> None:
+def test_open_snapshot_limits_a_checkpoint(make_database: MakeDatabase, tmp_path: Path) -> None:
     """While a snapshot is open, a checkpoint copies no frames newer than the snapshot."""
     db = make_database()
     commit_some(db, range(10))
@@ -96,7 +96,7 @@ def test_checkpoint_stops_at_an_open_snapshot(make_database: MakeDatabase, tmp_p
     assert done.copied_frames == done.frames
 
 
-def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
+def test_wal_autocheckpoint_limits_the_wal(make_database: MakeDatabase) -> None:
     """With wal_autocheckpoint=10, a commit that finds ten pages in the WAL runs a checkpoint."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
@@ -137,7 +137,7 @@ def locks_of(path: Path) -> list[str]:
     ]
 
 
-def test_journal_size_limit_shortens_the_wal(make_database: MakeDatabase) -> None:
+def test_journal_size_limit_truncates_the_wal(make_database: MakeDatabase) -> None:
     """When the WAL restarts, SQLite truncates it to journal_size_limit."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
@@ -159,7 +159,7 @@ def test_closing_the_database_removes_the_wal(make_database: MakeDatabase) -> No
 
 
 @pytest.mark.parametrize("frames", [0, 1, 10])
-def test_wal_size_is_computed_from_its_number_of_frames(tmp_path: Path, frames: int) -> None:
+def test_size_of_the_wal_is_computed_from_its_number_of_frames(tmp_path: Path, frames: int) -> None:
     """A write-ahead log has a header of 32 bytes, and 24 bytes before each page."""
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(frames)
@@ -184,9 +184,7 @@ def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
     db.sync_wal()
 
 
-def test_commits_into_preallocated_space_do_not_extend_the_wal_file(
-    make_database: MakeDatabase,
-) -> None:
+def test_commits_into_preallocated_space_do_not_extend_the_wal(make_database: MakeDatabase) -> None:
     """The WAL file keeps its size and blocks, so its sync needs no commit of the disk's journal."""
     db = make_database()
     commit_some(db, range(10))
@@ -205,7 +203,7 @@ def test_commits_into_preallocated_space_do_not_extend_the_wal_file(
     assert wal_file(db).stat().st_size == db.wal_bytes + WAL_ROOM_BYTES
 
 
-def test_extending_the_wal_overwrites_no_concurrently_written_frame(
+def test_extension_of_the_wal_overwrites_no_concurrently_written_frame(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Space is added after any frames that SQLite writes while the WAL is being extended."""
@@ -278,7 +276,7 @@ def test_first_sync_of_the_wal_makes_its_name_durable(
     assert synced == [db.path.parent]
 
 
-def test_disk_error_while_extending_the_wal_is_raised(
+def test_disk_error_during_an_extension_of_the_wal_is_raised(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error while the WAL is extended is raised unless the disk is full."""
@@ -344,7 +342,7 @@ def test_old_frames_of_a_restarted_wal_are_ignored(make_database: MakeDatabase) 
     assert read_after_a_kill(db) == 1010
 
 
-def test_wal_sync_uses_a_separate_file_descriptor(make_database: MakeDatabase) -> None:
+def test_sync_of_the_wal_uses_a_separate_file_descriptor(make_database: MakeDatabase) -> None:
     """The kernel reports a lost page once per descriptor, so syncs use a separate descriptor."""
     db = make_database()
     commit_some(db, range(10))
@@ -363,7 +361,7 @@ def names(fd: str, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("in_thread", [False, True], ids=["between groups", "in a thread"])
-def test_wal_syncs_fail_after_a_checkpoint_failed_to_sync_the_wal(
+def test_wal_syncs_fail_after_a_checkpoint_could_not_sync_the_wal(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
     """SQLite received the only report of the lost pages, so later syncs must also fail."""
@@ -420,7 +418,7 @@ def test_wal_syncs_keep_failing_after_a_failed_sync(
     assert wal_file(db).exists()
 
 
-def test_failed_checkpoint_on_a_full_disk_does_not_break_later_wal_syncs(
+def test_checkpoint_that_fails_on_a_full_disk_does_not_affect_later_wal_syncs(
     make_database: MakeDatabase,
 ) -> None:
     """A checkpoint on a full disk fails, but syncs of the WAL still succeed."""

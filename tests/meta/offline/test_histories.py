@@ -62,7 +62,7 @@ def test_earlier_and_later_state_of_one_history_do_not_conflict(
 
 
 @pytest.mark.parametrize("change", [_add_pack, _add_file, _add_inode])
-def test_databases_that_used_the_same_number_for_different_things_conflict(
+def test_databases_conflict_if_they_used_a_number_for_different_objects(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
     """The two histories assigned the same next number to different things."""
@@ -76,7 +76,7 @@ def test_databases_that_used_the_same_number_for_different_things_conflict(
 
 
 @pytest.mark.parametrize("change", [_add_file, _add_inode])
-def test_databases_conflict_if_a_number_is_used_only_in_the_earlier_one(
+def test_databases_conflict_if_only_the_earlier_database_uses_a_number(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
     earlier, later = _two(tmp_path)
@@ -87,7 +87,7 @@ def test_databases_conflict_if_a_number_is_used_only_in_the_earlier_one(
 
 
 @pytest.mark.parametrize("change", [_remove, _rename])
-def test_databases_conflict_if_the_later_one_lacks_a_removal_or_a_rename(
+def test_databases_conflict_if_the_later_database_lacks_a_removal_or_rename(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
     """Removals and renames use no new numbers, so only a comparison of inodes reveals them."""

@@ -43,7 +43,7 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
     return db, block
 
 
-def test_image_contains_block_locations_recorded_after_its_copy(
+def test_image_contains_locations_that_were_recorded_after_its_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """The database copy for an image gets rows of packs that were stored after it was made."""
@@ -97,7 +97,7 @@ def test_lost_block_has_no_location_in_an_image(
     finished.close()
 
 
-def test_pack_without_live_blocks_is_dead_in_an_image(
+def test_pack_without_live_blocks_is_recorded_as_dead_in_an_image(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.db"
@@ -120,7 +120,7 @@ def test_pack_without_live_blocks_is_dead_in_an_image(
     finished.close()
 
 
-def test_image_contains_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
+def test_image_does_not_contain_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
     """A restore of the image creates empty local tables."""
     copy = tmp_path / "copy.db"
     db = make_database()
@@ -152,7 +152,7 @@ def test_image_manifest_takes_its_properties_from_the_copy(
     assert facts == ("a-uuid", 2, 8192, copy.stat().st_size, 1, 0)
 
 
-def test_images_of_an_unchanged_database_have_equal_bytes(
+def test_two_images_of_an_unchanged_database_are_identical(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """Copies of an unchanged database are identical, so images can share their pieces."""

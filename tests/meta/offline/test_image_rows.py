@@ -58,7 +58,7 @@ def places(db: Database) -> dict[tuple[int, int], bytes]:
     return {(ino, index): content_hash for ino, index, content_hash in rows}
 
 
-def test_rebuilt_files_do_not_contain_blocks_newer_than_the_image(
+def test_rebuilt_files_contain_no_blocks_newer_than_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """Blocks newer than the rows of the image are put into a file in lost+found."""
@@ -88,7 +88,7 @@ def test_rebuilt_files_do_not_contain_blocks_newer_than_the_image(
     assert inodes.get(db, Ino(3)).uid == 5
 
 
-def test_rebuilt_file_has_no_block_whose_content_differs_from_the_image(
+def test_rebuilt_file_has_no_block_that_differs_from_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """A fenced host may have used the same block number for other content."""

@@ -55,7 +55,7 @@ def put(path: Path, at: int, number: int) -> None:
     path.write_bytes(data)
 
 
-def test_check_of_page_trees_accepts_a_valid_image(image: Path) -> None:
+def test_check_of_page_trees_accepts_an_intact_image(image: Path) -> None:
     """A valid image with interior pages of tables and indexes passes with every page size."""
     before = image.read_bytes()
 
@@ -126,7 +126,7 @@ def test_database_with_an_impossible_page_number_is_refused(
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84)])
-def test_database_file_without_a_complete_page_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_database_file_that_has_only_part_of_a_page_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "short.db"
     path.write_bytes(data)
 

@@ -24,7 +24,7 @@ def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
     return found
 
 
-def test_rebuilt_file_ends_with_its_last_block(make_database: MakeDatabase) -> None:
+def test_rebuilt_file_ends_at_the_end_of_its_last_block(make_database: MakeDatabase) -> None:
     """In a rebuilt file, missing blocks before the last block become holes."""
     db = make_database()
     rebuilt_rows.add_pack(
@@ -55,7 +55,7 @@ def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeData
     ]
 
 
-def test_block_in_two_packs_is_rebuilt_once(make_database: MakeDatabase) -> None:
+def test_block_that_is_in_two_packs_is_rebuilt_once(make_database: MakeDatabase) -> None:
     """After a compaction, the same block may be in two packs."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
@@ -91,9 +91,7 @@ def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_block_number_reused_after_a_kill_damages_no_file(
-    make_database: MakeDatabase,
-) -> None:
+def test_reuse_of_a_block_number_after_a_kill_damages_no_file(make_database: MakeDatabase) -> None:
     """After a kill before a pack is recorded, the next epoch uses its block numbers again."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])

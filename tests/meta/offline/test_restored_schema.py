@@ -210,7 +210,7 @@ def test_schema_definition_above_the_length_limit_is_refused(image: Path) -> Non
     ],
     ids=["dentries", "properties", "names of properties", "inodes", "xattrs"],
 )
-def test_refused_long_value_is_not_loaded_into_memory(image: Path, row: str) -> None:
+def test_refused_long_value_is_not_read_into_memory(image: Path, row: str) -> None:
     """A check that loaded complete rows would allocate memory for an overlong value."""
     change(image, f"INSERT INTO {row.format(f'zeroblob({64 * MIB})')}")
     apsw.memory_high_water(True)

@@ -17,7 +17,7 @@ from s3fs_meta.model import ObjectKey, PackId, PackState
 from tests.meta.offline.files_in_packs import database, file_in, pack
 
 
-def test_rollback_never_lowers_the_next_numbers(tmp_path: Path) -> None:
+def test_rollback_never_decreases_the_next_numbers(tmp_path: Path) -> None:
     """The older database gets the higher value of each number counter and of the txg."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
@@ -93,7 +93,7 @@ def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: 
     assert damage_marks.marks(past) == [Mark(PackId(1), None)]
 
 
-def test_rollback_that_needs_deleted_packs_is_refused_and_names_them(tmp_path: Path) -> None:
+def test_error_about_a_rollback_names_the_deleted_packs_that_it_needs(tmp_path: Path) -> None:
     """The error of a rollback names the first deleted packs, and the number of the others."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):

@@ -74,7 +74,7 @@ def lose(path: Path, pages: list[int]) -> None:
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_rows_in_intact_pages_are_salvaged_whichever_other_pages_are_lost(
+def test_salvage_finds_all_rows_in_intact_pages_despite_lost_pages(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
     path = copied(filled, tmp_path / "copy.db")
@@ -95,7 +95,7 @@ def test_rows_in_intact_pages_are_salvaged_whichever_other_pages_are_lost(
     assert len(rows) > len(everything) * (1 - lost_part) * 0.9
 
 
-def test_row_with_a_value_of_the_wrong_type_is_skipped(filled: Database, tmp_path: Path) -> None:
+def test_salvage_skips_a_row_with_a_wrong_type_of_value(filled: Database, tmp_path: Path) -> None:
     """SQLite stores any type in any column, so a damaged or forged image may have a wrong type."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
@@ -108,7 +108,7 @@ def test_row_with_a_value_of_the_wrong_type_is_skipped(filled: Database, tmp_pat
     assert {row[0] for row in rows} == set(range(1, FILES + 2)) - {70}
 
 
-def test_pages_that_form_a_cycle_are_read_once(filled: Database, tmp_path: Path) -> None:
+def test_salvage_reads_pages_that_form_a_cycle_only_once(filled: Database, tmp_path: Path) -> None:
     """Pages that refer to each other in a cycle cause no endless loop and no repeated rows."""
     path = copied(filled, tmp_path / "copy.db")
     leaves = pages_of(path, "inodes")
@@ -125,7 +125,7 @@ def test_pages_that_form_a_cycle_are_read_once(filled: Database, tmp_path: Path)
     assert len(rows) < FILES
 
 
-def test_row_with_a_lost_overflow_page_is_skipped(
+def test_salvage_skips_a_row_with_a_lost_overflow_page(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """SQLite reads a missing overflow page as zeros and reports no error."""
@@ -146,7 +146,7 @@ def test_row_with_a_lost_overflow_page_is_skipped(
     assert found.items() <= wanted.items()
 
 
-def test_row_with_the_largest_key_is_read_once(filled: Database, tmp_path: Path) -> None:
+def test_salvage_reads_the_row_with_the_largest_key_once(filled: Database, tmp_path: Path) -> None:
     """No row can follow a row whose key is the largest integer."""
     last = (1 << 63) - 1
     filled.begin()
@@ -184,7 +184,7 @@ def test_damaged_database_with_an_unexpected_schema_is_refused(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_bytes_in_a_database_cause_only_format_errors(
+def test_random_bytes_in_a_database_cause_no_error_other_than_a_format_error(
     filled: Database, tmp_path: Path, seed: int
 ) -> None:
     """Random bytes after the schema pages result in rows or FormatError, never in another error."""
@@ -216,9 +216,7 @@ def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
     assert inodes.get(filled, Ino(2)).uid == 1
 
 
-def test_database_with_a_misplaced_page_is_reported_as_inconsistent(
-    filled: Database, tmp_path: Path
-) -> None:
+def test_misplaced_page_of_a_database_is_reported(filled: Database, tmp_path: Path) -> None:
     """One page of a table is overwritten with another page of the same table."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
@@ -252,7 +250,7 @@ def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: in
     assert size_in_header(start) == size_bytes
 
 
-def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) -> None:
+def test_salvage_refuses_rows_of_a_newer_schema(filled: Database, tmp_path: Path) -> None:
     """Tables of a newer schema may look the same, but their rows may have a different meaning."""
     filled.begin()
     filled.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
@@ -263,7 +261,7 @@ def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_salvage_skips_a_row_that_is_too_long_without_loading_it(
+def test_salvage_skips_a_too_long_row_without_reading_it_into_memory(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
     """All rows before and after a row that is too long are read."""

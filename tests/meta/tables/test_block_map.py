@@ -35,7 +35,7 @@ def test_lookup_of_a_hole_returns_no_block_and_no_location(db: Database) -> None
     assert block_map.remove(db, FILE, at(0)) is None
 
 
-def test_changes_of_the_block_map_return_the_replaced_block(db: Database) -> None:
+def test_change_of_the_block_map_returns_the_replaced_block(db: Database) -> None:
     """A change returns the replaced block; the caller releases it and updates the block count."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
@@ -92,7 +92,7 @@ def test_last_block_indexes_of_a_file_are_returned_in_descending_order(db: Datab
     assert block_map.last_indexes(db, FILE, at(10), 2) == []
 
 
-def test_repoint_does_not_replace_an_overwritten_block(db: Database) -> None:
+def test_new_location_does_not_replace_an_overwritten_block(db: Database) -> None:
     """A block is replaced with an equal one only if the file still refers to the block."""
     block_map.set(db, FILE, at(0), BlockId(1))
     assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
@@ -147,7 +147,7 @@ def test_follower_sees_locations_that_another_connection_changed(
     assert found.block == 7
 
 
-def test_locate_in_a_closed_database_raises_a_database_error(make_database: MakeDatabase) -> None:
+def test_lookup_in_a_closed_database_raises_a_database_error(make_database: MakeDatabase) -> None:
     closed = make_database("closed.db")
     closed.close()
 
@@ -155,7 +155,7 @@ def test_locate_in_a_closed_database_raises_a_database_error(make_database: Make
         block_map.locate(closed, FILE, at(0))
 
 
-def test_blocks_of_all_files_are_read_in_bounded_slices(db: Database) -> None:
+def test_blocks_of_all_files_are_read_in_slices_of_bounded_size(db: Database) -> None:
     made = {
         map_new_block(db, index, ino): FilePart(ino, at(index))
         for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))

@@ -18,7 +18,7 @@ def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId
     return block
 
 
-def test_copied_blocks_are_listed_by_number(db: Database) -> None:
+def test_copied_blocks_are_listed_in_the_order_of_their_numbers(db: Database) -> None:
     """The row of a copied block contains the location of its origin."""
     make(db, 12, NOT_UPLOADED, 40)
     make(db, 11, STORED, 100)
@@ -30,7 +30,7 @@ def test_copied_blocks_are_listed_by_number(db: Database) -> None:
     assert sorted(block_origins.blocks(db)) == [11, 12]
 
 
-def test_copied_block_with_a_forgotten_origin_is_not_listed(db: Database) -> None:
+def test_copied_block_without_a_recorded_original_is_not_listed(db: Database) -> None:
     """Forgetting the origin of an unknown block is not an error."""
     one, two = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
 

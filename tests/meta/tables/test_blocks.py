@@ -43,7 +43,7 @@ def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (3, 3)
 
 
-def test_resize_of_a_block_with_an_outdated_length_is_refused(db: Database) -> None:
+def test_resize_of_a_block_with_a_wrong_length_is_refused(db: Database) -> None:
     """A caller with an outdated block length would make the counter of bytes wrong."""
     block = make_block(db, 100)
     with pytest.raises(MetadataError):
@@ -68,7 +68,7 @@ def test_referenced_block_cannot_be_deleted(db: Database) -> None:
 
 
 @pytest.mark.parametrize("refs", [0, -1])
-def test_reference_count_of_a_block_never_becomes_negative(db: Database, refs: int) -> None:
+def test_reference_count_of_a_block_cannot_become_negative(db: Database, refs: int) -> None:
     """Anyone can write the rows of an unencrypted filesystem, so rows may contradict each other."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
@@ -97,7 +97,7 @@ def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None
     assert db.counters.block_bytes == 100
 
 
-def test_deduplication_shares_the_older_of_two_equal_blocks(db: Database) -> None:
+def test_deduplication_keeps_the_older_of_two_equal_blocks(db: Database) -> None:
     """New content that is equal to two blocks refers to the older of them."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, second, HASH, pack, 0, 60)

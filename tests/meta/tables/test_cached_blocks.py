@@ -19,7 +19,7 @@ def make_block(
     return block
 
 
-def test_row_of_a_cached_block_is_added_changed_and_deleted(db: Database) -> None:
+def test_row_of_a_cached_block_can_be_added_and_changed_and_deleted(db: Database) -> None:
     """Changing the state of a block that has no row is an error."""
     block = BlockId(7)
     assert cached_blocks.get(db, block) is None
@@ -50,7 +50,7 @@ def test_unsynced_bytes_of_dirty_and_sealed_blocks_are_listed(db: Database) -> N
 
 
 @pytest.mark.parametrize("state", list(BlockState))
-def test_cached_blocks_in_a_given_state_are_listed(db: Database, state: BlockState) -> None:
+def test_cached_blocks_in_one_state_are_listed(db: Database, state: BlockState) -> None:
     """The list of blocks in a state is sorted by block number and can be limited."""
     made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
     assert cached_blocks.in_state(db, state) == made[state]
@@ -79,7 +79,7 @@ def test_sealed_blocks_are_ordered_by_inode_and_index(db: Database) -> None:
     ]
 
 
-def test_sizes_and_totals_of_cached_blocks_are_loaded(db: Database) -> None:
+def test_sizes_and_totals_of_cached_blocks_are_loaded_at_start(db: Database) -> None:
     """A doomed block may have no row in the table of blocks."""
     dirty = make_block(db, BlockState.DIRTY, 10)
     clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
@@ -98,7 +98,7 @@ def test_sizes_and_totals_of_cached_blocks_are_loaded(db: Database) -> None:
     assert totals[BlockState.DOOMED] == StateTotal(1, 0)
 
 
-def test_sealed_blocks_are_unsealed_after_a_crash(db: Database) -> None:
+def test_sealed_blocks_with_references_become_dirty_after_a_crash(db: Database) -> None:
     """After a crash, sealed blocks of files become dirty, and unreferenced ones doomed."""
     kept = make_block(db, BlockState.SEALED)
     let_go = make_block(db, BlockState.SEALED)

@@ -19,7 +19,7 @@ from tests.meta.conftest import MakeDatabase
 ONE, TEN = PackId(1), PackId(10)  # The decimal numbers of the two packs begin with equal digits.
 
 
-def test_damage_mark_of_a_record_covers_only_that_record(db: Database) -> None:
+def test_damage_mark_of_a_record_covers_no_other_record(db: Database) -> None:
     assert not damage_marks.exist(db)
     assert damage_marks.add(db, Mark(ONE, 17))
     assert not damage_marks.add(db, Mark(ONE, 17))
@@ -40,7 +40,7 @@ def test_damage_mark_of_a_pack_replaces_the_marks_of_its_records(db: Database) -
     assert not damage_marks.covers(db, TEN, 99)
 
 
-def test_pack_with_too_many_damaged_records_is_marked_as_a_whole(db: Database) -> None:
+def test_damage_mark_covers_the_complete_pack_if_too_many_records_are_damaged(db: Database) -> None:
     """If many records of a pack are damaged, a single mark of the pack replaces their marks."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
@@ -50,7 +50,7 @@ def test_pack_with_too_many_damaged_records_is_marked_as_a_whole(db: Database) -
     assert damage_marks.marks(db) == [Mark(ONE, None)]
 
 
-def test_damage_marks_are_removed_individually_or_with_their_pack(db: Database) -> None:
+def test_damage_marks_are_removed_one_at_a_time_or_with_their_pack(db: Database) -> None:
     """Garbage collection removes the marks of each pack that it deletes."""
     gone = packs.create(db, ObjectKey("pack/00/1-" + "0" * 32), 100)
     for mark in (Mark(gone, 5), Mark(TEN, None), Mark(TEN, 8), Mark(PackId(11), 8)):
@@ -63,7 +63,7 @@ def test_damage_marks_are_removed_individually_or_with_their_pack(db: Database) 
 
 
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
-def test_other_properties_are_not_mistaken_for_damage_marks(db: Database, alias: str) -> None:
+def test_damage_marks_are_listed_without_other_properties(db: Database, alias: str) -> None:
     """Damage marks, abandoned images and kept packs are rows in the table of properties."""
     properties.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     properties.keep_packs(db, [ObjectKey("pack/00/1-" + "0" * 32)])
@@ -80,7 +80,7 @@ def test_other_properties_are_not_mistaken_for_damage_marks(db: Database, alias:
     assert len(names[alias]) == 1
 
 
-def test_damage_marks_are_recorded_but_trigger_no_image(db: Database) -> None:
+def test_damage_mark_is_recorded_without_triggering_an_image(db: Database) -> None:
     """Changelogs ship damage marks to every later writer."""
     db.commit()
     ChangeRecorder(db, lambda: 1)
@@ -92,7 +92,7 @@ def test_damage_marks_are_recorded_but_trigger_no_image(db: Database) -> None:
     assert not changesets.is_news(changeset)
 
 
-def test_sql_condition_for_damaged_blocks_agrees_with_the_damage_marks(db: Database) -> None:
+def test_sql_condition_for_damaged_blocks_finds_exactly_the_marked_blocks(db: Database) -> None:
     """The SQL condition COVERS_B selects exactly the blocks that the marks cover."""
     marked = (Mark(ONE, 17), Mark(TEN, None))
     for mark in marked:

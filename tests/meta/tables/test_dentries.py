@@ -41,7 +41,7 @@ def test_name_is_found_only_in_its_directory(db: Database) -> None:
     assert dentries.find(db, ROOT_INO, b"b") is None
 
 
-def test_lookup_of_a_name_returns_all_attributes_of_its_inode(db: Database) -> None:
+def test_lookup_of_a_name_returns_the_attributes_of_its_inode(db: Database) -> None:
     """A lookup with one joined query returns the same attributes as two queries."""
     ino = make_file(db, b"a")
     assert dentries.find_attributes(db, ROOT_INO, b"a") == inodes.get(db, ino)
@@ -139,7 +139,7 @@ def test_directory_without_names_is_empty(db: Database) -> None:
 # --- order of names in readdir -----------------------------------------------------------------
 
 
-def test_readdir_pages_are_ascending_and_complete(db: Database) -> None:
+def test_readdir_pages_are_sorted_and_complete(db: Database) -> None:
     """For any page size, readdir returns each name once and in the same order."""
     expected = {b"%d" % number for number in range(50)}
     for name in expected:
@@ -214,7 +214,7 @@ def test_removing_a_name_keeps_the_cookies_of_names_with_equal_hashes(db: Databa
     assert cookies(db) == {b"d": 0x500, b"c": 0x502}
 
 
-def test_reopened_database_knows_that_names_share_a_hash(db: Database) -> None:
+def test_reopened_database_knows_which_names_share_a_hash(db: Database) -> None:
     """If two names share a hash, a free first cookie does not prove that a name is new."""
     db.name_hash = lambda _name: ONE_HASH
     make_file(db, b"a")
@@ -231,7 +231,7 @@ def test_reopened_database_knows_that_names_share_a_hash(db: Database) -> None:
     again.close()
 
 
-def test_hash_collision_in_another_directory_keeps_cookies(db: Database) -> None:
+def test_hash_collision_in_another_directory_does_not_change_cookies(db: Database) -> None:
     """After a hash collision, a slower code path assigns the same cookies to new names."""
     usual = db.name_hash
     fast = {}

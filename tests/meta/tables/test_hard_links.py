@@ -59,7 +59,7 @@ def test_two_names_of_a_file_in_one_directory_share_a_hard_link_row(db: Database
     assert hard_links.parents(db, ino) == [(A, 1)]
 
 
-def test_directory_of_the_only_remaining_name_becomes_the_parent(db: Database) -> None:
+def test_directory_of_the_last_remaining_name_becomes_the_parent(db: Database) -> None:
     """A file with one name left has no hard link rows; its parent is the directory of that name."""
     ino = make_file(db)
     add(db, ino, B)
@@ -68,7 +68,7 @@ def test_directory_of_the_only_remaining_name_becomes_the_parent(db: Database) -
     assert inodes.get(db, ino).parent == B
 
 
-def test_recorded_parent_of_a_file_always_contains_a_name_of_the_file(db: Database) -> None:
+def test_recorded_parent_of_a_file_always_contains_one_of_its_names(db: Database) -> None:
     """When the parent directory loses its name of a file, another directory becomes the parent."""
     ino = make_file(db)
     add(db, ino, B)

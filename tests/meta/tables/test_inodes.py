@@ -21,7 +21,7 @@ def make_file(db: Database, **values: int) -> Attributes:
     return inodes.create(db, FILE, 10, 20, ROOT_INO, T0, **values)
 
 
-def test_new_inode_is_stored_as_returned(db: Database) -> None:
+def test_stored_row_of_a_new_inode_equals_the_returned_attributes(db: Database) -> None:
     """All four times of a new inode are its creation time."""
     made = inodes.create(db, 0o020600, 10, 20, ROOT_INO, T0, rdev=0x501, nlink=1)
     assert inodes.find(db, made.ino) == made
@@ -37,7 +37,7 @@ def test_inode_numbers_are_never_reused(db: Database) -> None:
     assert make_file(db).ino > gone
 
 
-def test_operations_on_a_missing_inode_raise_an_error(db: Database) -> None:
+def test_operation_on_a_missing_inode_raises_an_error(db: Database) -> None:
     """For a missing inode, find() returns None and all other functions raise NoInodeError."""
     none = Ino(999)
     assert inodes.find(db, none) is None
@@ -113,7 +113,7 @@ def test_every_attribute_of_an_inode_is_stored(
     ],
     ids=str,
 )
-def test_only_an_orphan_without_other_rows_is_deleted_immediately(
+def test_orphan_is_deleted_immediately_only_if_it_has_no_other_rows(
     db: Database, changes: dict[str, int], is_bare: bool
 ) -> None:
     """If an inode has a name or other rows, deleting its row is not enough."""
@@ -141,7 +141,7 @@ def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
 
 
 @pytest.mark.parametrize("far_ns", [-(1 << 63), (1 << 63) - 1, 1 << 80, -(1 << 80)])
-def test_impossible_times_of_an_inode_are_clamped(db: Database, far_ns: int) -> None:
+def test_impossible_times_of_an_inode_are_corrected(db: Database, far_ns: int) -> None:
     """A time outside the range of its column becomes the nearest possible time."""
     made = make_file(db)
     inodes.replace(db, made._replace(mtime_ns=far_ns, atime_ns=far_ns))
@@ -160,7 +160,7 @@ def test_impossible_times_of_an_inode_are_clamped(db: Database, far_ns: int) -> 
 # --- updates of single inode columns -----------------------------------------------------------
 
 
-def test_write_sets_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
+def test_write_sets_mtime_and_ctime_and_preserves_atime(db: Database) -> None:
     made = make_file(db)
     inodes.set_size_and_mtime(db, made.ino, 4096, T0 + 5, 1)
     expected = made._replace(size_bytes=4096, mapped_blocks=1, mtime_ns=T0 + 5, ctime_ns=T0 + 5)
@@ -171,7 +171,7 @@ def test_write_sets_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
     assert db.counters.file_bytes == 5000
 
 
-def test_change_of_a_directory_keeps_its_atime(db: Database) -> None:
+def test_change_of_a_directory_preserves_its_atime(db: Database) -> None:
     """A new name changes size, link count, mtime and ctime of the directory together."""
     before = inodes.get(db, ROOT_INO)
     inodes.change_directory(db, ROOT_INO, T0 + 5, entries=2, subdirectories=1)
@@ -182,7 +182,7 @@ def test_change_of_a_directory_keeps_its_atime(db: Database) -> None:
     assert inodes.get(db, ROOT_INO).nlink == 2
 
 
-def test_change_of_the_link_count_sets_only_ctime(db: Database) -> None:
+def test_change_of_the_link_count_changes_only_ctime(db: Database) -> None:
     made = make_file(db)
     inodes.add_links(db, made.ino, 2, T0 + 5)
     assert inodes.get(db, made.ino) == made._replace(nlink=3, ctime_ns=T0 + 5)
@@ -190,7 +190,7 @@ def test_change_of_the_link_count_sets_only_ctime(db: Database) -> None:
     assert inodes.orphans(db) == [made.ino]
 
 
-def test_touch_sets_only_the_given_times(db: Database) -> None:
+def test_touch_changes_only_the_given_times(db: Database) -> None:
     made = make_file(db)
     inodes.touch(db, made.ino, atime_ns=T0 + 1)
     assert inodes.get(db, made.ino) == made._replace(atime_ns=T0 + 1)
@@ -200,7 +200,7 @@ def test_touch_sets_only_the_given_times(db: Database) -> None:
     assert inodes.get(db, made.ino) == made._replace(ctime_ns=T0 + 3, mtime_ns=T0 + 4, atime_ns=0)
 
 
-def test_set_times_sets_and_clamps_all_times(db: Database) -> None:
+def test_set_times_corrects_impossible_times(db: Database) -> None:
     """Impossible times are clamped even when all times are set at once."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -248,14 +248,14 @@ def test_birth_time_of_a_new_inode_is_stored_as_zero(db: Database) -> None:
     assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
-def test_set_size_changes_size_block_count_and_total_bytes(db: Database) -> None:
+def test_set_size_changes_size_and_block_count_and_total_bytes(db: Database) -> None:
     made = make_file(db, size_bytes=10)
     inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
     assert db.counters.file_bytes == 50
 
 
-def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> None:
+def test_totals_are_updated_when_an_inode_is_replaced_or_deleted(db: Database) -> None:
     """The totals in the counters follow every change of an inode."""
     made = make_file(db, size_bytes=10)
     wanted = made._replace(size_bytes=70)
@@ -265,7 +265,7 @@ def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> Non
     assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
 
 
-def test_changing_the_flags_or_the_parent_of_an_inode_keeps_its_times(db: Database) -> None:
+def test_change_of_the_flags_or_parent_of_an_inode_preserves_its_times(db: Database) -> None:
     """Flags, parent and block count of an inode are internal, so no timestamp records a change."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
@@ -279,7 +279,7 @@ def test_changing_the_flags_or_the_parent_of_an_inode_keeps_its_times(db: Databa
 # --- inode totals in the counters --------------------------------------------------------------
 
 
-def test_only_regular_files_count_towards_file_bytes(db: Database) -> None:
+def test_total_file_bytes_include_only_regular_files(db: Database) -> None:
     """Sizes of directories and symbolic links do not count as content."""
     inodes.create(db, 0o120777, 0, 0, ROOT_INO, T0, size_bytes=11)
     directory = inodes.create(db, 0o040755, 0, 0, ROOT_INO, T0, nlink=2)
@@ -302,7 +302,7 @@ def test_orphans_are_found_through_an_index(db: Database) -> None:
     assert inodes.orphans(db) == [orphan.ino]
 
 
-def test_set_times_changes_only_atime_mtime_and_ctime(db: Database) -> None:
+def test_set_times_changes_only_atime_and_mtime_and_ctime(db: Database) -> None:
     """set_times() changes neither the birth time nor any other attribute of the inode."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
@@ -313,7 +313,7 @@ def test_set_times_changes_only_atime_mtime_and_ctime(db: Database) -> None:
         inodes.set_times(db, Ino(99), ctime_ns=1, mtime_ns=1, atime_ns=1)
 
 
-def test_set_size_keeps_the_times(db: Database) -> None:
+def test_set_size_preserves_the_times(db: Database) -> None:
     """The kernel, not set_size(), sets the times of a written file."""
     before = make_file(db, size_bytes=5)
     inodes.set_size(db, before.ino, 12, 3)

@@ -9,7 +9,7 @@ from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE, LostPart
 from s3fs_meta.model import BlockIndex, Ino
 
 
-def test_formatted_lost_ranges_are_parsed_back() -> None:
+def test_formatted_lost_ranges_are_parsed_unchanged() -> None:
     ranges = [range(5), range(7, 8), range(1 << 40, (1 << 40) + 3)]
     assert lost_ranges.lines(ranges) == b"0-4\n7-7\n1099511627776-1099511627778\n"
     assert lost_ranges.parse(lost_ranges.lines(ranges)) == ranges
@@ -29,7 +29,7 @@ def test_invalid_lines_of_lost_ranges_are_ignored(line: bytes) -> None:
     assert lost_ranges.parse(b"0-1\n" + line + b"\n5-6\n") == [range(2), range(5, 7)]
 
 
-def test_oversized_attribute_of_lost_ranges_is_truncated() -> None:
+def test_attribute_with_too_many_lost_ranges_is_truncated() -> None:
     assert len(lost_ranges.parse(b"0-1\n" * XATTR_VALUE_BYTES_MAX)) == XATTR_VALUE_BYTES_MAX // 4
 
 

@@ -22,7 +22,7 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
     return pack
 
 
-def test_bytes_of_a_pack_being_uploaded_are_not_counted(db: Database) -> None:
+def test_bytes_of_a_pack_are_not_counted_during_its_upload(db: Database) -> None:
     """A pack has a row during its upload, but its bytes count only after the upload."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
@@ -115,7 +115,7 @@ def test_condemned_pack_gets_a_new_txg_of_death_if_another_history_may_need_it(
     assert packs.get(db, orphan).died_txg == 9
 
 
-def test_packs_that_died_in_the_fenced_txg_count_as_dead_from_the_next_txg(db: Database) -> None:
+def test_pack_that_died_in_the_fenced_txg_counts_as_dead_from_the_next_txg(db: Database) -> None:
     """A pack that died in an earlier txg keeps its ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(4)]
     for txg, pack in zip((4, 5, 6), made, strict=False):
@@ -153,7 +153,7 @@ def test_all_packs_are_listed(db: Database) -> None:
     assert [row.pack for row in packs.iterate(db)] == made
 
 
-def test_pack_can_be_added_with_a_given_number(db: Database) -> None:
+def test_pack_can_be_created_with_a_given_number(db: Database) -> None:
     """A rollback adds the rows of later packs, with their numbers, to an older database."""
     packs.adopt(db, PackId(40), key(1), 700)
     packs.adopt(db, PackId(40), key(1), 700)

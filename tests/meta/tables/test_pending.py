@@ -27,7 +27,7 @@ def create(db: Database) -> Ino:
     return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
 
 
-def test_pending_record_is_committed_or_undone_with_its_group(
+def test_pending_record_is_committed_or_rolled_back_with_its_group(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)
@@ -58,7 +58,7 @@ def test_changes_of_local_rows_are_not_recorded(make_database: MakeDatabase) -> 
     assert pending.is_empty(db)
 
 
-def test_change_of_only_the_counters_triggers_no_txg(make_database: MakeDatabase) -> None:
+def test_change_of_counters_alone_triggers_no_txg(make_database: MakeDatabase) -> None:
     """A change of only the counters is recorded, but no changelog is written for it alone."""
     db = make_database()
     ChangeRecorder(db, now_ns)
@@ -82,9 +82,7 @@ def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> No
     assert recorder.last_seq == 0
 
 
-def test_shipped_records_are_ignored_and_deleted_in_slices(
-    make_database: MakeDatabase,
-) -> None:
+def test_shipped_records_are_ignored_and_deleted_in_slices(make_database: MakeDatabase) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(60):
@@ -134,7 +132,7 @@ def test_changes_of_a_large_group_are_split_into_several_records(
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
-def test_runs_of_pending_records_contain_every_record_once(
+def test_slices_of_pending_records_contain_every_record_once(
     make_database: MakeDatabase, bytes_max: int
 ) -> None:
     """A run merges as many pending records as fit into one object."""
@@ -151,7 +149,7 @@ def test_runs_of_pending_records_contain_every_record_once(
     assert (seq, created) == (18, 18)
 
 
-def test_changelog_reports_only_new_and_moved_blocks(make_database: MakeDatabase) -> None:
+def test_changelog_lists_only_new_and_moved_blocks(make_database: MakeDatabase) -> None:
     """A changelog contains no unchanged locations and no pack that is being uploaded."""
     db = make_database()
     ino = create(db)
@@ -197,7 +195,7 @@ def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
     assert pending.outbox(db) is None
 
 
-def test_outbox_can_store_the_longest_changelog(make_database: MakeDatabase) -> None:
+def test_outbox_can_store_the_longest_possible_changelog(make_database: MakeDatabase) -> None:
     """The longest changelog is the longest value in a host's database."""
     db = make_database()
     longest = bytes(envelope.ENCODED_BYTES_MAX)
@@ -208,7 +206,7 @@ def test_outbox_can_store_the_longest_changelog(make_database: MakeDatabase) -> 
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_commit_that_failed_while_recording_can_be_retried(
+def test_commit_can_be_repeated_after_a_failure_during_recording(
     make_database: MakeDatabase, failing: int
 ) -> None:
     """After a failed commit the group stays open; its record is neither lost nor written twice."""

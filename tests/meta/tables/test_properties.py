@@ -42,7 +42,7 @@ def test_abandoned_images_are_listed_without_other_properties(db: Database) -> N
     assert rows.all_of(db) == facts
 
 
-def test_abandoned_images_are_recorded_but_trigger_no_image(db: Database) -> None:
+def test_abandoned_image_is_recorded_without_triggering_a_new_image(db: Database) -> None:
     """Changelogs ship the list of abandoned images to every later writer."""
     db.commit()
     ChangeRecorder(db, lambda: 1)

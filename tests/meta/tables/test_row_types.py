@@ -10,7 +10,7 @@ LOCAL = (1, 10, None, None, None, None)
 
 
 @pytest.mark.parametrize("value", ["text", 5, 1.5, None])
-def test_value_that_is_not_bytes_is_refused(value: object) -> None:
+def test_value_of_a_type_other_than_bytes_is_refused(value: object) -> None:
     """If a row contains an integer, bytes() would return that many zero bytes."""
     assert blob(b"x", "a name", 7) == b"x"
     with pytest.raises(BadRowError, match="a name of inode 7"):
@@ -19,7 +19,7 @@ def test_value_that_is_not_bytes_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("value", ["text", 1.5, -1])
-def test_location_of_a_block_must_have_integers_and_a_hash(place: int, value: object) -> None:
+def test_location_of_a_block_must_contain_integers_and_a_hash(place: int, value: object) -> None:
     """A block that is in no pack has neither hash nor numbers."""
     require_location(GOOD, 7)
     require_location(LOCAL, 7)

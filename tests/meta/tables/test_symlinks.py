@@ -9,7 +9,7 @@ from s3fs_meta.model import Ino
 
 
 @pytest.mark.parametrize("target", [b"x", b"/" * 4095, bytes(range(1, 256)), b"../a b"])
-def test_symlink_target_round_trips(db: Database, target: bytes) -> None:
+def test_symlink_target_is_read_back_unchanged(db: Database, target: bytes) -> None:
     """A symlink target may contain any bytes except zero bytes."""
     symlinks.create(db, Ino(5), target)
     assert symlinks.target(db, Ino(5)) == target
@@ -22,7 +22,7 @@ def test_reading_a_missing_symlink_target_is_an_error(db: Database) -> None:
     symlinks.delete(db, Ino(5))
 
 
-def test_deleted_symlink_target_is_not_found(db: Database) -> None:
+def test_symlink_target_is_not_found_after_its_deletion(db: Database) -> None:
     symlinks.create(db, Ino(5), b"x")
     symlinks.delete(db, Ino(5))
     with pytest.raises(NoInodeError):

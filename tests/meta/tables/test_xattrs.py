@@ -20,7 +20,7 @@ def flagged(db: Database, ino: Ino) -> bool:
 
 
 @pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"v" * 65536])
-def test_extended_attribute_round_trips(db: Database, ino: Ino, value: bytes) -> None:
+def test_extended_attribute_is_read_back_unchanged(db: Database, ino: Ino, value: bytes) -> None:
     xattrs.set(db, ino, b"user.a", value)
     assert xattrs.get(db, ino, b"user.a") == value
     xattrs.set(db, ino, b"user.a", b"other")
@@ -45,7 +45,7 @@ def test_xattr_flag_is_set_while_an_inode_has_extended_attributes(db: Database, 
     assert not flagged(db, ino)
 
 
-def test_setxattr_create_and_replace_flags_are_enforced(db: Database, ino: Ino) -> None:
+def test_setxattr_flags_create_and_replace_are_enforced(db: Database, ino: Ino) -> None:
     """setxattr(2) needs a new attribute with XATTR_CREATE, an existing one with XATTR_REPLACE."""
     with pytest.raises(NoAttributeError):
         xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
@@ -58,7 +58,7 @@ def test_setxattr_create_and_replace_flags_are_enforced(db: Database, ino: Ino) 
     assert xattrs.get(db, ino, b"user.a") == b"3"
 
 
-def test_removal_of_a_missing_attribute_keeps_the_dentry_of_that_name(
+def test_removal_of_a_missing_attribute_keeps_a_dentry_with_equal_name(
     db: Database, ino: Ino
 ) -> None:
     """Removing an extended attribute never removes a dentry with the same name."""

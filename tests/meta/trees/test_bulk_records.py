@@ -88,7 +88,7 @@ def test_bulk_records_equal_the_records_of_an_sqlite_session(tmp_path: Path) -> 
     theirs.close()
 
 
-def test_group_is_undone_if_its_changes_cannot_be_recorded(db: Database) -> None:
+def test_group_is_rolled_back_if_its_changes_cannot_be_recorded(db: Database) -> None:
     """A change without a record must not be committed."""
     db.commit()
     top = _fill(db)

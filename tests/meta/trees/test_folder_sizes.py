@@ -38,7 +38,7 @@ def sizes_of(db: Database, **bounds: int) -> FolderSizes:
     return found
 
 
-def test_size_of_a_folder_is_the_sum_of_all_sizes_in_its_tree(db: Database) -> None:
+def test_size_of_a_folder_is_the_sum_of_all_file_sizes_in_its_tree(db: Database) -> None:
     one = folder(db, ROOT_INO, b"one")
     two = folder(db, one, b"two")
     file(db, ROOT_INO, b"a", 1)
@@ -58,7 +58,7 @@ def test_size_of_a_folder_is_the_sum_of_all_sizes_in_its_tree(db: Database) -> N
     assert sizes.below(two) == sizes.below(Ino(999)) == []
 
 
-def test_folder_sizes_do_not_depend_on_the_slice_size(db: Database) -> None:
+def test_size_of_a_folder_does_not_depend_on_the_slice_size(db: Database) -> None:
     folders = [ROOT_INO]
     for number in range(40):
         above = folders[number // 3]
@@ -80,7 +80,7 @@ def test_folder_size_includes_a_subdirectory_with_a_lower_inode_number(db: Datab
     assert found.total_bytes == 5
 
 
-def test_folder_sizes_exclude_holes_orphans_and_additional_hard_links(db: Database) -> None:
+def test_size_of_a_folder_excludes_holes_and_orphans_and_extra_hard_links(db: Database) -> None:
     file(db, ROOT_INO, b"sparse", 1 << 62, blocks=2)
     linked = file(db, ROOT_INO, b"linked", 10)
     before = inodes.get(db, linked)
@@ -95,7 +95,7 @@ def test_folder_sizes_exclude_holes_orphans_and_additional_hard_links(db: Databa
     assert folder_sizes.largest_files(db, ROOT_INO, 5) == [(b"sparse", 2 * BLOCK)]
 
 
-def test_folder_sizes_of_damaged_rows_stay_in_range(db: Database) -> None:
+def test_folder_sizes_stay_in_range_despite_damaged_rows(db: Database) -> None:
     """A directory contains itself, another has no parent, and sums exceed 64 bits."""
     circle = folder(db, ROOT_INO, b"circle")
     inodes.set_parent(db, circle, circle)

@@ -51,9 +51,7 @@ def test_name_search_finds_matching_names_below_the_directory(
     assert below.is_complete
 
 
-def test_name_search_with_too_many_results_is_reported_as_incomplete(
-    make_database: MakeDatabase,
-) -> None:
+def test_name_search_with_too_many_results_is_incomplete(make_database: MakeDatabase) -> None:
     db = make_database()
     for number in range(5):
         add(db, ROOT_INO, b"%d" % number)
@@ -63,7 +61,7 @@ def test_name_search_with_too_many_results_is_reported_as_incomplete(
     assert (len(paths(all_)), all_.is_complete) == (5, True)
 
 
-def test_name_search_ends_even_if_a_directory_contains_itself(make_database: MakeDatabase) -> None:
+def test_name_search_ends_if_a_directory_contains_itself(make_database: MakeDatabase) -> None:
     db = make_database()
     one = add(db, ROOT_INO, b"one", 0o040755)
     add(db, one, b"x")

@@ -107,7 +107,7 @@ def test_past_block_that_was_deleted_gets_a_new_number(db: Database) -> None:
     assert (db.counters.next_block, db.counters.block_bytes) == (7, 30)
 
 
-def test_pack_that_stayed_alive_is_not_listed_in_the_next_changelog(db: Database) -> None:
+def test_pack_that_remained_alive_is_not_listed_in_the_next_changelog(db: Database) -> None:
     other = _file(db)
     block_map.set(db, other, BlockIndex(0), BlockId(1))
     blocks.add_ref(db, BlockId(1))
@@ -120,7 +120,7 @@ def test_pack_that_stayed_alive_is_not_listed_in_the_next_changelog(db: Database
     assert db.all("SELECT pack FROM pack_news") == []
 
 
-def test_second_copy_of_past_content_shares_the_blocks_of_the_first(db: Database) -> None:
+def test_second_copy_of_past_content_shares_the_blocks_of_the_first_copy(db: Database) -> None:
     """A second copy of the same past file shares the blocks of the first copy."""
     _remove(db, Ino(2))
     first, _done = _share(db)
@@ -130,7 +130,7 @@ def test_second_copy_of_past_content_shares_the_blocks_of_the_first(db: Database
     assert packs.get(db, PackId(1)).live_bytes == 60
 
 
-def test_past_block_that_no_present_file_uses_is_not_shared(db: Database) -> None:
+def test_past_block_that_no_current_file_uses_is_not_shared(db: Database) -> None:
     """A row without references exists only until the upload ends; other hosts have deleted it."""
     for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
         block_map.remove(db, Ino(2), index)
@@ -182,7 +182,7 @@ def test_block_with_the_number_of_a_past_block_but_other_content_is_not_shared(
     assert _blocks(db, new) == [1, 4, 3]
 
 
-def test_past_block_mapped_at_several_positions_gets_one_row(
+def test_past_block_that_is_mapped_several_times_gets_one_row(
     make_database: MakeDatabase, past: Database
 ) -> None:
     """The reference count of a shared past block is the number of its positions."""
@@ -202,7 +202,7 @@ def test_past_block_mapped_at_several_positions_gets_one_row(
         assert packs.get(db, PackId(1)).live_bytes == 40
 
 
-def test_sharing_a_past_range_continues_where_the_last_call_stopped(db: Database) -> None:
+def test_sharing_of_a_past_range_continues_where_the_last_call_stopped(db: Database) -> None:
     new, done = _share(db, limit=2)
     assert done == (2, 0)
     assert past_content.share_range(db, TXG, Ino(2), new, BlockIndex(2), 2) == (None, 0)
@@ -234,7 +234,7 @@ def test_past_content_that_is_not_retained_is_refused_before_any_change(
     assert _blocks(db, new) == []
 
 
-def test_damaged_past_content_is_replaced_by_an_intact_equal_block(db: Database) -> None:
+def test_intact_equal_block_replaces_damaged_past_content(db: Database) -> None:
     _remove(db, Ino(2))
     other = _file(db)
     _store(db, other, 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
@@ -281,7 +281,7 @@ def test_past_row_with_an_impossible_value_is_refused(
             _share(db)
 
 
-def test_check_before_a_copy_finds_out_which_packs_and_blocks_are_available(
+def test_check_before_a_copy_finds_the_available_packs_and_blocks(
     db: Database, past: Database
 ) -> None:
     """The check before a copy reports the retained packs, and the blocks in other packs."""

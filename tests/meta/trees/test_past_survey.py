@@ -66,7 +66,7 @@ def test_survey_of_a_file_without_content_finds_no_pack(past: Database) -> None:
     survey.close()
 
 
-def test_survey_of_past_content_reads_blocks_in_pages(past: Database) -> None:
+def test_survey_of_past_content_reads_blocks_page_by_page(past: Database) -> None:
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     pack = [_stored(past, _entry(past, top, b"%d" % number), number) for number in range(5)]
     past.commit()
@@ -101,7 +101,7 @@ def test_survey_of_past_content_reports_blocks_without_a_location(
     survey.close()
 
 
-def test_survey_of_past_content_ends_even_if_a_directory_contains_itself(past: Database) -> None:
+def test_survey_of_past_content_ends_if_a_directory_contains_itself(past: Database) -> None:
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     dentries.add(past, top, b"loop", top)
     past.commit()
@@ -110,7 +110,7 @@ def test_survey_of_past_content_ends_even_if_a_directory_contains_itself(past: D
     survey.close()
 
 
-def test_survey_of_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
+def test_survey_of_a_file_that_is_not_a_database_fails(tmp_path: Path) -> None:
     path = tmp_path / "junk"
     path.write_bytes(b"junk" * 1000)
     with pytest.raises(PastUnavailableError):

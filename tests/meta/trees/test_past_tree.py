@@ -66,7 +66,7 @@ def at(db: Database, path: str) -> Ino:
         ("a/b/c", "h2", True),
     ],
 )
-def test_inode_is_below_a_directory_if_it_now_has_a_name_below_it(
+def test_inode_belongs_to_a_tree_if_one_of_its_names_is_now_in_it(
     db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
     """The last txg of an inode is the same for any number of directories kept in memory."""
@@ -76,7 +76,7 @@ def test_inode_is_below_a_directory_if_it_now_has_a_name_below_it(
         assert tree.until(at(db, of)) == (LAST if is_below else 0)
 
 
-def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -> None:
+def test_removed_inode_belonged_to_a_tree_until_its_removal(db: Database) -> None:
     """The last txg of an inode depends on removals of its names and of directories above it."""
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
     assert tree.until(REMOVED) == 0
@@ -90,7 +90,7 @@ def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -
     assert tree.until(at(db, "h")) == 0
 
 
-def test_moving_a_directory_moves_its_tree_out_of_the_old_parent(db: Database) -> None:
+def test_directory_that_moves_takes_its_tree_out_of_the_old_parent(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "h"): LAST}, LAST)
     tree.add([(at(db, "a"), at(db, "h"), Txg(50))])
 
@@ -108,7 +108,7 @@ def test_inode_leaves_the_tree_when_the_last_top_directory_above_it_is_replaced(
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
 
 
-def test_names_passed_to_assume_are_used_only_until_its_next_call(db: Database) -> None:
+def test_names_given_to_assume_are_used_until_the_next_call(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
 
     tree.assume([(REMOVED, at(db, "a"), Txg(30))])
@@ -117,9 +117,7 @@ def test_names_passed_to_assume_are_used_only_until_its_next_call(db: Database) 
     assert tree.until(REMOVED) == 0
 
 
-def test_search_in_the_past_ends_if_two_directories_were_once_below_each_other(
-    db: Database,
-) -> None:
+def test_search_in_the_past_ends_even_if_directories_formed_a_cycle(db: Database) -> None:
     """At different times, directory a was below h, and h was below a/b."""
     a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
     tree = SubtreeHistory(db, {REMOVED: LAST}, LAST)

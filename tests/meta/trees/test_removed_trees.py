@@ -71,7 +71,7 @@ def test_files_of_many_removed_directories_are_deleted_together(db: Database) ->
     assert db.counters.dentries == 20
 
 
-def test_removal_slice_contains_complete_directories_or_part_of_the_first_one(db: Database) -> None:
+def test_removal_slice_contains_complete_directories_or_part_of_the_first(db: Database) -> None:
     """A slice of a removal contains complete directories, or a part of the first one."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:
@@ -85,7 +85,7 @@ def test_removal_slice_contains_complete_directories_or_part_of_the_first_one(db
     assert len(removed_trees.others(db, tops[0], part.until, plain=True)) == 2
 
 
-def test_directories_marked_as_removed_are_listed(db: Database) -> None:
+def test_directories_that_are_marked_as_removed_are_listed(db: Database) -> None:
     """Marking a directory as removed changes only its ctime, link count and flags."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     removed_trees.mark_removed(db, [top], NOW_NS + 5)
@@ -109,7 +109,7 @@ def test_partly_removed_directory_has_the_size_of_its_remaining_entries(db: Data
     assert db.counters.dentries == 1
 
 
-def test_inode_with_a_name_outside_a_removed_tree_keeps_that_name(db: Database) -> None:
+def test_inode_with_a_name_outside_a_removed_tree_keeps_the_name(db: Database) -> None:
     """A removed inode keeps its names outside the tree, and one of their directories as parent."""
     one, two = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     made = [_make(db, one, name) for name in (b"a", b"b")]

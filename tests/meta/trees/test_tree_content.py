@@ -14,7 +14,7 @@ def _map(db: Database, ino: int, *block_ids: int) -> None:
         block_map.set(db, Ino(ino), BlockIndex(index), BlockId(block))
 
 
-def test_blocks_of_many_files_are_listed_in_the_order_of_the_files(db: Database) -> None:
+def test_blocks_of_many_files_are_listed_in_the_order_of_files(db: Database) -> None:
     """If a slice of block rows ends within a file, the next slice continues there."""
     _map(db, 5, 50, 51, 52)
     _map(db, 6, 60)

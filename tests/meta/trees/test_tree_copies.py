@@ -28,7 +28,7 @@ def _begin(db: Database, old: Ino) -> SourceDirectory:
     return SourceDirectory(old, new, Cookie(0))
 
 
-def test_unfinished_copy_of_a_tree_is_marked_as_removed(db: Database) -> None:
+def test_unfinished_tree_copy_is_marked_as_removed(db: Database) -> None:
     """After a crash, a mount deletes an unfinished copy, because it is marked as removed."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     _make(db, top, b"f")
@@ -71,7 +71,7 @@ def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
     assert {inodes.get(db, ino).btime_ns for ino in (new_below, new_link)} == {LATER_NS}
 
 
-def test_slices_of_a_tree_copy_continue_where_the_previous_slice_ended(db: Database) -> None:
+def test_slice_of_a_tree_copy_begins_where_the_previous_slice_ended(db: Database) -> None:
     """A slice of a tree copy continues with the unfinished directory, then with the next ones."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     for number in range(3):

@@ -193,7 +193,7 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
 
 @pytest.mark.parametrize("piece_rows", [1, 3, 500])
 @pytest.mark.parametrize("seed", range(12))
-def test_tree_differences_equal_the_differences_in_a_model(
+def test_differences_between_trees_equal_the_differences_in_a_model(
     make_database: MakeDatabase, tmp_path: Path, seed: int, piece_rows: int
 ) -> None:
     """The result does not depend on how many names of a directory are compared at once."""
@@ -288,7 +288,7 @@ def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
     assert found == {b"f": CHANGED, b"x": ATTRIBUTES, b"link": CHANGED, b"other name": ADDED}
 
 
-def test_changed_file_with_an_additional_hard_link_keeps_its_listed_name(
+def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     db = make_database()
@@ -370,7 +370,7 @@ def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
     assert found == []
 
 
-def test_tree_diff_keeps_no_names_of_unchanged_files_in_memory(
+def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """A changed file and a changed directory are between many names, which take 150 bytes each."""
@@ -404,7 +404,7 @@ def test_tree_diff_keeps_no_names_of_unchanged_files_in_memory(
     assert peak_bytes < len(many) * 10
 
 
-def test_tree_diff_keeps_one_copy_of_each_new_name_in_memory(
+def test_tree_diff_stores_each_new_name_once_in_memory(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """A name and its inode take 280 bytes; grouping the names by inode would take 400 more."""

@@ -18,7 +18,7 @@ def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
     return ino
 
 
-def test_paths_of_inodes_and_names_begin_at_the_root(make_database: MakeDatabase) -> None:
+def test_paths_of_inodes_and_names_begin_at_the_root_directory(make_database: MakeDatabase) -> None:
     """Bytes of a name that are not UTF-8 are escaped in the path."""
     db = make_database()
     one = make(db, Ino(1), b"one", 0o040755)

@@ -14,7 +14,7 @@ from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot, written
 
 
-async def test_list_of_abandoned_txgs_is_bounded(power: Power) -> None:
+async def test_number_of_listed_abandoned_txgs_is_bounded(power: Power) -> None:
     """The list reports each abandoned changelog as damaged, missing or intact, up to a maximum."""
     await written(power)
     rot(power, 6)

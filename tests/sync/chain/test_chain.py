@@ -56,7 +56,7 @@ async def test_changelogs_of_a_chain_are_fetched_in_order() -> None:
         await chain.fetch_next(store, KEYRING, UUID, link)
 
 
-async def test_changelog_with_the_wrong_predecessor_is_refused() -> None:
+async def test_changelog_with_a_wrong_predecessor_is_refused() -> None:
     store = MemoryStore()
     await append(store, fence(START))
     other = replace(fence(START), previous="1" * 64)
@@ -72,7 +72,7 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
         await chain.fetch_next(store, KEYRING, UUID, START)
 
 
-async def test_unknown_changelog_version_is_damage_if_the_next_changelog_proves_it() -> None:
+async def test_unknown_changelog_version_counts_as_damage_if_the_next_changelog_proves_it() -> None:
     """The hash in the next changelog proves that the version field was damaged after its write."""
     store = MemoryStore()
     await append(store, fence(START))
@@ -88,7 +88,7 @@ async def test_unknown_changelog_version_is_damage_if_the_next_changelog_proves_
 
 
 @pytest.mark.parametrize("following", ["follows", "missing", "damaged", "of another filesystem"])
-async def test_unknown_changelog_version_is_treated_as_newer_unless_damage_is_proven(
+async def test_unknown_changelog_version_counts_as_newer_unless_damage_is_proven(
     following: str,
 ) -> None:
     """A newer program may write only some changelogs in a new format version."""
@@ -106,7 +106,7 @@ async def test_unknown_changelog_version_is_treated_as_newer_unless_damage_is_pr
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
 
-async def test_appended_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> None:
+async def test_own_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> None:
     """An append with a lost reply succeeded if the stored object has the bytes that it sent."""
     store = MemoryStore()
     data = await append(store, fence(START))
@@ -116,7 +116,7 @@ async def test_appended_changelog_is_recognised_by_its_bytes_after_a_lost_reply(
     assert store.objects[changelog_codec.key_of(Txg(1))] == data
 
 
-async def test_foreign_objects_among_changelogs_are_ignored() -> None:
+async def test_foreign_objects_with_changelog_keys_are_ignored() -> None:
     """A user may store other files under the prefix of the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))

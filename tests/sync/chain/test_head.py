@@ -17,7 +17,7 @@ from s3fs_meta.sync.chain import head as image_head
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
 
 
-def test_confirmed_image_is_recorded_as_the_head(tmp_path: Path) -> None:
+def test_confirmed_image_is_recorded_as_the_head_of_the_chain(tmp_path: Path) -> None:
     """A confirmed image is recorded as the head, and no longer as an unfinished upload."""
     facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
     db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
@@ -34,7 +34,7 @@ def test_confirmed_image_is_recorded_as_the_head(tmp_path: Path) -> None:
     db.close()
 
 
-async def test_manifest_that_does_not_match_the_head_is_refused() -> None:
+async def test_manifest_that_does_not_match_the_head_of_the_chain_is_refused() -> None:
     """A manifest is parsed only after its hash was compared with the hash in the head."""
     store = MemoryStore()
     await store.put(HEAD.manifest_key, b"something else")

@@ -60,7 +60,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_merged_changelogs_produce_the_same_rows_as_single_changelogs(
+def test_merged_changelogs_give_the_same_rows_as_single_changelogs(
     pair: Pair, tmp_path: Path, seed: int
 ) -> None:
     """After random changes, merged and single changelogs produce the same rows."""
@@ -137,7 +137,7 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_restore_from_level_objects_equals_restore_from_changelogs(
+async def test_restore_from_level_objects_equals_a_restore_from_changelogs(
     power: Power, seed: int
 ) -> None:
     """The restored history contains moved blocks, and packs that were created and deleted."""

@@ -22,7 +22,7 @@ from tests.sync.opening.histories import written
         "level/1/000000000071-000000000075",
     ],
 )
-async def test_txg_number_that_occurs_in_an_object_name_is_not_reused(
+async def test_txg_number_in_an_existing_object_key_is_not_used_again(
     power: Power, key: str
 ) -> None:
     """A txg number counts as used if the name of any object contains it."""
@@ -41,17 +41,13 @@ async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
     return await names.reached(store, keyring, Txg(known), found), len(store.calls)
 
 
-async def test_changelog_names_after_a_small_gap_are_trusted_without_a_request(
-    power: Power,
-) -> None:
+async def test_changelog_keys_after_a_small_gap_are_trusted_without_a_request(power: Power) -> None:
     """A small gap may be a few lost changelogs, so a name just after the gap is accepted."""
     assert await reached(power, 9) == (9, 0)
     assert await reached(power, 9, 3, 10, 11, 11 + TXG_GAP_MAX) == (11 + TXG_GAP_MAX, 0)
 
 
-async def test_changelog_names_after_a_large_gap_need_an_authentic_changelog(
-    power: Power,
-) -> None:
+async def test_changelog_keys_after_a_large_gap_need_an_authentic_changelog(power: Power) -> None:
     """One authentic changelog after a large gap proves that all numbers before it were used."""
     await written(power)  # Txgs 1 to 9 contain the written files.
     ahead = 9 + TXG_GAP_MAX + 1
@@ -63,12 +59,12 @@ async def test_changelog_names_after_a_large_gap_need_an_authentic_changelog(
     assert await reached(power, before, *range(8, 20)) == (19, 3)
 
 
-async def test_changelog_names_with_impossible_txgs_are_ignored(power: Power) -> None:
+async def test_changelog_keys_with_impossible_txgs_are_ignored(power: Power) -> None:
     """The chain could not continue after an impossibly high txg number."""
     assert await reached(power, 9, 10 + TXG_LEAP_MAX, (1 << 63) - 2) == (9, 0)
 
 
-async def test_many_forged_changelog_names_cost_a_bounded_number_of_requests(power: Power) -> None:
+async def test_many_forged_changelog_keys_cost_a_bounded_number_of_requests(power: Power) -> None:
     far = [txg * 1000 for txg in range(1, 1000)]
     assert await reached(power, 9, *far) == (9, TXG_GAPS_MAX)
 

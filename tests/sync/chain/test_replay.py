@@ -113,7 +113,7 @@ async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
             pass
 
 
-async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) -> None:
+async def test_mount_uses_an_older_image_if_the_newest_image_is_damaged(power: Power) -> None:
     """The mount reports the damaged image and restores an older image, so no file is lost."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
@@ -129,7 +129,7 @@ async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) 
         assert any("older image" in notice for notice in session.volume.notices)
 
 
-async def test_changelog_cannot_be_decoded_under_another_object_name(power: Power) -> None:
+async def test_changelog_cannot_be_decoded_under_another_object_key(power: Power) -> None:
     await a_week(power)
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         keyring = session.volume.keyring

@@ -71,7 +71,7 @@ def state_of(session: Session) -> list[tuple[int, Txg | None]]:
     return [(row.live_bytes, row.died_txg) for row in packs.iterate(session.db)]
 
 
-async def test_revived_block_gets_a_new_number_and_its_former_location(plain: Power) -> None:
+async def test_revived_block_gets_a_new_number_at_its_former_location(plain: Power) -> None:
     """A revived block has a new number, because changelogs list locations only for new numbers."""
     async with revived(plain) as (session, ino, _died):
         located = block_map.locate(session.db, ino, BlockIndex(0))
@@ -147,9 +147,7 @@ async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
         assert state_of(session)[0][0] == 0
 
 
-async def test_pack_revived_after_the_snapshot_is_listed_in_the_next_changelog(
-    plain: Power,
-) -> None:
+async def test_pack_revived_after_a_snapshot_is_listed_in_the_next_changelog(plain: Power) -> None:
     """A pack that is revived before and after the snapshot is listed in two changelogs."""
     again: list[Path] = []
 

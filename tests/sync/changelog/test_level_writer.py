@@ -44,7 +44,7 @@ async def test_next_mount_creates_missing_level_objects(power: Power) -> None:
     assert [key for key in created if key.startswith("level/")] == [level_codec.key_of(1, Txg(RUN))]
 
 
-async def test_no_level_object_is_created_for_txgs_that_include_an_image(power: Power) -> None:
+async def test_no_level_object_is_created_for_txgs_that_contain_an_image(power: Power) -> None:
     """A changelog that only announces an image has no changes to merge."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)

@@ -4,7 +4,7 @@ from s3fs_meta.limits import NEWS_BYTES_MIN
 from s3fs_meta.sync.changelog.since_image import SinceImage
 
 
-def test_image_resets_the_number_of_changelog_bytes_since_the_last_image() -> None:
+def test_image_resets_the_counter_of_changelog_bytes_since_the_last_image() -> None:
     """Changelogs that are small enough to contain only locations do not trigger a new image."""
     since = SinceImage()
     since.add(10)

@@ -16,7 +16,7 @@ JUNK = [b"?", b"S3FSMETA\x00\x63" + bytes(100)]
 
 @pytest.mark.parametrize("content", JUNK, ids=["junk", "newer"])
 @pytest.mark.parametrize("ahead", [1, 3])
-async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_name(
+async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_key(
     power: Power, ahead: int, content: bytes
 ) -> None:
     """If an invalid object has the name of the next changelog, that txg becomes an image."""
@@ -40,7 +40,7 @@ async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_name
         await require_files(session, inos, 9)
 
 
-async def test_authentic_changelog_of_another_host_with_the_next_name_fences_the_writer(
+async def test_authentic_changelog_of_another_host_at_the_next_key_fences_the_writer(
     power: Power,
 ) -> None:
     """An authentic changelog proves that another host writes, even without a valid lease."""

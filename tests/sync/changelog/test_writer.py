@@ -33,7 +33,7 @@ def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog
     ]
 
 
-async def test_loss_of_a_machine_loses_only_unshipped_changes(power: Power) -> None:
+async def test_loss_of_a_host_loses_only_unshipped_changes(power: Power) -> None:
     """Another host restores the first image and applies the changelogs after it."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, b"%d" % number * 3000) for number in range(20)]
@@ -62,7 +62,7 @@ async def test_flush_of_an_unchanged_filesystem_uploads_nothing(power: Power) ->
         assert power.store.objects == before
 
 
-async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
+async def test_chain_has_no_gap_between_two_epochs(power: Power) -> None:
     """Each epoch begins with a fence record; each changelog has the hash of its predecessor."""
     for host in "aba":
         async with power.session(host) as session:
@@ -128,7 +128,7 @@ async def test_changes_after_a_txg_published_as_an_image_are_shipped(power: Powe
         assert await read_file(session, zeros) == bytes(9000)
 
 
-async def test_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
+async def test_size_of_the_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
     """No snapshot of the database stays open during an outage, so the WAL can restart."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -150,7 +150,7 @@ async def test_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) 
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_wal_is_bounded_while_an_image_waits_for_the_store(
+async def test_size_of_the_wal_is_bounded_while_an_image_waits_for_the_store(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are uploaded before an image opens its snapshot, so an outage delays the snapshot."""
@@ -176,7 +176,7 @@ async def test_wal_is_bounded_while_an_image_waits_for_the_store(
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_image_is_abandoned_when_the_wal_grows_too_large(power: Power) -> None:
+async def test_image_is_abandoned_if_the_wal_grows_too_large(power: Power) -> None:
     """Blocks uploaded for the abandoned image keep their locations, which the next txg ships."""
     bounds = UploadBounds(image_wal_bytes=1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
@@ -210,7 +210,7 @@ async def _expect_abandoned(session: Session) -> None:
         await session.make_image()
 
 
-async def test_host_that_mounts_again_applies_only_later_changelogs(power: Power) -> None:
+async def test_host_that_mounts_again_applies_only_new_changelogs(power: Power) -> None:
     """A host that unmounted cleanly applies later changelogs to its local state."""
     async with power.session("a") as session:
         ino = write_file(session, b"from a")
@@ -244,7 +244,7 @@ async def test_unshipped_changes_of_a_crashed_mount_are_shipped_by_the_next_moun
         assert await read_file(session, ino) == b"recorded"
 
 
-async def test_failed_append_of_a_changelog_is_retried_with_the_same_bytes(power: Power) -> None:
+async def test_failed_upload_of_a_changelog_is_retried_with_the_same_bytes(power: Power) -> None:
     """A changelog keeps its bytes after the first attempt to append it."""
     faulty = FaultyStore(power.store)
     async with power.session(
@@ -265,7 +265,7 @@ async def test_failed_append_of_a_changelog_is_retried_with_the_same_bytes(power
         assert await read_file(session, later) == b"second"
 
 
-async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power) -> None:
+async def test_paused_writer_is_fenced_when_it_resumes_after_a_takeover(power: Power) -> None:
     """Another host has taken the number of the next changelog, so the mount turns read-only."""
     async with power.session("a", tasks=False) as old:
         write_file(old, b"before")

@@ -60,7 +60,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
             assert session.cache.index.total_count == 1
 
 
-async def test_follower_tells_the_kernel_exactly_the_changes_of_a_txg(power: Power) -> None:
+async def test_follower_notifies_the_kernel_of_exactly_the_changes_in_a_txg(power: Power) -> None:
     """The announced changes include a name that now refers to another inode."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
@@ -99,7 +99,7 @@ async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> 
             assert store.counts["get"].errors == 0
 
 
-async def test_cache_of_a_follower_survives_a_remount(power: Power) -> None:
+async def test_cache_of_a_follower_stays_valid_after_a_remount(power: Power) -> None:
     """The next mount finds the cached blocks that a follower fetched."""
     async with power.session("a") as writer:
         ino = write_file(writer, b"x" * 100_000)
@@ -174,7 +174,7 @@ async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.Mo
         assert max(lengths[4:]) <= max(lengths[:4])
 
 
-async def test_follower_reports_an_outage_and_continues_afterwards(power: Power) -> None:
+async def test_follower_reports_an_outage_and_continues_after_it(power: Power) -> None:
     """During an outage of the store the follower shows its last state."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)

@@ -57,7 +57,7 @@ async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Pow
             assert await read_file(session, late) == b"late"
 
 
-async def test_follower_whose_next_changelog_is_missing_restores_an_image(power: Power) -> None:
+async def test_follower_restores_an_image_if_its_next_changelog_is_missing(power: Power) -> None:
     """A listing shows that later changelogs exist although the next one is missing."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
@@ -180,7 +180,7 @@ def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-async def test_failed_resync_keeps_the_visible_state_of_a_follower(
+async def test_failed_resync_preserves_the_visible_state_of_a_follower(
     power: Power, how: str, mock_clock: MockClock
 ) -> None:
     """After a failed resync, the follower answers requests and tries again."""

@@ -140,7 +140,7 @@ async def test_promotion_after_a_clean_unmount_of_the_writer_needs_no_force(powe
         assert session.status.writable
 
 
-async def test_promotion_restores_the_newest_state_if_the_next_changelogs_are_deleted(
+async def test_promotion_restores_the_newest_state_if_the_next_changelogs_were_deleted(
     power: Power,
 ) -> None:
     """A fence record under the name of a deleted changelog would fork the chain."""
@@ -174,7 +174,7 @@ async def test_only_a_follower_can_be_promoted(power: Power) -> None:
             await session.promote(force=True)
 
 
-async def test_changelog_appended_during_the_promotion_is_applied(power: Power) -> None:
+async def test_promotion_applies_a_changelog_appended_during_the_promotion(power: Power) -> None:
     """The old writer may append a changelog before the new writer's fence record."""
     async with power.session("a", tasks=False) as writer:
         await writer.flush()
@@ -196,7 +196,7 @@ async def test_changelog_appended_during_the_promotion_is_applied(power: Power) 
             assert session.status.writable
 
 
-async def test_promotion_that_failed_halfway_can_be_repeated(power: Power) -> None:
+async def test_promotion_can_be_repeated_after_a_failure(power: Power) -> None:
     """The store's reply was lost, so the follower does not know if the fence record is stored."""
     async with power.session("a"):
         pass

@@ -40,9 +40,7 @@ def _block(session: Session, ino: Ino) -> BlockId:
     return block
 
 
-async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_copied_out(
-    power: Power,
-) -> None:
+async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_exported(power: Power) -> None:
     """fsck -y replaces the missing pack with a hole, but the follower has the block cached."""
     [sound] = await _written(power, b"sound" * 1000)
     packs = [data for key, data in power.store.objects.items() if key.startswith("pack/")]

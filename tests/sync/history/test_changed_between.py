@@ -76,7 +76,7 @@ async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_
         assert await between(session, power, 0, shipped, changes_max=1) is None
 
 
-async def test_search_for_changed_inodes_stops_at_its_limits(power: Power) -> None:
+async def test_search_for_changed_inodes_ends_at_its_limits(power: Power) -> None:
     """Millions of txgs between an old kept point and the retention floor may have no index."""
     async with power.session("a", tasks=False) as session:
         for _ in range(2):

@@ -58,7 +58,7 @@ async def two_histories(power: Power) -> AsyncIterator[tuple[Session, Ino, bytes
         yield session, ino, other
 
 
-async def test_earlier_index_object_put_back_below_a_higher_level_hides_no_change(
+async def test_older_index_object_restored_below_a_higher_level_hides_no_change(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A valid index object does not prove that the lower-level objects it covers are valid."""
@@ -83,7 +83,7 @@ async def test_earlier_index_object_put_back_below_a_higher_level_hides_no_chang
         assert sorted(missing) == list(range(3 * RUN + 1, 4 * RUN + 1))
 
 
-async def test_adjacent_index_objects_are_proven_without_a_changelog_each(power: Power) -> None:
+async def test_adjacent_index_objects_are_verified_with_few_changelogs(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, RUN * RUN + 3)
         await index_all(session)

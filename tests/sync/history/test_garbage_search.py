@@ -25,7 +25,7 @@ def _with_another_time(key: ObjectKey, data: bytes, keyring: Keyring) -> bytes:
     return image_codec.encode(forged, key, keyring)
 
 
-async def test_only_restorable_images_are_listed(power: Power) -> None:
+async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None:
     """A damaged or incomplete image is not listed; an image without its changelog is listed."""
     async with power.session("a", tasks=False) as session:
         for number in range(4):
@@ -56,7 +56,7 @@ async def test_only_restorable_images_are_listed(power: Power) -> None:
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
 
 
-async def test_image_with_the_wrong_manifest_hash_is_not_listed(
+async def test_image_with_a_wrong_manifest_hash_is_not_listed(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without encryption, anyone can forge a manifest, but not the hash recorded for it."""
@@ -135,7 +135,7 @@ async def test_image_whose_pieces_have_the_wrong_total_size_is_not_listed(power:
         assert await stored_images.garbage(set(), Txg(99)) == ([], [])
 
 
-async def test_image_pieces_of_a_running_upload_are_not_garbage(power: Power) -> None:
+async def test_pieces_of_an_image_that_is_being_uploaded_are_not_garbage(power: Power) -> None:
     """The manifest of a recent image is uploaded after its pieces."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
@@ -189,7 +189,7 @@ async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None
         assert len(store.calls) == 1, "one piece shows the owner of the image"
 
 
-async def test_orphan_packs_are_found_in_bounded_memory(
+async def test_search_for_orphan_packs_uses_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pack rows and the listing are compared for one prefix of pack names at a time."""

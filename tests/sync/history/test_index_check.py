@@ -51,9 +51,7 @@ async def fault(session: Session) -> str | None:
     return await IndexChecker(opened.store, opened.keyring, opened.uuid).fault(KEY)
 
 
-async def test_index_check_needs_no_other_index_object_to_find_another_history(
-    power: Power,
-) -> None:
+async def test_index_check_finds_another_history_without_other_index_objects(power: Power) -> None:
     """An index object is checked even if the lower-level objects that it covers are missing."""
     objects, above = power.store.objects, RUNS.key_of(2, Txg(HISTORY_FAN_OUT**2))
     async with power.session("a", tasks=False) as session:

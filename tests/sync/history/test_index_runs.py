@@ -62,7 +62,7 @@ def rows(
     return ChangedRows({Ino(ino) for ino in content}, {Ino(ino) for ino in other}, set(names))
 
 
-def test_index_object_has_a_bit_for_each_changed_txg() -> None:
+def test_index_object_has_one_bit_for_each_changed_txg() -> None:
     made = run_of(0, {0: rows(5, names=(GONE,)), 3: rows(5, 7, other=(6, 7)), 31: rows(other=(5,))})
 
     assert list(made.inodes) == [
@@ -76,7 +76,7 @@ def test_index_object_has_a_bit_for_each_changed_txg() -> None:
     assert (made.previous, made.hash) == (content_hash(b"0"), content_hash(b"%d" % RUN))
 
 
-def test_index_object_of_level_2_has_a_bit_for_each_changed_level_1_object() -> None:
+def test_index_object_of_level_2_has_one_bit_for_each_changed_level_1_object() -> None:
     runs = [run_of(number, {}) for number in range(RUN)]
     runs[2] = run_of(2, {1: rows(5, names=(GONE,)), 9: rows(5)})
     runs[30] = run_of(30, {4: rows(5, other=(5,), names=(GONE,))})
@@ -136,7 +136,7 @@ def test_index_cannot_be_built_from_txgs_that_do_not_form_a_chain() -> None:
         of_runs([run_of(0, {}), run_of(0, {}), *(run_of(at, {}) for at in range(2, RUN))])
 
 
-def test_merging_fails_before_all_changes_of_a_large_run_are_in_memory(
+def test_merge_of_a_large_run_fails_before_all_changes_are_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(index_runs, "HISTORY_INODES_MAX", 6)
@@ -153,7 +153,7 @@ def test_merging_fails_before_all_changes_of_a_large_run_are_in_memory(
         merger.join()
 
 
-def test_changes_that_are_joined_several_times_keep_all_their_bits(
+def test_changes_that_are_joined_several_times_preserve_all_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changed = {at: rows(5, 6, other=(6, 7), names=(GONE,)) for at in range(RUN)}

@@ -39,7 +39,7 @@ async def work(session: Session, txgs: int, seed: int = 1) -> list[Ino]:
 
 
 @pytest.mark.thorough
-async def test_index_search_finds_the_txgs_that_changed_each_inode(power: Power) -> None:
+async def test_index_search_finds_all_txgs_that_changed_an_inode(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         files = await work(session, 2 * RUN + 5)
         await index_all(session)
@@ -93,7 +93,7 @@ async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["flipped", "missing", "exchanged", "another chain"])
-async def test_search_without_a_usable_index_object_still_finds_all_changes(
+async def test_search_without_a_valid_index_object_finds_all_changes(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -123,9 +123,7 @@ async def test_search_without_a_usable_index_object_still_finds_all_changes(
     assert bool(caplog.messages) == (damage != "missing")
 
 
-async def test_index_search_reports_a_txg_without_recorded_changes_as_uncertain(
-    power: Power,
-) -> None:
+async def test_index_search_reports_a_txg_with_unknown_changes_as_uncertain(power: Power) -> None:
     """A txg that was published as an image may have changed any inode."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"x")
@@ -166,7 +164,7 @@ async def test_index_search_finds_removed_and_replaced_names(power: Power) -> No
             assert [one for one in found if one[0] <= RUN] == [(removal, True)]
 
 
-async def test_index_search_returns_only_txgs_in_the_requested_range(power: Power) -> None:
+async def test_index_search_returns_only_txgs_in_the_given_range(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await work(session, 2 * RUN + 3)
         await index_all(session)

@@ -72,7 +72,7 @@ class Work:
 
 
 @pytest.mark.parametrize("kind", [Work.untar, Work.edit, Work.log, Work.temporary])
-async def test_history_index_is_at_most_a_quarter_of_the_size_of_the_changelogs(
+async def test_history_index_has_at_most_a_quarter_of_the_size_of_changelogs(
     power: Power, kind: Callable[[Work], None]
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -37,7 +37,7 @@ async def ship_files(session: Session, count: int) -> None:
         await session.shipper.ship(anyway=True)
 
 
-async def test_index_of_earlier_txgs_equals_the_index_of_new_txgs(power: Power) -> None:
+async def test_index_of_existing_txgs_equals_the_index_of_new_txgs(power: Power) -> None:
     """In a bucket without an index, each check makes some of the missing index objects."""
     async with power.session("a", tasks=False) as session:
         keyring = session.volume.keyring
@@ -72,7 +72,7 @@ async def test_next_mount_creates_only_missing_index_objects(power: Power) -> No
     assert {key for key in made if key.startswith("history/")} == {RUNS.key_of(1, Txg(RUN))}
 
 
-async def test_index_writer_reuses_changelogs_that_the_level_writer_has_read(power: Power) -> None:
+async def test_index_writer_uses_changelogs_that_the_level_writer_has_read(power: Power) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await session.indexer.make_due()

@@ -38,13 +38,13 @@ def staying(points: list[Made], policy: Policy, zone: tzinfo = UTC) -> dict[str,
     return {point.key[:10]: why for point, why in judge(points, policy, zone) if why}
 
 
-def test_expiry_retains_the_latest_kept_point_of_each_day() -> None:
+def test_expiry_keeps_the_latest_kept_point_of_each_day() -> None:
     points = [at(FIRST + timedelta(hours=hours)) for hours in (0, 5, 21, 30, 40)]
     found = [point.key for point, why in judge(points, Policy(daily=2), UTC) if why]
     assert found == [points[4].key, points[2].key]
 
 
-def test_expiry_after_a_year_leaves_daily_weekly_and_monthly_points() -> None:
+def test_expiry_after_a_year_keeps_daily_and_weekly_and_monthly_points() -> None:
     """The result matches restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
     found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
     days = [day for day, why in found.items() if "daily" in why]
@@ -58,13 +58,13 @@ def test_expiry_after_a_year_leaves_daily_weekly_and_monthly_points() -> None:
     assert len(found) == 21
 
 
-def test_expiry_retains_the_oldest_point_until_every_period_has_one() -> None:
+def test_expiry_keeps_the_oldest_point_until_every_period_has_a_point() -> None:
     """If the oldest point were dropped, the history would start again with each new period."""
     found = staying(nights(10), Policy(monthly=3))
     assert list(found) == ["2026-01-10", "2026-01-01"]
 
 
-def test_nightly_expiry_keeps_the_same_points_as_a_single_expiry() -> None:
+def test_nightly_expiry_keeps_the_same_points_as_one_later_expiry() -> None:
     """A point that one nightly expiry drops would also be dropped by every later expiry."""
     policy = Policy(daily=7, weekly=5, monthly=12)
     kept: list[Made] = []
@@ -78,7 +78,7 @@ def test_nightly_expiry_keeps_the_same_points_as_a_single_expiry() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy(last=3), Policy(daily=3), Policy(yearly=1)])
-def test_points_dated_by_a_fast_clock_do_not_make_new_points_expire(policy: Policy) -> None:
+def test_points_dated_by_a_fast_clock_do_not_expire_other_points(policy: Policy) -> None:
     """Some points are dated ten years ahead, and a later time span has correct times again."""
     kept = [at(one, ahead=timedelta(days=3650)) for one in (FIRST + i * DAY for i in range(5))]
     for number in range(5, 30):
@@ -94,7 +94,7 @@ def test_expiry_ignores_points_that_were_kept_by_hand() -> None:
     assert judge(points, Policy(last=1), UTC) == [(points[0], ("last",))]
 
 
-def test_expiry_policy_counts_days_from_local_midnight() -> None:
+def test_expiry_policy_counts_days_from_midnight_in_local_time() -> None:
     """Half past midnight in one time zone is still the previous day in another one."""
     points = [at(datetime(2026, 3, 1, hour, 30, tzinfo=UTC)) for hour in (20, 22, 23)]
     there = timezone(timedelta(hours=1))
@@ -114,13 +114,11 @@ def test_expiry_policy_counts_days_from_local_midnight() -> None:
     ("policy", "count"),
     [(Policy(last=3), 3), (Policy(yearly=1), 1), (Policy(last=1, daily=1, weekly=1), 1)],
 )
-def test_each_expiry_rule_retains_the_configured_number_of_points(
-    policy: Policy, count: int
-) -> None:
+def test_each_expiry_rule_keeps_the_configured_number_of_points(policy: Policy, count: int) -> None:
     assert len(staying(nights(30), policy)) == count
 
 
-def test_empty_expiry_policy_is_recognised() -> None:
+def test_empty_expiry_policy_is_detected() -> None:
     """The command refuses an empty policy, because it would drop every point."""
     assert Policy().is_empty
     assert not Policy(yearly=1).is_empty

@@ -31,7 +31,7 @@ def key_of(store: MemoryStore, number: int = 0) -> ObjectKey:
     return sorted(key for key in store.objects if key.startswith("kept/"))[number]
 
 
-async def test_kept_points_are_listed_by_txg_and_found_by_name() -> None:
+async def test_kept_points_are_sorted_by_txg_and_found_by_name() -> None:
     store = store_with("a", "b")
     reader = KeptPointReader(store, KEYRING, UUID)
     kept = await reader.all()
@@ -58,7 +58,7 @@ async def test_kept_point_is_found_by_name_with_a_listing_and_one_request() -> N
 
 
 @pytest.mark.parametrize("harm", ["flipped", "empty", "huge", "of another name"])
-async def test_damaged_kept_point_is_listed_as_unreadable_at_the_txg_in_its_name(harm: str) -> None:
+async def test_damaged_kept_point_is_listed_at_the_txg_in_its_key(harm: str) -> None:
     store = store_with("a", "b")
     key, other = key_of(store), key_of(store, 1)
     store.objects[key] = {
@@ -92,9 +92,7 @@ async def test_foreign_objects_are_not_listed_as_kept_points() -> None:
 
 
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_listing_kept_points_of_an_unavailable_store_fails(
-    method: str,
-) -> None:
+async def test_listing_kept_points_of_an_unavailable_store_fails(method: str) -> None:
     store = FaultyStore(store_with("a", "b"))
     store.fail(method)
     reader = KeptPointReader(store, KEYRING, UUID)
@@ -114,7 +112,7 @@ async def test_kept_points_beyond_the_maximum_are_counted_but_not_read(
     assert [call.method for call in store.calls] == ["list", "get"]
 
 
-def test_kept_points_with_the_same_name_are_listed_latest_first() -> None:
+def test_kept_points_with_equal_names_are_listed_latest_first() -> None:
     """Two hosts kept points under the same name, and one host had lost the lease."""
     both = [point_of(KEYRING, "a", txg=txg, random=txg) for txg in (42, 43)]
     assert [point.txg for point in KeptPoints(tuple(both)).named("a")] == [43, 42]

@@ -71,7 +71,7 @@ async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
         assert await found(newest(session, tmp_path), *asked) == [where, None, None, None, None]
 
 
-async def test_search_in_an_unreadable_newest_state_finds_no_location(
+async def test_search_for_locations_in_an_unreadable_newest_state_finds_none(
     power: Power, tmp_path: Path
 ) -> None:
     """If the newest state is unreadable, a read fails with the error of the requested block."""

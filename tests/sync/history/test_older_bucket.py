@@ -84,7 +84,7 @@ async def test_running_mount_repairs_a_bucket_replaced_by_an_older_copy(
         assert session.volume.notices == ()
 
 
-async def test_repair_of_an_older_bucket_ships_an_image_and_then_changelogs(power: Power) -> None:
+async def test_repair_of_an_older_bucket_ships_an_image_before_changelogs(power: Power) -> None:
     """After the image that repairs an older bucket, the mount ships changelogs as usual."""
     async with power.session("a", tasks=False) as session:
         await ship(session, 1)
@@ -208,7 +208,7 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
     await require_all(power, inos)
 
 
-async def test_check_for_an_older_bucket_costs_one_request_per_txg(power: Power) -> None:
+async def test_check_for_an_older_bucket_sends_one_request_per_txg(power: Power) -> None:
     """One small range read checks whether the last changelog still exists."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -268,7 +268,7 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     await require_all(power, inos)
 
 
-async def test_fsck_needs_the_publish_local_option_after_another_host_wrote(power: Power) -> None:
+async def test_fsck_requires_option_publish_local_after_another_host_wrote(power: Power) -> None:
     """The other host's txgs stay in the history; the local state becomes the current state."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)

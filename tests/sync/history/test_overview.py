@@ -46,7 +46,7 @@ async def examined(power: Power) -> Overview:
     )
 
 
-async def test_overview_reports_the_newest_txg_and_the_holder_and_writes_nothing(
+async def test_overview_reports_the_newest_txg_and_the_lease_holder_without_writes(
     power: Power,
 ) -> None:
     await nine_txgs(power)
@@ -81,7 +81,7 @@ async def test_overview_of_a_filesystem_that_was_never_mounted_has_no_faults(pow
     assert (found.newest.txg, found.changelogs, found.faults) == (0, 0, ())
 
 
-async def test_overview_takes_about_ten_requests(power: Power) -> None:
+async def test_overview_sends_about_ten_requests(power: Power) -> None:
     """The number of requests for an overview does not depend on the number of txgs."""
     await nine_txgs(power)
     store = CountingStore(power.store)
@@ -128,7 +128,7 @@ async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
     assert found.reached == 12
 
 
-async def test_damaged_last_changelog_is_reported_and_its_predecessor_is_the_newest_txg(
+async def test_damaged_last_changelog_is_reported_and_the_txg_before_it_is_the_newest(
     power: Power,
 ) -> None:
     await nine_txgs(power)
@@ -143,7 +143,7 @@ async def test_damaged_last_changelog_is_reported_and_its_predecessor_is_the_new
     assert fault.startswith(f"{key!r} cannot be read: ")
 
 
-async def test_lost_last_changelog_of_a_level_object_is_reported_as_a_fault(power: Power) -> None:
+async def test_lost_last_changelog_in_a_level_object_is_reported_as_a_fault(power: Power) -> None:
     """A level object proves that the lost changelog existed, and contains its changes."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -254,7 +254,7 @@ async def test_overview_with_a_wrong_passphrase_or_an_empty_bucket_is_an_error(
         await examined(power)
 
 
-async def test_newest_txg_and_gaps_are_found_from_object_names_alone(power: Power) -> None:
+async def test_newest_txg_and_gaps_are_found_from_object_keys_alone(power: Power) -> None:
     """Without keys the overview reads no content of objects.
 
     It ignores objects whose names contain a txg far after the newest changelog.

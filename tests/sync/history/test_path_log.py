@@ -42,7 +42,7 @@ async def logged(
     return [await concerning(bucket, tmp_path, path) for path in paths]
 
 
-async def test_log_of_a_directory_lists_all_changes_below_it(
+async def test_log_of_a_directory_lists_all_changes_in_its_tree(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     """Changes outside the directory, and reads inside it, are not listed in its log."""
@@ -72,7 +72,7 @@ async def test_log_of_a_directory_lists_all_changes_below_it(
     ]
 
 
-async def test_log_of_a_directory_includes_a_file_until_it_is_moved_out(
+async def test_log_of_a_directory_lists_changes_of_a_file_until_the_file_is_moved_out(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -166,7 +166,7 @@ async def test_log_lists_txgs_whose_changes_are_unknown(
     assert found == [[image.txg, removed, lost, made, made - 1]]
 
 
-async def test_log_finds_a_name_removed_in_a_txg_that_is_not_indexed(
+async def test_log_finds_the_removal_of_a_name_in_a_txg_without_an_index(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index omits a txg with too many changes, but the changelog of the txg is readable."""
@@ -228,7 +228,7 @@ async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-async def test_log_is_the_same_with_and_without_the_history_index(
+async def test_log_is_equal_with_and_without_the_history_index(
     power: Power, tmp_path: Path, seed: int
 ) -> None:
     """Files and directories move at random; logs with and without the index are identical."""
@@ -260,7 +260,7 @@ def _path(tree: Tree, ino: Ino) -> bytes:
     return b"/".join(reversed(names))
 
 
-async def test_log_of_thousands_of_txgs_needs_few_requests(power: Power, tmp_path: Path) -> None:
+async def test_log_of_thousands_of_txgs_sends_few_requests(power: Power, tmp_path: Path) -> None:
     """The number of requests depends on the changes of the path, not on the length of history."""
     meter = Meter()
     store = MeteredStore(power.store, meter)

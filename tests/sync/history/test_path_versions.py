@@ -129,7 +129,7 @@ async def test_versions_of_a_replaced_file_include_its_former_inodes(
     assert {one.ino for one in found.found} == {old, new}
 
 
-async def test_versions_of_a_renamed_file_include_those_under_its_earlier_name(
+async def test_versions_of_a_renamed_file_include_versions_under_its_earlier_name(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -300,7 +300,7 @@ async def test_content_change_and_rename_in_one_txg_are_one_version(
     assert brief(found.found)[0] == (changed, "content renamed", 0)
 
 
-async def test_former_path_in_a_renamed_directory_has_the_versions_before_the_rename(
+async def test_former_path_in_a_renamed_directory_shows_versions_before_the_rename(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     """Names inside a renamed directory do not change, so the index lists none as removed."""
@@ -376,7 +376,7 @@ async def test_latest_version_is_found_without_reading_all_former_inodes(
     assert len(read) <= 2
 
 
-async def test_former_path_refers_to_the_first_of_two_removed_files_with_its_name(
+async def test_former_path_refers_to_the_first_of_two_removed_files_of_that_name(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:

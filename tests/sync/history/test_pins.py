@@ -26,7 +26,7 @@ def pins_of(*points: KeptPoint, renumbered: Renumbered = NOTHING_RENUMBERED) -> 
     return KeptPointPins(KeptPoints(points), images, END, renumbered)
 
 
-def test_without_kept_points_nothing_is_pinned() -> None:
+def test_nothing_is_pinned_without_kept_points() -> None:
     assert not NO_PINS.needs_pack(PackId(1), Txg(5))
     assert not NO_PINS.needs_stray_pack(Epoch(0))
     assert not NO_PINS.needs_changelog(Txg(0))
@@ -35,7 +35,7 @@ def test_without_kept_points_nothing_is_pinned() -> None:
     assert not NO_PINS.needs_image(Txg(0))
 
 
-def test_kept_point_pins_packs_that_died_after_its_txg() -> None:
+def test_kept_point_pins_packs_that_died_after_the_txg_of_the_point() -> None:
     """A pack that died in the txg of the point had no live block at the end of that txg."""
     pins = pins_of(point(42, 40, next_pack=9))
     assert pins.needs_pack(PackId(8), Txg(43))
@@ -57,14 +57,14 @@ def test_pack_is_pinned_only_if_a_kept_point_falls_within_its_lifetime() -> None
             assert pins.needs_pack(pack, died) == wanted
 
 
-def test_point_kept_later_for_an_earlier_txg_pins_its_packs() -> None:
+def test_point_of_an_earlier_txg_that_is_kept_later_pins_its_packs() -> None:
     """A point that is kept later for an earlier txg records a higher next pack number."""
     pins = pins_of(point(10, 1, next_pack=50), point(20, 1, next_pack=30))
     assert pins.needs_pack(PackId(40), Txg(11))
     assert pins.needs_pack(PackId(40), Txg(25))
 
 
-def test_renumbered_pack_is_pinned_by_every_kept_point_before_the_repair() -> None:
+def test_kept_points_from_before_a_repair_pin_a_renumbered_pack() -> None:
     repaired = Renumbered(Txg(50), PackId(80))
     pins = pins_of(point(42, 40, next_pack=9), point(60, 55, next_pack=70), renumbered=repaired)
     assert pins.needs_pack(PackId(79), Txg(51))
@@ -103,7 +103,7 @@ def test_kept_point_with_an_incomplete_image_pins_all_earlier_metadata() -> None
     assert not pins.needs_changelog(Txg(43))
 
 
-def test_unreadable_kept_point_pins_every_object_that_it_may_need() -> None:
+def test_unreadable_kept_point_pins_every_object_that_the_point_may_need() -> None:
     one = UnreadablePoint(ObjectKey("kept/x"), Txg(42), "damaged")
     pins = KeptPointPins(KeptPoints((), (one,)), set(), END)
     assert pins.needs_pack(PackId(10**9), Txg(43))

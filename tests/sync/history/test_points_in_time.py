@@ -45,7 +45,7 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
     return (await (await bucket_at(power)).find(PointInTime("then", time_ns))).txg
 
 
-async def test_search_by_time_finds_the_last_txg_at_or_before_that_time(power: Power) -> None:
+async def test_search_by_time_finds_the_last_txg_at_or_before_the_time(power: Power) -> None:
     """The exact time of a txg selects this txg; a nanosecond earlier selects the previous txg."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -57,7 +57,7 @@ async def test_search_by_time_finds_the_last_txg_at_or_before_that_time(power: P
     assert await txg_at(power, FAR * 2) == links[-1].txg
 
 
-async def test_search_for_a_point_in_time_needs_few_requests(power: Power) -> None:
+async def test_search_for_a_point_in_time_sends_few_requests(power: Power) -> None:
     """The binary search for a point in time reads about log2(n) of n changelogs."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -74,7 +74,7 @@ async def test_search_for_a_point_in_time_needs_few_requests(power: Power) -> No
     assert 3 <= len(changelogs) <= 2 + 7
 
 
-async def test_known_end_of_the_chain_is_not_searched_again_for_an_earlier_txg(
+async def test_search_for_an_earlier_txg_does_not_search_the_end_of_the_chain_again(
     power: Power,
 ) -> None:
     """With many changelogs after the last image, each search for the end needs many requests."""
@@ -200,7 +200,7 @@ async def test_retained_history_begins_with_the_retention_floor(power: Power) ->
         await bucket.find(PointInTime("then", first.created_ns))
 
 
-async def test_time_in_the_future_selects_the_newest_txg_with_a_notice(power: Power) -> None:
+async def test_time_in_the_future_selects_the_newest_txg_and_prints_a_notice(power: Power) -> None:
     """A time between the newest txg and now does not count as future."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -222,7 +222,7 @@ async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Po
     assert await require_at_least(power.store, AbbreviatedLink(link.txg, link.hash)) is None
 
 
-async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
+async def test_host_refuses_a_bucket_older_than_the_state_that_it_has_seen(power: Power) -> None:
     """A host compares the bucket with the last txg and hash that it remembers."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
@@ -307,7 +307,7 @@ async def test_new_host_without_the_at_least_option_accepts_a_store_that_hides_c
         assert session.link.txg == mark.txg - 2
 
 
-async def test_point_in_time_of_a_store_that_hides_changelogs_is_refused(
+async def test_point_in_time_from_a_store_that_hides_changelogs_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
     """The chain that a search for a point in time reads must contain the remembered txg."""
@@ -328,7 +328,7 @@ async def test_point_in_time_of_a_store_that_hides_changelogs_is_refused(
             await snapshot_mount.open_snapshot(bucket, StateDir(tmp_path / "at"), options, point)
 
 
-async def test_at_least_option_is_compared_with_the_hash_of_the_served_txg(power: Power) -> None:
+async def test_option_at_least_is_compared_with_the_hash_of_the_restored_txg(power: Power) -> None:
     """A mount with --at-least compares the txg and the hash of the state that it serves."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()

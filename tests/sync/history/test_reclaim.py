@@ -129,7 +129,7 @@ def _live_packs(path: Path) -> set[str]:
         db.close()
 
 
-async def test_default_retention_keeps_everything_younger_than_a_week(
+async def test_default_retention_keeps_every_object_younger_than_a_week(
     power: Power, clock: HandClock
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -154,7 +154,7 @@ async def test_default_retention_keeps_everything_younger_than_a_week(
         assert key not in power.store.objects
 
 
-async def test_fast_clock_deletes_nothing_that_the_last_images_need(
+async def test_fast_clock_deletes_no_object_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
     """Even if the clock is a year fast, the floor does not pass the second-last image."""
@@ -223,7 +223,7 @@ async def test_nothing_is_deleted_before_the_new_retention_floor_is_shipped(powe
         assert len(packs_in(power)) == 1
 
 
-async def test_idle_mount_searches_for_garbage_once_a_day(power: Power, clock: HandClock) -> None:
+async def test_idle_mount_searches_for_garbage_once_per_day(power: Power, clock: HandClock) -> None:
     """A new txg, a changed retention or the end of a day starts the next search for garbage."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
@@ -249,9 +249,7 @@ async def test_idle_mount_searches_for_garbage_once_a_day(power: Power, clock: H
         assert await listings(session) > 0
 
 
-async def test_search_for_garbage_is_repeated_after_it_failed_or_found_garbage(
-    power: Power,
-) -> None:
+async def test_search_for_garbage_is_repeated_if_it_failed_or_found_garbage(power: Power) -> None:
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -352,7 +350,7 @@ FORESEEABLE = (
 
 
 @pytest.mark.parametrize("key", FORESEEABLE)
-async def test_foreign_object_under_a_predictable_name_is_not_deleted(
+async def test_foreign_object_with_a_predictable_key_is_not_deleted(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Names of changelogs and levels are predictable, so ownership depends on the content."""
@@ -399,7 +397,7 @@ async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: 
         assert session.volume.notices == ()
 
 
-async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> None:
+async def test_some_of_many_old_images_are_deleted(power: Power, clock: HandClock) -> None:
     """If a day has many images, some are deleted; every retained point in time stays restorable."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
@@ -437,7 +435,7 @@ async def test_txg_published_as_an_image_is_kept_while_later_txgs_are_retained(
         assert restorer.notices == []
 
 
-async def test_fenced_writer_deletes_nothing_even_if_nothing_has_changed(
+async def test_fenced_writer_deletes_nothing_even_without_a_change(
     power: Power, clock: HandClock
 ) -> None:
     """The next writer's floor may depend on an image that the fenced writer would delete."""
@@ -535,7 +533,7 @@ async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
     return restorer.notices
 
 
-async def test_late_deletion_of_a_thinned_out_image_loses_no_point_in_time(
+async def test_late_deletion_of_an_old_image_loses_no_point_in_time(
     power: Power, clock: HandClock
 ) -> None:
     """A shipped row announces the deletion of an image, so no later floor depends on the image."""

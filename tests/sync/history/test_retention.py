@@ -125,7 +125,7 @@ def test_garbage_collection_keeps_the_last_images_and_the_base_image_of_the_rete
 @given(
     st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 60), st.integers(0, 999)
 )
-def test_images_within_the_retention_are_thinned_out(
+def test_some_of_many_images_within_the_retention_are_deleted(
     steps: list[int], floor: int, retention_ns: int
 ) -> None:
     """The image before each retained point is older by at most about an eighth of the retention."""
@@ -155,7 +155,7 @@ def test_txgs_published_as_images_are_kept_within_the_retention() -> None:
     assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}
 
 
-def test_retention_floor_never_falls_and_never_passes_the_last_images() -> None:
+def test_retention_floor_never_decreases_and_never_passes_the_last_images() -> None:
     """The retention floor never falls, and never passes the second-last image."""
     images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
     oldest_kept = Txg(101)

@@ -20,7 +20,7 @@ from tests.sync.history.readers import open_at
 pytestmark = pytest.mark.thorough
 
 
-async def test_mount_of_a_point_in_time_shows_its_files_and_leaves_no_trace(
+async def test_mount_of_a_point_in_time_shows_its_files_and_leaves_no_local_state(
     power: Power, tmp_path: Path
 ) -> None:
     """Closing a mount of an earlier txg deletes its directory; the bucket does not change."""
@@ -84,7 +84,7 @@ def rows(volume: Volume) -> list[object]:
     return [volume.db.all(f"SELECT * FROM {table} ORDER BY 1, 2", ()) for table in tables]
 
 
-async def test_later_point_in_time_is_built_from_an_open_earlier_one_by_changelogs(
+async def test_later_point_in_time_is_built_from_an_open_earlier_point_with_changelogs(
     power: Power, tmp_path: Path
 ) -> None:
     """The database is identical to one that is restored from an image."""

@@ -68,7 +68,7 @@ async def test_progress_counts_every_image_piece(tmp_path: Path) -> None:
     assert seen == [("metadata", 1, 2), ("metadata", 2, 2)]
 
 
-def test_two_images_never_have_the_same_name() -> None:
+def test_two_images_never_have_equal_names() -> None:
     """Two attempts to make an image of the same txg use different names."""
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 

@@ -64,9 +64,7 @@ async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     assert most <= FETCHES_MAX + 1
 
 
-async def test_manifest_with_a_partial_piece_before_the_last_piece_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_manifest_with_a_short_piece_before_the_last_piece_is_refused(tmp_path: Path) -> None:
     """Nothing is downloaded, because the database would exceed the size in the manifest."""
     store = MemoryStore()
     one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
@@ -300,7 +298,7 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 
 
 @pytest.mark.parametrize("column", ["x'61', 300", "zeroblob(2000000), 1"])
-async def test_unencrypted_image_with_an_overlong_value_is_ignored(
+async def test_unencrypted_image_with_a_too_long_value_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
     """The state of the ignored image is restored from an older image and changelogs.
@@ -337,7 +335,7 @@ async def test_image_with_a_changed_schema_is_not_used(
         assert found == []
 
 
-def test_error_about_a_full_disk_names_the_directory_and_says_what_to_do(tmp_path: Path) -> None:
+def test_error_about_a_full_disk_names_the_directory_and_a_remedy(tmp_path: Path) -> None:
     """A full disk causes the same error before a restore and during a restore."""
     advice = "delete other files there, or choose a directory on another disk with --cachedir"
 

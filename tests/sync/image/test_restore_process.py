@@ -161,7 +161,7 @@ async def test_restore_process_fails_if_the_store_fails(plain: Power) -> None:
     assert failed.value.waited_s == 1.5
 
 
-async def test_restore_process_fails_if_disk_space_cannot_be_reserved(plain: Power) -> None:
+async def test_restore_process_fails_if_no_disk_space_can_be_reserved(plain: Power) -> None:
     async def refuse(size_bytes: int) -> None:
         await trio.lowlevel.checkpoint()
         raise NoSpaceLeftError(f"{size_bytes} bytes")
@@ -251,9 +251,7 @@ async def test_cancelled_restore_terminates_its_process(plain: Power) -> None:
     assert pid not in children()
 
 
-async def test_killed_restore_process_fails_its_restore_but_not_the_next_one(
-    plain: Power,
-) -> None:
+async def test_kill_of_a_restore_process_does_not_affect_the_next_restore(plain: Power) -> None:
     target = plain.home / "apart.db"
     async with plain.session(tasks=False) as session:
         await ship_some(session)
@@ -304,7 +302,7 @@ def test_restore_process_exits_when_the_daemon_is_killed(tmp_path: Path, number:
         os.close(ends)
 
 
-def test_system_and_program_errors_of_the_restore_process_keep_their_messages() -> None:
+def test_errors_of_the_restore_process_have_their_original_messages() -> None:
     """A full disk is reported with its errno, and a programming error with its name."""
     full = error_of(fields_of_error(OSError(errno.ENOSPC, "full", "/path")))
     assert isinstance(full, OSError)

@@ -114,7 +114,7 @@ async def test_newest_image_with_few_lost_pieces_is_tried_first(
     assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer, older]
 
 
-async def test_image_with_most_pieces_lost_is_tried_last(
+async def test_image_that_lost_most_pieces_is_tried_last(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     """A complete older image has more file names than a newer image that lost most pieces."""
@@ -167,7 +167,7 @@ def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> N
     store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
 
 
-async def test_image_pieces_without_a_manifest_are_placed_by_their_names(
+async def test_image_pieces_without_a_manifest_are_placed_by_their_keys(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     """At each position the newest piece is used, and the first piece contains the image's size."""
@@ -205,7 +205,7 @@ async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
 
-async def test_image_with_a_manifest_is_preferred_unless_it_lost_most_pieces(
+async def test_image_with_a_manifest_is_preferred_unless_most_pieces_are_lost(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     """A newer image without a manifest is better than an older image that lost most pieces."""

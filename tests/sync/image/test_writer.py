@@ -67,7 +67,7 @@ async def test_session_turns_read_only_after_a_takeover(power: Power) -> None:
             assert not old.status.writable
 
 
-async def test_failed_image_upload_is_attempted_again(power: Power) -> None:
+async def test_failed_upload_of_an_image_is_tried_again(power: Power) -> None:
     """Changes count as unpublished until an image that contains them is complete."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -108,7 +108,7 @@ async def test_read_only_session_creates_no_image(power: Power) -> None:
     assert power.store.objects == before
 
 
-async def test_image_that_would_use_reserved_disk_space_is_postponed(
+async def test_image_that_needs_reserved_disk_space_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a copy of the database filled the disk, the open group would be rolled back."""
@@ -139,7 +139,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "without a piece"])
-async def test_full_image_is_created_if_the_last_one_is_damaged(
+async def test_full_image_is_created_if_the_last_image_is_damaged(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The image after a damaged image is complete and reuses no earlier piece."""
@@ -171,7 +171,7 @@ async def test_full_image_is_created_if_the_last_one_is_damaged(
         assert await read_file(session, second) == CONTENT * 2
 
 
-async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power) -> None:
+async def test_new_image_is_postponed_while_the_last_image_is_unreachable(power: Power) -> None:
     """An outage does not make the next image upload all pieces again."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -231,7 +231,7 @@ async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) 
         assert list((path / "tmp").iterdir()) == []
 
 
-async def test_changelogs_of_earlier_mounts_count_towards_the_next_image(power: Power) -> None:
+async def test_changelogs_of_earlier_mounts_count_for_the_next_image(power: Power) -> None:
     """The bytes since the last image include all changelogs that the bucket lists after it."""
     async with power.session("a", tasks=False) as session:
         assert not await session.imager.is_due()

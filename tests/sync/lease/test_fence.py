@@ -33,7 +33,7 @@ async def same(db: Database) -> Database:
     return db
 
 
-async def test_held_lease_can_be_acquired_only_by_its_holder_or_by_force(power: Power) -> None:
+async def test_held_lease_is_acquired_only_by_its_holder_or_by_force(power: Power) -> None:
     """Another host needs force to acquire a lease that was not released."""
     async with power.session("a") as session:
         lease = session.volume.keeper.lease
@@ -48,7 +48,7 @@ async def test_held_lease_can_be_acquired_only_by_its_holder_or_by_force(power: 
         assert session.volume.keeper.epoch == lease.epoch + 1
 
 
-async def test_no_epoch_is_reused_after_an_older_lease_is_restored(power: Power) -> None:
+async def test_no_epoch_is_used_twice_after_an_older_lease_is_restored(power: Power) -> None:
     """The chain contains a later epoch than the restored older lease."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
@@ -84,7 +84,7 @@ async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
             await session.shipper.ship_for_image(lambda *_: None)
 
 
-async def test_takeover_fails_if_another_host_keeps_appending_changelogs(power: Power) -> None:
+async def test_takeover_fails_if_another_host_continues_to_append_changelogs(power: Power) -> None:
     """The takeover fails after a number of retries, and leaves no pending changes."""
     async with power.session("a", tasks=False) as session:
         rounds = 0

@@ -75,7 +75,7 @@ async def test_lease_held_by_another_host_is_not_acquired(store: MemoryStore) ->
     assert store.objects == before
 
 
-async def test_host_reacquires_its_own_lease_without_waiting(store: MemoryStore) -> None:
+async def test_host_acquires_its_own_lease_again_without_waiting(store: MemoryStore) -> None:
     """After a crash, the same state directory acquires its lease again with a new epoch."""
     first = Host(store, "a")
     await first.acquire()
@@ -85,7 +85,7 @@ async def test_host_reacquires_its_own_lease_without_waiting(store: MemoryStore)
     assert (await again.acquire()).epoch == 2
 
 
-async def test_every_acquisition_of_the_lease_has_a_new_nonce(store: MemoryStore) -> None:
+async def test_every_acquisition_of_the_lease_creates_a_new_nonce(store: MemoryStore) -> None:
     host = Host(store, "a")
     nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
 
@@ -93,7 +93,7 @@ async def test_every_acquisition_of_the_lease_has_a_new_nonce(store: MemoryStore
     assert (await host.keeper.read()).nonce == host.hold.nonces[-1]
 
 
-async def test_host_does_not_treat_a_lease_with_another_nonce_as_its_own(
+async def test_host_treats_a_lease_with_another_nonce_as_the_lease_of_another_host(
     store: MemoryStore,
 ) -> None:
     """All copies of a state directory have the same holder name, so the nonce decides."""
@@ -116,7 +116,7 @@ async def test_host_does_not_treat_a_lease_with_another_nonce_as_its_own(
     ],
     ids=["the same", "unknown", "another"],
 )
-async def test_host_does_not_treat_the_lease_of_another_machine_as_its_own(
+async def test_host_treats_a_lease_of_another_machine_as_the_lease_of_another_host(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
     """An unknown machine identity is treated as matching any other."""
@@ -149,7 +149,7 @@ async def test_former_holder_of_the_lease_is_fenced_after_a_takeover(store: Memo
     assert not lease.released
 
 
-async def test_lease_still_refers_to_the_newest_image_after_release_and_acquisition(
+async def test_lease_refers_to_the_newest_image_after_release_and_acquisition(
     store: MemoryStore,
 ) -> None:
     """The next holder of the lease finds the head that the previous holder recorded."""
@@ -189,7 +189,7 @@ async def test_http_status_412_fences_the_host_if_another_host_holds_the_lease(
         await keeper.move_head(HEAD)
 
 
-async def test_missing_lease_is_reported_as_an_interrupted_mkfs() -> None:
+async def test_error_about_a_missing_lease_reports_an_interrupted_mkfs() -> None:
     """If the bucket has a superblock and no lease, the error names a remedy."""
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         await LeaseKeeper(MemoryStore(), SystemClock()).read()
@@ -207,7 +207,7 @@ async def test_lease_in_a_store_without_conditional_writes_is_overwritten(
     assert (await blind.read()).head == HEAD
 
 
-async def test_late_lease_write_of_a_host_does_not_fence_that_host(store: MemoryStore) -> None:
+async def test_late_lease_write_of_a_host_does_not_fence_the_host(store: MemoryStore) -> None:
     """A server may execute a request after its timeout; the lease then has this host's epoch."""
     keeper = await Host(store, "a").acquire()
     late = replace(keeper.lease, head=HEAD)
@@ -281,7 +281,7 @@ async def test_failed_check_of_the_lease_does_not_stop_uploads(store: MemoryStor
     assert keeper.fenced is None
 
 
-async def test_stale_lease_from_a_store_without_conditional_writes_is_not_treated_as_a_takeover(
+async def test_old_lease_from_a_store_without_conditional_writes_is_not_treated_as_a_takeover(
     store: MemoryStore,
 ) -> None:
     """A store without conditional writes may return an older lease."""

@@ -63,9 +63,7 @@ async def test_flush_restores_a_lost_lease(power: Power, damage: str, news: bool
         assert await read_file(session, ino) == (b"after" if news else b"before")
 
 
-async def test_writing_an_image_restores_a_lost_lease(
-    power: Power,
-) -> None:
+async def test_upload_of_an_image_restores_a_lost_lease(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()

@@ -58,7 +58,7 @@ async def require_refused(power: Power, host: str, why: str) -> None:
 # --- copied state directories ------------------------------------------------------------------
 
 
-async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_takeover(
+async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_a_takeover(
     power: Power,
 ) -> None:
     """The nonce in a backup of a state directory differs from the nonce in the lease."""
@@ -78,7 +78,7 @@ async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_take
                 await writer.flush()
 
 
-async def test_copied_state_needs_takeover_after_the_running_writer_ships_a_txg(
+async def test_copied_state_needs_a_takeover_after_the_running_writer_ships_a_txg(
     power: Power,
 ) -> None:
     """A copied state directory has the correct nonce, but not the last txg of the chain."""
@@ -96,7 +96,7 @@ async def test_copied_state_needs_takeover_after_the_running_writer_ships_a_txg(
 
 
 @pytest.mark.parametrize("restored", [False, True])
-async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
+async def test_follower_on_a_copied_state_needs_a_takeover_for_a_promotion(
     power: Power, *, restored: bool
 ) -> None:
     """A copied state directory has read the last txg as a follower, but did not write it."""
@@ -120,7 +120,7 @@ async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
         await writer.flush()
 
 
-async def test_copied_state_on_another_machine_needs_takeover(
+async def test_copied_state_on_another_machine_needs_a_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A copied state directory has the correct nonce and txg, but a different machine identity."""
@@ -197,7 +197,7 @@ async def test_copied_state_at_the_same_txg_on_the_same_machine_fences_the_origi
             assert await read_file(copy, ino) == b"of the copy"
 
 
-async def test_older_database_with_a_newer_holder_file_needs_takeover(power: Power) -> None:
+async def test_older_database_with_a_newer_holder_file_needs_a_takeover(power: Power) -> None:
     """A host proves its lease by the nonces in the database, not in the holder file."""
     async with power.session("a", tasks=False):
         pass
@@ -216,7 +216,7 @@ async def test_older_database_with_a_newer_holder_file_needs_takeover(power: Pow
 @pytest.mark.parametrize("lost", [False, True], ids=["database kept", "database lost"])
 @pytest.mark.parametrize("held", [False, True], ids=["released before", "held before"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])
-async def test_host_killed_during_acquisition_recovers_its_lease(
+async def test_host_killed_while_it_acquires_the_lease_recovers_its_lease(
     power: Power, step: str, *, held: bool, lost: bool
 ) -> None:
     """A host writes the nonce to its disk before it writes the lease."""
@@ -239,9 +239,7 @@ async def test_host_killed_during_acquisition_recovers_its_lease(
         assert await read_file(session, ino) == b"kept"
 
 
-async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(
-    power: Power,
-) -> None:
+async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(power: Power) -> None:
     """A fenced writer may append a changelog after the takeover; the new writer continues."""
     kill = KillAt("lease taken")
     kill.armed = True
@@ -272,7 +270,7 @@ async def test_possibly_stale_database_does_not_prove_ownership_of_the_lease(pow
         assert session.status.writable
 
 
-async def test_chain_is_not_compared_with_a_possibly_stale_database(power: Power) -> None:
+async def test_chain_is_not_compared_with_a_database_that_may_be_stale(power: Power) -> None:
     """As SECURITY.md states, a copy with journal_mode=memory acquires the writer's lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as writer:

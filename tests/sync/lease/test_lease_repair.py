@@ -152,7 +152,7 @@ async def test_lease_repair_fences_the_former_holder(power: Power) -> None:
             await session.make_image()
 
 
-async def test_repair_creates_no_lease_if_there_is_no_image(power: Power) -> None:
+async def test_lease_repair_creates_no_lease_if_no_image_exists(power: Power) -> None:
     """An interrupted mkfs leaves a superblock without an image."""
     for key in list(power.store.objects):
         if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
@@ -229,7 +229,7 @@ async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(pow
     assert lease_in(power.store).epoch == 2
 
 
-async def test_epoch_of_a_missing_changelog_is_read_from_the_names_of_its_parts(
+async def test_epoch_of_a_missing_changelog_is_read_from_the_keys_of_its_parts(
     power: Power,
 ) -> None:
     """The names of the parts of a changelog contain its epoch."""

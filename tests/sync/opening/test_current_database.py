@@ -56,7 +56,7 @@ def kept(power: Power, host: str) -> list[Path]:
 # --- local state with txgs that the bucket lacks ------------------------------------------------
 
 
-async def test_writer_with_a_damaged_last_changelog_continues(power: Power) -> None:
+async def test_writer_continues_after_a_damaged_last_changelog(power: Power) -> None:
     """A writer publishes its local state as an image if its last changelog is damaged."""
     inos = await written(power)
     rot(power, 9)
@@ -100,7 +100,7 @@ async def test_unmount_without_changes_repairs_a_damaged_changelog(power: Power)
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_background_task_repairs_the_chain(
+async def test_background_task_repairs_a_damaged_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A background task repairs the chain within one sync_interval."""
@@ -222,7 +222,7 @@ async def test_last_changelog_of_another_history_is_not_treated_as_damage(power:
     assert kept(power, "a") == []
 
 
-async def test_last_changelog_with_the_wrong_predecessor_is_treated_as_damage(power: Power) -> None:
+async def test_last_changelog_with_a_wrong_predecessor_is_treated_as_damage(power: Power) -> None:
     """The last changelog is authentic, but does not contain the hash of its predecessor."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
@@ -292,7 +292,7 @@ class _Refusing(FaultyStore):
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
-async def test_last_txgs_of_another_host_are_abandoned_only_with_the_end_at_option(
+async def test_last_txgs_of_another_host_are_abandoned_only_with_option_end_at(
     power: Power, lost: list[int]
 ) -> None:
     """Without --end-at, fsck -y abandons no txgs that another host may have written."""
@@ -330,7 +330,7 @@ async def test_last_txgs_of_another_host_are_abandoned_only_with_the_end_at_opti
         assert (await bucket.find(PointInTime("then", txg=Txg(txg)))).txg == txg
 
 
-async def test_sole_writer_of_a_chain_may_abandon_its_last_txgs_without_the_end_at_option(
+async def test_sole_writer_of_a_chain_needs_no_option_end_at_to_abandon_its_last_txgs(
     power: Power,
 ) -> None:
     inos = await written(power)
@@ -345,7 +345,7 @@ async def test_sole_writer_of_a_chain_may_abandon_its_last_txgs_without_the_end_
     await require_healthy(power, inos, 8, "c")
 
 
-async def test_failed_mount_keeps_a_local_state_that_does_not_match_the_chain(power: Power) -> None:
+async def test_failed_mount_keeps_local_state_that_does_not_match_the_chain(power: Power) -> None:
     """A mount that cannot continue from its local state fails and does not delete that state."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:

@@ -62,7 +62,7 @@ async def _write_and_fail(
 
 @pytest.mark.parametrize("part", ["/blocks/", "-wal"])
 @pytest.mark.parametrize("seals", [False, True], ids=["dirty", "sealed"])
-async def test_mount_after_a_failed_sync_rewrites_dirty_state(
+async def test_mount_after_a_failed_sync_writes_dirty_state_again(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, seals: bool
 ) -> None:
     """A mount rewrites the WAL before the database, and both before its first commit."""
@@ -85,7 +85,7 @@ async def test_mount_after_a_failed_sync_rewrites_dirty_state(
     assert not _is_noted(power)
 
 
-async def test_mount_after_a_failed_sync_rewrites_the_deleted_source_of_a_copied_block(
+async def test_mount_after_a_failed_sync_writes_the_deleted_source_of_a_copied_block_again(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut, the copy is restored from its source, perhaps from the intent log."""
@@ -129,7 +129,7 @@ async def test_uploaded_blocks_are_verified_after_a_failed_sync(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_rewritten_block_file_stays_sparse(power: Power) -> None:
+async def test_block_file_that_is_written_again_stays_sparse(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         files = session.files
         block = session.db.counters.take_block()
@@ -157,7 +157,7 @@ async def test_unreadable_block_file_does_not_prevent_a_mount(
 
 
 @pytest.mark.parametrize("part", ["/blocks/", "meta.db"])
-async def test_mount_is_refused_while_syncs_still_fail(
+async def test_mount_is_refused_while_syncs_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """The page cache may contain the only copy of a block, so the mount discards nothing."""
@@ -173,7 +173,7 @@ async def test_mount_is_refused_while_syncs_still_fail(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_state_is_not_rewritten_after_a_reboot(
+async def test_state_is_not_written_again_after_a_reboot(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A reboot empties the page cache, so the state is treated as after a power loss."""
@@ -189,7 +189,7 @@ async def test_state_is_not_rewritten_after_a_reboot(
     assert not _is_noted(power)
 
 
-async def test_offline_mount_rewrites_dirty_state_after_a_failed_sync(
+async def test_offline_mount_writes_dirty_state_again_after_a_failed_sync(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a") as session:
@@ -207,9 +207,7 @@ async def test_offline_mount_rewrites_dirty_state_after_a_failed_sync(
     assert not _is_noted(power)
 
 
-async def test_commit_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(
-    power: Power,
-) -> None:
+async def test_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(power: Power) -> None:
     """A full disk or a bug loses a group of operations, but no page of a file."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -284,7 +282,7 @@ def _refuse() -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-async def test_failed_sync_after_the_loss_of_a_commit_group_is_recorded(
+async def test_failed_sync_after_the_loss_of_a_group_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk can lose a group and fail a sync at the same time."""
@@ -328,7 +326,7 @@ async def test_failed_sync_during_a_quarantine_is_recorded(
     assert _is_noted(power)
 
 
-async def test_read_only_fsck_rewrites_the_database_but_no_block(
+async def test_read_only_fsck_writes_the_database_again_but_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing the database copies the WAL into it, so fsck first makes the WAL durable."""
@@ -340,7 +338,7 @@ async def test_read_only_fsck_rewrites_the_database_but_no_block(
     assert _is_noted(power), "the next mount must still write the blocks"
 
 
-async def test_blocks_of_an_unreadable_database_are_rewritten(
+async def test_blocks_of_an_unreadable_database_are_written_again(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of an unreadable database may be the only copies, and are quarantined."""
@@ -368,7 +366,7 @@ def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return synced
 
 
-async def test_reattached_disk_is_treated_like_a_disk_after_a_power_loss(
+async def test_disk_that_was_attached_again_is_treated_like_a_disk_after_a_power_loss(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The kernel has dropped unwritten pages, although only the disk was reattached."""

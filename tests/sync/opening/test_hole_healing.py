@@ -65,7 +65,7 @@ def _three_blocks(session: Session) -> Ino:
     return ino
 
 
-async def test_mount_heals_a_hole_and_other_hosts_can_read_the_content(power: Power) -> None:
+async def test_mount_heals_a_hole_and_other_hosts_can_read_its_content(power: Power) -> None:
     """A mount on the host with the cached blocks restores every byte and clears the loss record."""
     ino = await _lose(power, _three_blocks)
 
@@ -117,7 +117,7 @@ async def test_holes_of_a_changed_file_are_not_healed(
         assert inodes.get(volume.db, ino).mapped_blocks == 0
 
 
-async def test_new_content_in_a_hole_is_not_overwritten_by_healing(power: Power) -> None:
+async def test_healing_does_not_overwrite_new_content_in_a_hole(power: Power) -> None:
     """Another hole is healed, and the xattr lists only the range that is still lost."""
     ino = await _lose(power, _three_blocks)
     async with power.session("a", tasks=False) as session:
@@ -153,7 +153,7 @@ async def test_hole_is_healed_only_by_content_with_the_right_hash(
         assert xattrs.find(volume.db, ino, ATTRIBUTE) is not None
 
 
-async def test_quarantine_with_a_damaged_database_does_not_prevent_the_mount(power: Power) -> None:
+async def test_quarantine_with_a_damaged_database_does_not_prevent_a_mount(power: Power) -> None:
     """A mount skips a quarantined state with a damaged database, and uses the intact one."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:

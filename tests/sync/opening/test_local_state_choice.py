@@ -143,7 +143,7 @@ async def test_host_that_was_offline_longer_than_the_retention_restores_an_image
         assert len(reported) == unshipped
 
 
-async def test_unshipped_change_is_quarantined_if_another_host_has_written(power: Power) -> None:
+async def test_unshipped_change_is_quarantined_if_another_host_wrote(power: Power) -> None:
     """A notice names the command that recovers files from the quarantined state."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
@@ -196,9 +196,7 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
         assert not session.volume.notices
 
 
-async def test_interrupted_application_of_changelogs_is_completed_by_the_next_mount(
-    power: Power,
-) -> None:
+async def test_next_mount_completes_an_interrupted_application_of_changelogs(power: Power) -> None:
     """A mount is killed before it has computed the totals, so the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
@@ -221,7 +219,7 @@ async def test_interrupted_application_of_changelogs_is_completed_by_the_next_mo
         assert not session.volume.notices
 
 
-async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_a_pack_of_another_host(
+async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
     power: Power,
 ) -> None:
     """After the kill, other hosts use the pack numbers of the unshipped compaction."""

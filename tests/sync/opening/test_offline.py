@@ -145,7 +145,7 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_follower_starts_offline_and_catches_up_later(power: Power, killed: bool) -> None:
+async def test_follower_starts_offline_and_continues_later(power: Power, killed: bool) -> None:
     """A follower that starts offline applies missed changelogs as soon as the bucket answers."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
@@ -185,7 +185,7 @@ async def test_follower_starts_offline_and_catches_up_later(power: Power, killed
             assert await read_file(session, after) == b"written meanwhile"
 
 
-async def test_local_state_of_a_follower_is_read_offline(power: Power) -> None:
+async def test_local_state_of_a_follower_can_be_mounted_offline(power: Power) -> None:
     """A follower does not store totals in its local state."""
     async with (
         power.session("a", tasks=False) as writer,
@@ -258,7 +258,7 @@ async def test_offline_mount_is_refused_if_recovery_from_a_power_loss_needs_the_
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_offline_mount_is_refused_if_the_state_is_older_than_at_least_requires(
+async def test_offline_mount_is_refused_if_the_state_is_older_than_option_at_least_requires(
     power: Power,
 ) -> None:
     """An offline mount is refused if --at-least names a later txg than this host has."""

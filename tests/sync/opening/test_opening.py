@@ -38,7 +38,7 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
         assert session.status.writable
 
 
-async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
+async def test_committed_changes_survive_a_kill_of_the_session(power: Power) -> None:
     """A block that was not uploaded before the kill is still dirty and readable."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
@@ -172,7 +172,7 @@ async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_veri
         assert not session.cache.suspects
 
 
-async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
+async def test_wal_without_its_database_is_quarantined_and_not_applied(power: Power) -> None:
     """SQLite would apply a leftover WAL to the restored database, which is in a different state."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -246,7 +246,7 @@ async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str
         assert "kept in" in notice
 
 
-async def test_mount_refused_after_a_quarantine_reports_the_moved_directories(
+async def test_error_of_a_mount_refused_after_a_quarantine_names_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another host acquires the lease after the mount has quarantined its local state."""

@@ -51,7 +51,7 @@ def require_files_in(kept: Path, files: Files) -> None:
     db.close()
 
 
-async def test_mount_uses_the_rebuilt_state_and_quarantines_the_local_state(power: Power) -> None:
+async def test_mount_uses_the_rebuilt_state_and_quarantines_local_state(power: Power) -> None:
     """A mount that continued the old local state would reuse the txg of the rebuilt image."""
     files, _last = await write_files(power)
     await rebuild(power)
@@ -69,7 +69,7 @@ async def test_mount_uses_the_rebuilt_state_and_quarantines_the_local_state(powe
         assert await read_file(session, *written) == b"later"
 
 
-async def test_local_state_can_be_published_over_the_rebuilt_state(power: Power) -> None:
+async def test_local_state_can_replace_the_rebuilt_state_in_the_bucket(power: Power) -> None:
     files, _last = await write_files(power)
     await rebuild(power)
     async with power.session("a", options=PUBLISH, tasks=False) as session:
@@ -82,7 +82,7 @@ async def test_local_state_can_be_published_over_the_rebuilt_state(power: Power)
 
 
 @pytest.mark.parametrize("reclaimed", [False, True])
-async def test_local_state_from_before_a_rebuild_is_never_dropped(
+async def test_local_state_from_before_a_rebuild_is_never_deleted(
     power: Power, reclaimed: bool
 ) -> None:
     """The rebuilt state may miss names, even if the rebuild is older than the retention floor."""
@@ -104,7 +104,7 @@ async def test_local_state_from_before_a_rebuild_is_never_dropped(
     require_files_in(kept, files)
 
 
-async def test_local_state_of_a_replaced_history_is_never_dropped(power: Power) -> None:
+async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) -> None:
     """The host wrote txgs that fsck -y --publish-local on another host replaced."""
     await power.retain(0)
     await write_files(power)
@@ -136,7 +136,7 @@ async def test_local_state_of_a_replaced_history_is_never_dropped(power: Power) 
 
 @pytest.mark.parametrize("publishes", [False, True])
 @pytest.mark.parametrize("writes", ["files", "nothing"])
-async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_dropped(
+async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_deleted(
     power: Power, writes: str, publishes: bool
 ) -> None:
     """The retention floor of the other history is later than the txgs of the local state."""
@@ -164,7 +164,7 @@ async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_droppe
 
 
 @pytest.mark.parametrize("lost", ["removal", "rename"])
-async def test_removal_or_rename_missing_from_an_older_copy_is_quarantined_after_the_retention(
+async def test_removal_missing_from_an_older_copy_is_quarantined_after_the_retention(
     power: Power, lost: str
 ) -> None:
     """Removals and renames use no new numbers and no content."""
@@ -202,9 +202,7 @@ def move(session: Session, ino: Ino) -> None:
     inodes.touch(session.db, ino, ctime_ns=inodes.get(session.db, ino).ctime_ns + 1)
 
 
-async def test_outdated_local_state_is_dropped_after_the_retention_if_no_repair_replaced_it(
-    power: Power,
-) -> None:
+async def test_unreplaced_outdated_local_state_is_deleted_after_the_retention(power: Power) -> None:
     await power.retain(0)
     _files, last = await write_files(power)
     async with power.session("b", tasks=False) as session:

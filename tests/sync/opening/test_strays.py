@@ -152,7 +152,7 @@ async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: 
     assert DIRTY in _quarantined(power)
 
 
-async def test_block_files_with_newer_ctimes_are_not_quarantined_if_they_have_rows(
+async def test_block_file_with_a_newer_ctime_is_not_quarantined_if_it_has_a_row(
     power: Power,
 ) -> None:
     """After a change of owner or mode, an old block file has a later ctime than the database."""

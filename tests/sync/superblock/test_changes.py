@@ -31,7 +31,7 @@ async def _change(power: Power, host: str = "a") -> list[str]:
     return (await change(power.store, power.remembered(host), power.secret, _labelled)).unreached
 
 
-async def test_change_of_the_superblock_reaches_every_copy(power: Power) -> None:
+async def test_change_of_the_superblock_is_written_to_every_copy(power: Power) -> None:
     """A change writes the superblock, its copy in the bucket and the copy on this host."""
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -62,9 +62,7 @@ async def test_change_of_the_superblock_replaces_missing_or_damaged_copies(
     assert _decoded(power, key).generation == 2
 
 
-async def test_change_of_the_superblock_reports_a_copy_that_could_not_be_written(
-    power: Power,
-) -> None:
+async def test_change_of_the_superblock_reports_a_copy_that_cannot_be_written(power: Power) -> None:
     """A changed superblock is valid even if its copy in the bucket cannot be written."""
     store = _Guarded(power.store)
 
@@ -159,9 +157,7 @@ async def test_repair_restores_the_newest_superblock_from_this_host(power: Power
     assert (await power.keys("b")).superblock.label == "changed"
 
 
-async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(
-    power: Power,
-) -> None:
+async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(power: Power) -> None:
     """An accepted superblock has a higher generation than every superblock that hosts remember."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
@@ -213,9 +209,7 @@ async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     assert remembered.read() is None
 
 
-async def test_host_that_has_mounted_the_filesystem_repairs_its_superblock_in_a_damaged_bucket(
-    power: Power,
-) -> None:
+async def test_host_that_has_mounted_the_filesystem_can_repair_its_superblock(power: Power) -> None:
     """A host that mounted the filesystem before knows its keys without an intact object."""
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -230,9 +224,7 @@ async def test_host_that_has_mounted_the_filesystem_repairs_its_superblock_in_a_
     assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
 
 
-async def test_damaged_superblock_is_not_accepted_and_the_error_names_the_damage(
-    power: Power,
-) -> None:
+async def test_damaged_superblock_is_refused_and_the_error_names_the_damage(power: Power) -> None:
     power.store.objects[KEY] = b"torn"
 
     with pytest.raises(

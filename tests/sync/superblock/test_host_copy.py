@@ -69,7 +69,7 @@ def test_superblock_is_not_stored_without_a_state_directory(tmp_path: Path) -> N
     assert not (tmp_path / "none").exists()
 
 
-def test_symbolic_link_instead_of_a_host_copy_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_in_place_of_a_host_copy_is_not_followed(tmp_path: Path) -> None:
     """A host does not read or write its copy through a symbolic link."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
@@ -81,7 +81,7 @@ def test_symbolic_link_instead_of_a_host_copy_is_not_followed(tmp_path: Path) ->
     assert elsewhere.read_bytes() == b"not ours"
 
 
-def test_replaced_superblock_is_kept_on_this_host_under_another_name(tmp_path: Path) -> None:
+def test_replaced_superblock_is_kept_on_the_host_under_another_name(tmp_path: Path) -> None:
     """After a replacement, the former superblock is stored under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 

@@ -16,7 +16,7 @@ async def _require(power: Power) -> None:
     await require_own_keys(power.store, keys.keyring, keys.superblock.uuid)
 
 
-async def test_keys_of_another_filesystem_open_no_object_of_this_one(power: Power) -> None:
+async def test_keys_of_another_filesystem_open_no_object_of_this_filesystem(power: Power) -> None:
     """The error about wrong keys names an object that they do not open, and a remedy."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
@@ -35,7 +35,7 @@ async def test_superblock_with_another_uuid_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("left", ["image/", "changelog/", "pack/"])
-async def test_intact_objects_of_one_kind_suffice_to_verify_the_superblock(
+async def test_intact_objects_of_one_kind_are_sufficient_to_verify_the_superblock(
     power: Power, left: str
 ) -> None:
     """Intact objects of one kind are sufficient, even if all other objects are damaged."""
@@ -68,9 +68,7 @@ async def test_superblock_of_an_interrupted_mkfs_is_accepted(power: Power) -> No
     await _require(power)
 
 
-async def test_objects_of_a_newer_program_are_not_mistaken_for_foreign_objects(
-    power: Power,
-) -> None:
+async def test_objects_of_a_newer_program_are_not_treated_as_foreign_objects(power: Power) -> None:
     for key, data in power.store.objects.items():
         if "/" in key:
             power.store.objects[key] = data[:8] + b"\0\7" + data[10:-1] + b"?"

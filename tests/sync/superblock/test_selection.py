@@ -149,7 +149,7 @@ async def test_error_about_a_lost_superblock_names_each_fault(power: Power, dama
     assert str(power.remembered("b").path) in lost.value.message
 
 
-async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
+async def test_host_that_knows_a_newer_superblock_refuses_an_older_one(power: Power) -> None:
     """The error about an older superblock names --accept-superblock; the bucket is unchanged."""
     old = dict(power.store.objects)
     await power.retain(100)
@@ -218,7 +218,7 @@ async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power
     assert keys.faults == ("", "the fields of the superblock are not authentic")
 
 
-async def test_host_that_knows_no_newer_superblock_accepts_an_older_one(
+async def test_host_without_a_newer_superblock_accepts_an_older_superblock(
     encrypted: Power,
 ) -> None:
     """As SECURITY.md states, a new host opens two old objects with the old passphrase."""
@@ -311,7 +311,7 @@ async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
         await power.keys()
 
 
-async def test_superblock_copy_of_a_newer_version_alone_is_not_used(power: Power) -> None:
+async def test_superblock_copy_of_a_newer_version_is_not_used_alone(power: Power) -> None:
     """A newer program writes the superblock first, so a newer copy alone is damaged."""
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 4, {})
 
@@ -331,7 +331,7 @@ async def test_superblock_copy_of_a_newer_version_alone_is_not_used(power: Power
     [StoreAccessError(KEY, "403", ""), StoreUnavailableError(KEY, 1, 0.0, "away")],
     ids=["403", "away"],
 )
-async def test_unreachable_superblock_is_not_treated_as_a_damaged_one(
+async def test_unreachable_superblock_is_not_treated_as_damaged(
     power: Power, error: StoreError
 ) -> None:
     """A mount needs the superblock, which may be a tombstone, but not its copy."""
@@ -394,7 +394,7 @@ def _exchange(power: Power, *keys: ObjectKey) -> bytes:
 
 
 @pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
-async def test_unencrypted_superblock_next_to_an_encrypted_one_is_not_used(
+async def test_unencrypted_superblock_next_to_an_encrypted_superblock_is_not_used(
     encrypted: Power, keys: list[ObjectKey]
 ) -> None:
     _exchange(encrypted, *keys)

@@ -23,7 +23,7 @@ def _never() -> bytes:
     raise AssertionError("no secret should be requested")
 
 
-async def test_passphrase_and_recovery_key_and_known_keys_open_the_superblock() -> None:
+async def test_passphrase_or_recovery_key_or_known_keys_open_the_superblock() -> None:
     """Each secret is requested once; a recovery key may be typed in upper or lower case."""
     made, keyring, key = _make(b"secret")
     asked = []

@@ -22,7 +22,7 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 pytestmark = pytest.mark.thorough
 
 
-async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
+async def test_pack_with_mostly_dead_blocks_is_compacted_and_deleted(power: Power) -> None:
     """The compacted pack is deleted after two more images."""
     await power.retain(0)
     async with power.session("a") as session:
@@ -46,7 +46,7 @@ async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
         assert await read_file(session, kept) == content
 
 
-async def test_kill_during_compaction_leaves_the_block_readable(power: Power) -> None:
+async def test_block_is_readable_after_a_kill_during_compaction(power: Power) -> None:
     """After a kill during compaction, a block is still at its old location."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
@@ -149,7 +149,7 @@ def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[l
     return cancel
 
 
-async def test_file_removed_while_its_block_is_moved_leaves_no_row(power: Power) -> None:
+async def test_file_removed_during_the_move_of_its_block_leaves_no_row(power: Power) -> None:
     """The row of a moved block is deleted if no file uses the block."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
@@ -183,7 +183,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
         assert await read_file(session, again) == content
 
 
-async def test_all_hosts_record_the_same_txg_of_death_for_a_pack_emptied_by_an_image(
+async def test_all_hosts_record_one_txg_of_death_for_a_pack_emptied_by_an_image(
     power: Power,
 ) -> None:
     """Points in time before the image still need the emptied pack."""
@@ -286,7 +286,7 @@ async def test_unreadable_pack_does_not_stop_the_compaction_of_other_packs(
         await session.close()
 
 
-async def test_compaction_continues_after_one_wrong_reply_of_the_store(power: Power) -> None:
+async def test_compaction_continues_after_a_wrong_reply_of_the_store(power: Power) -> None:
     """A pack reported as missing is requested again; an outage ends the compaction."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
@@ -312,9 +312,7 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_packs_that_would_not_shrink_do_not_delay_compaction_of_others(
-    power: Power,
-) -> None:
+async def test_packs_that_would_not_shrink_do_not_delay_other_packs(power: Power) -> None:
     """A pack that would not shrink does not count towards the limit of packs per run."""
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]

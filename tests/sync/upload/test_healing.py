@@ -81,7 +81,7 @@ async def _damaged_file(
 
 
 @EVERY_DAMAGE
-async def test_writing_equal_content_heals_every_file_that_shares_the_block(
+async def test_write_of_equal_content_heals_every_file_that_shares_the_block(
     power: Power, damage: Damage
 ) -> None:
     """A user restores one file from a backup, which heals all files with this block."""
@@ -103,7 +103,7 @@ async def test_writing_equal_content_heals_every_file_that_shares_the_block(
 
 
 @EVERY_DAMAGE
-async def test_file_overwritten_with_the_same_content_heals_other_files(
+async def test_file_overwritten_with_equal_content_heals_other_files(
     power: Power, damage: Damage
 ) -> None:
     """An overwrite in place heals all files that share the damaged block."""
@@ -221,7 +221,7 @@ async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
         assert await read_file(session, first) == CONTENT
 
 
-async def test_one_wrong_reply_of_the_store_is_not_treated_as_damage(power: Power) -> None:
+async def test_single_wrong_reply_of_the_store_is_not_treated_as_damage(power: Power) -> None:
     """After a wrong reply, the block is requested again, and the read succeeds."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
@@ -240,7 +240,7 @@ async def test_one_wrong_reply_of_the_store_is_not_treated_as_damage(power: Powe
 
 
 @EVERY_DAMAGE
-async def test_damage_found_by_a_read_marks_the_entire_pack(
+async def test_damage_found_by_a_read_marks_the_complete_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A read stops at the first error, so later blocks of the pack may also be damaged."""
@@ -308,7 +308,7 @@ async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
         assert await read_file(session, cached_one) == b"cached" * 900
 
 
-async def test_kill_during_an_overwrite_keeps_the_last_copy_of_a_block(power: Power) -> None:
+async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power: Power) -> None:
     """A kill undoes the overwrite, so the file has its former content."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
@@ -340,9 +340,7 @@ async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(po
                 await trio.lowlevel.checkpoint()
 
 
-async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(
-    power: Power,
-) -> None:
+async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(power: Power) -> None:
     """The index of a new pack contains the inode and the block index, even of a fetched block."""
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
@@ -410,7 +408,7 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block(power: Power) -
         assert await session.healer.heal() == 0
 
 
-async def test_earlier_point_in_time_reads_healed_content_at_its_new_location(
+async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
     power: Power, tmp_path: Path
 ) -> None:
     """An earlier txg refers to the damaged location, but reads the content at the new location."""

@@ -19,7 +19,7 @@ ENCRYPTED = Keyring.from_master(bytes(32))
 
 
 @pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
-async def test_reading_a_pack_index_takes_at_most_two_requests(blocks: int, requests: int) -> None:
+async def test_read_of_a_pack_index_sends_at_most_two_requests(blocks: int, requests: int) -> None:
     """One request reads the end of the pack; a second request reads the rest of a long index."""
     key = pack_codec.new_key(Epoch(1), bytes(16))
     writer = pack_codec.PackWriter(key, PLAIN, "none")
@@ -43,7 +43,7 @@ async def test_pack_of_an_impossible_size_is_refused_without_a_request(size_byte
     assert store.calls == []
 
 
-async def test_pack_is_recognised_as_own_only_by_its_keys_and_name() -> None:
+async def test_own_pack_is_recognised_only_by_its_keys_and_object_key() -> None:
     """The name of an object alone does not prove that it is a pack of this filesystem."""
     store = MemoryStore()
     key, data = stray_pack(PLAIN, 3)

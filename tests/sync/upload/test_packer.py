@@ -50,7 +50,7 @@ def test_lost_block_does_not_stop_the_hashing_of_other_blocks(files: BlockFiles)
     assert [exc.block for exc in lost] == [1]
 
 
-def test_blocks_are_distributed_over_as_many_packs_as_needed(files: BlockFiles) -> None:
+def test_blocks_are_distributed_over_the_required_number_of_packs(files: BlockFiles) -> None:
     """Every block is readable from exactly one pack."""
     packer = Packer(files, KEYRING, "none", lambda: Epoch(1))
     contents = [os.urandom(MIB) for _ in range(PACK_BYTES_TARGET // MIB + 2)]

@@ -14,11 +14,11 @@ def _measured(*uploads: tuple[float, float, int]) -> Throughput:
     return made
 
 
-def test_pauses_between_uploads_do_not_lower_the_measured_speed() -> None:
+def test_pauses_between_uploads_do_not_decrease_the_measured_speed() -> None:
     assert _measured((0, 2, 100), (8, 10, 300)).speed(10) == Speed(100, 200)
 
 
-def test_overlapping_time_of_concurrent_uploads_counts_once() -> None:
+def test_time_of_concurrent_uploads_is_counted_once() -> None:
     made = _measured((0, 4, 100), (1, 3, 100), (2, 5, 100))
 
     assert made.speed(5) == Speed(60, 120)
@@ -37,7 +37,7 @@ def test_upload_limit_bounds_the_estimated_speed() -> None:
     assert Speed(100, 200).within(10) == Speed(10, 20)
 
 
-def test_old_slow_upload_does_not_lower_the_measured_speed() -> None:
+def test_old_slow_upload_does_not_decrease_the_measured_speed() -> None:
     uploads = [(float(at), at + 0.5, 100) for at in range(100, 100 + UPLOADS_MEASURED)]
 
     made = _measured((0, 100, 1), *uploads)
@@ -46,7 +46,7 @@ def test_old_slow_upload_does_not_lower_the_measured_speed() -> None:
     assert made.sent_bytes == 1 + 100 * UPLOADS_MEASURED
 
 
-def test_speed_is_unknown_after_an_upload_that_took_no_time() -> None:
+def test_speed_is_unknown_after_an_upload_in_no_time() -> None:
     """A store in memory replies at once, so an upload takes no time."""
     assert _measured((1, 1, 100)).speed(1) is None
 

@@ -52,7 +52,7 @@ async def test_equal_content_is_stored_once(power: Power) -> None:
             assert await read_file(session, ino) == CONTENT
 
 
-async def test_zero_block_becomes_a_hole(power: Power) -> None:
+async def test_block_of_zeros_becomes_a_hole(power: Power) -> None:
     """A block of zeros is not stored; every host reads it as zeros."""
     async with power.session("a") as session:
         ino = write_file(session, bytes(5000))
@@ -81,7 +81,7 @@ async def test_writers_waiting_for_cache_space_do_not_wait_for_the_commit_interv
         assert session.status.writable
 
 
-async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
+async def test_files_written_during_an_outage_are_uploaded_after_it(power: Power) -> None:
     """Programs can write files while the store is unreachable."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -114,7 +114,7 @@ async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_pack_whose_upload_lost_its_reply_is_not_uploaded_again(power: Power) -> None:
+async def test_pack_is_not_uploaded_again_after_its_reply_was_lost(power: Power) -> None:
     """After a lost reply, the next upload attempt finds the pack in the store and uses it."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
@@ -129,7 +129,7 @@ async def test_pack_whose_upload_lost_its_reply_is_not_uploaded_again(power: Pow
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_lost_block_of_a_removed_file_does_not_stop_the_next_image(power: Power) -> None:
+async def test_lost_block_of_a_removed_file_does_not_prevent_the_next_image(power: Power) -> None:
     """No file uses the lost block, so the next image need not wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
@@ -250,7 +250,7 @@ async def test_each_upload_keeps_only_one_pack_in_memory(
     assert not alive
 
 
-async def test_rolling_back_the_locations_of_uploaded_blocks_loses_no_block(
+async def test_rollback_of_the_locations_of_uploaded_blocks_loses_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the group is rolled back, every block is still in the cache or in the bucket."""
@@ -312,7 +312,7 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
         assert not found.released
 
 
-async def test_session_taken_over_before_its_mount_is_ready_is_fenced(power: Power) -> None:
+async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Power) -> None:
     """The lease may be lost before requests are served, as during fsck."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
@@ -324,7 +324,7 @@ async def test_session_taken_over_before_its_mount_is_ready_is_fenced(power: Pow
             assert old.status.state is MountState.FENCED
 
 
-async def test_takeover_while_a_session_closes_causes_no_crash(power: Power) -> None:
+async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Power) -> None:
     """Uploads may still run while the session is being closed."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)

@@ -19,7 +19,7 @@ from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
 
-TEMPORARY_BYTES_MIN = 4 << 30  # Two test processes use less than a quarter of the tmpfs.
+TEMPORARY_BYTES_MIN = 4 << 30  # Two test processes use less than 1 GiB.
 EXCLUSIONS = re.compile(r"not \w+( and not \w+)*")
 MODULE_MARKS = re.compile(r"^pytestmark = .*", re.MULTILINE)
 MARK = re.compile(r"pytest\.mark\.(\w+)")

@@ -14,7 +14,7 @@ def test_errno_of_a_full_filesystem_is_in_both_sets_of_errnos(small_disk: Path) 
     assert full.value.errno in FULL_ERRNOS & NO_ROOM_ERRNOS
 
 
-def test_errno_of_a_too_large_file_is_only_in_the_larger_set_of_errnos(tmp_path: Path) -> None:
+def test_only_the_larger_errno_set_contains_the_errno_of_a_large_file(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (tmp_path / "file").open("wb", buffering=0) as file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

@@ -30,7 +30,7 @@ def test_pgbench_transaction_rate_excludes_the_connection_time() -> None:
         postgres.parsed_tps("starting vacuum...end.\n")
 
 
-def test_newest_complete_postgres_installation_is_used(
+def test_benchmark_uses_the_newest_complete_postgres_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A PostgreSQL version without its server program is skipped, even if it is the newest."""

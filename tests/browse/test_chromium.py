@@ -180,7 +180,7 @@ def test_time_line_can_be_used_with_the_keyboard(served: Served, browser: Browse
     assert browser.run("location.href").endswith(f"?first={served.txg}&last={served.txg}")
 
 
-def test_kept_point_is_shown_in_the_time_line_plot_and_in_the_list(
+def test_time_line_page_shows_a_kept_point_in_plot_and_list(
     served: Served, browser: Browser
 ) -> None:
     """A keyboard user can select a kept point in the plot and in the list."""

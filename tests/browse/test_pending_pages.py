@@ -53,7 +53,7 @@ async def test_slow_page_is_made_only_once_while_the_browser_polls(
     assert make.begun == 1
 
 
-async def test_slow_page_is_cancelled_if_no_browser_waits_for_it(
+async def test_slow_page_is_cancelled_if_no_browser_waits(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     pages, make = PendingPages(nursery), Slow(1e6)

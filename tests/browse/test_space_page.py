@@ -43,7 +43,7 @@ def test_space_page_shows_growth_since_another_point_in_time(served: Served) -> 
     assert "No folder has more content" in served.page(f"/space/2/?since={served.txg}")
 
 
-def test_space_page_compares_the_size_of_the_bucket_with_the_size_of_files(served: Served) -> None:
+def test_space_page_compares_bucket_size_and_file_sizes(served: Served) -> None:
     page = served.page("/space/2/")
     shown = dict(re.findall(r"<dt>([^<]*)</dt><dd>([\d.]+ \w+)", page))
     assert set(shown) == {

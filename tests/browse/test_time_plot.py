@@ -27,7 +27,7 @@ RUNS = [
 ]
 
 
-def test_position_of_a_time_line_bar_shows_time_and_its_height_shows_changes() -> None:
+def test_height_of_a_time_line_bar_shows_the_number_of_changes() -> None:
     plot = Plot(RUNS)
     assert [bar.run.first for bar in plot.bars] == [0, 2, 5, 6]
     lefts = [bar.x for bar in plot.bars]
@@ -55,7 +55,7 @@ def kept(name: str, txg: int, time_s: int) -> KeptPoint:
     return replace(point, created_ns=time_s * S)
 
 
-def test_kept_points_are_marked_in_the_time_line_bar_that_contains_their_txg() -> None:
+def test_time_line_bar_marks_the_kept_points_in_its_txgs() -> None:
     """Each kept point has a mark with its name, unless it is outside the shown runs."""
     points = [kept(*one) for one in (("a", 2, 10), ("b", 3, 100), ("c", 3, 100), ("d", 8, 1000))]
     found = kept_in(RUNS, points)

@@ -233,7 +233,7 @@ def test_closed_block_files_are_made_durable_by_syncfs(
     assert len(synced) == 1
 
 
-def test_block_file_that_is_closed_during_a_sync_is_made_durable_by_syncfs(
+def test_block_file_closed_during_a_sync_is_synced_with_syncfs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A sync also covers a block file that is closed before the sync thread opens it."""

@@ -70,9 +70,7 @@ def _damage(bench: CacheBench, block: BlockId) -> Mark:
     return mark
 
 
-async def test_block_at_a_damaged_location_is_evicted_only_after_the_damage_mark_is_removed(
-    bench: CacheBench,
-) -> None:
+async def test_damage_mark_prevents_eviction_of_a_block(bench: CacheBench) -> None:
     """A cached block may be the only copy while its location is marked as damaged."""
     damaged, intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)

@@ -104,7 +104,7 @@ def test_file_content_is_never_read_as_an_intent_log_entry(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 32, 64, 68, 80, PAGE + 20])
-def test_changed_byte_invalidates_its_intent_log_entry_and_all_later_ones(
+def test_changed_byte_invalidates_its_log_entry_and_all_later_entries(
     tmp_path: Path, at: int
 ) -> None:
     """A power cut may tear the last entry, and an old valid entry may follow it by chance."""

@@ -194,9 +194,7 @@ async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: C
         content(logged, 0)
 
 
-async def test_intent_log_entry_older_than_a_sync_of_its_file_is_not_applied(
-    logged: CacheBench,
-) -> None:
+async def test_intent_log_entry_older_than_a_file_sync_is_not_applied(logged: CacheBench) -> None:
     """An older log entry would replace content that a later sync made durable."""
     logged.write(0, b"old")
     await fsync(logged)
@@ -249,7 +247,7 @@ async def test_copy_of_a_deleted_block_is_restored_from_the_intent_log(logged: C
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_replayed_content_replaces_a_hole_that_a_copied_block_has_from_its_origin(
+async def test_replayed_content_fills_a_hole_in_a_copied_block(
     logged: CacheBench, is_deleted: bool
 ) -> None:
     """The origin of a copy is restored first: its hole must not replace logged content."""
@@ -357,9 +355,7 @@ async def test_lost_end_of_a_block_is_restored_from_the_newest_intent_log_entry(
     assert content(logged, 0) == b"fsynAGAIN"
 
 
-async def test_end_of_a_block_file_lost_by_the_disk_is_restored_from_the_intent_log(
-    logged: CacheBench,
-) -> None:
+async def test_end_of_a_truncated_block_file_is_restored_from_the_log(logged: CacheBench) -> None:
     """After a failed sync, a block file is truncated before its first lost byte."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)

@@ -94,7 +94,7 @@ def _fail(text: str) -> None:
     raise OSError(text)
 
 
-async def test_error_is_raised_after_both_the_thread_and_the_loop_function_end() -> None:
+async def test_error_is_raised_after_both_functions_end() -> None:
     thread = QuickThread()
     done: list[str] = []
     with pytest.raises(OSError, match="call"):

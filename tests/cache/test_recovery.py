@@ -87,7 +87,7 @@ async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     assert list(bench.files.numbers()) == []
 
 
-async def test_all_stray_files_are_quarantined_if_one_is_older_than_the_database(
+async def test_one_old_stray_file_causes_quarantine_of_all_stray_files(
     bench: CacheBench, tmp_path: Path
 ) -> None:
     """A stray file that is older than the database was not left by a kill."""

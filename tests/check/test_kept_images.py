@@ -53,7 +53,7 @@ async def damage_images(power: Power) -> None:
 
 
 @pytest.mark.parametrize("chain", ["readable", "lost"])
-async def test_rebuild_prefers_a_damaged_newer_image_to_the_image_of_a_kept_point(
+async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
     power: Power, chain: str
 ) -> None:
     """A rebuild uses newer names from a damaged image; the kept point can still be restored."""

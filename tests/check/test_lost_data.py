@@ -39,7 +39,7 @@ def test_new_lost_ranges_are_added_to_the_list_of_lost_ranges(healthy: Healthy) 
     assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0) + _range(3)
 
 
-def test_block_with_a_lost_end_is_listed_only_from_the_first_lost_byte(healthy: Healthy) -> None:
+def test_lost_range_begins_at_the_first_lost_byte_of_a_block(healthy: Healthy) -> None:
     """A file keeps the bytes of a block before the lost end."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")

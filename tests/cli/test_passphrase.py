@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 @pytest.mark.slow
-def test_new_passphrase_replaces_the_old_one(program: Program, empty: Place) -> None:
+def test_new_passphrase_replaces_the_former_passphrase(program: Program, empty: Place) -> None:
     old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
     old.write_text("one\n")
     new.write_text("two\n")

@@ -104,9 +104,7 @@ def test_flush_and_umount_of_a_read_only_mount_succeed(program: Program, place: 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_umount_of_a_read_only_mount_reports_changes_of_a_killed_mount_once(
-    program: Program, place: Place
-) -> None:
+def test_umount_reports_the_changes_of_a_killed_mount_once(program: Program, place: Place) -> None:
     """Umount prints once how to upload the changes of an earlier, killed mount."""
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:

@@ -100,7 +100,7 @@ def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyrin
     for at in (9, 10, 11):
         newer = bytearray(data)
         newer[at] |= 2
-        newer[-1] ^= 1  # A newer program computes the checksum of its header.
+        newer[-1] ^= 1  # A newer program computes a different checksum over its header.
         with pytest.raises(NewerFormatError, match="upgrade"):
             decode(b"piece", KEY, bytes(newer), keyring)
 

@@ -118,7 +118,7 @@ class Judge:
     def _all_points_are_there(self) -> None:
         """Require that every point in time that was reachable from the bucket still is."""
         if self.where.damage == "hostile":
-            return  # A hostile object is authentic, so fsck accepts the history in it.
+            return  # A hostile object is authentic, so its history is valid too.
         for key in _MUTABLE:
             if key in self.keys and self.after.get(key) == self.cell.damaged.get(key):
                 self.after[key] = self.world.objects[key]

@@ -183,7 +183,7 @@ def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: Qui
 
         assert holder.write("three").isdigit()
         assert program.status(place.url)["state"] == "free"
-        program.ok("mount", place.url, mnt)  # The other namespace has the dead mount.
+        program.ok("mount", place.url, mnt)  # The dead mount still exists in the other namespace.
         assert (mnt / "log").read_text() == "one\ntwo\n"
         program.ok("umount", mnt)
 

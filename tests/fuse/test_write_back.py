@@ -71,9 +71,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
     assert operations.write_back.age_s() == 0.0
 
 
-async def test_cost_of_collecting_dirty_data_is_independent_of_the_number_of_open_files(
-    mounted: Mounted,
-) -> None:
+async def test_cost_of_collecting_dirty_data_ignores_the_open_file_count(mounted: Mounted) -> None:
     """A collection sends requests only for the barrier file and for files with new data."""
     operations = mounted.handlers.operations
     opened: list[int] = []

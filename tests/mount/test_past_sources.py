@@ -123,7 +123,7 @@ async def test_clone_from_a_missing_point_in_time_is_refused(
             await sources.find(top=1, names=[], at=at)
 
 
-async def test_clone_of_a_path_that_did_not_exist_in_the_txg_is_refused(volume: Volume) -> None:
+async def test_clone_of_a_path_missing_in_the_past_is_refused(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, _ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         for names in (["d", "g"], ["d", "f", "g"], [os.fsdecode(b"\xff")]):

@@ -231,7 +231,7 @@ def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Pa
     assert targets.of_mountpoint(tmp_path, None).state == tmp_path / "s"
 
 
-def test_mount_note_of_a_killed_daemon_matches_no_new_process_with_its_pid(
+def test_mount_note_of_a_killed_daemon_matches_no_other_process(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """A note contains the start time of its daemon, because process ids are reused."""

@@ -138,7 +138,7 @@ async def test_expired_credentials_are_replaced_by_renewed_credentials(
     assert [seen.body for seen in double.seen] == [b"1", b"2", b"2"]
 
 
-async def test_expired_credentials_are_reported_if_no_newer_ones_exist(
+async def test_expired_credentials_without_a_renewal_are_reported(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
     """Expired credentials are not retried; the next request uses new credentials."""

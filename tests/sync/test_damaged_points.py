@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("harm", ["point", "manifest", "piece"])
-async def test_unreadable_kept_point_protects_every_object_that_it_may_need(
+async def test_unreadable_kept_point_protects_all_objects_it_may_need(
     power: Power, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Reclaim keeps all objects of an unreadable point, which a backup may make readable again."""

@@ -82,7 +82,7 @@ async def test_decoder_refuses_damaged_answers(faulty: FaultyStore) -> None:
     assert decode(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
 
 
-async def test_outage_of_the_faulty_store_affects_every_method_until_the_test_ends_it(
+async def test_store_outage_affects_every_method_until_the_test_ends_it(
     faulty: FaultyStore,
 ) -> None:
     """Every method fails with the same error until the test stops the outage."""

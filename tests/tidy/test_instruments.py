@@ -62,7 +62,7 @@ def test_forked_command_has_its_own_streams_and_environment(
     assert (done.returncode, done.stderr) == (7, "wrong\n")
 
 
-def test_forked_command_that_raises_an_exception_or_is_killed_has_a_failure_status(
+def test_failed_or_killed_forked_command_has_a_failure_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forked command that raises an exception or is killed has a non-zero exit status."""

@@ -21,7 +21,7 @@ GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 # The result of these functions refers to their argument, which must be an immutable copy.
 # With a memoryview, CPython 3.10, 3.11 or 3.12.1 may crash in a garbage collection (issue 77894).
-# Python crashes if the collector clears a memoryview while an object still uses its buffer.
+# Python may crash if the collector clears a memoryview while an object still uses its buffer.
 # A function that uses a buffer only until it returns is allowed to take a memoryview.
 KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
 KEPT_MAPPINGS: Final = {"s3fs_meta/memory_allocator.py"}  # the argument is an mmap object

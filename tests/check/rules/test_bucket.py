@@ -62,7 +62,7 @@ async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy)
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
 @pytest.mark.parametrize("damage", ["missing", "unreadable"])
-async def test_equal_block_number_is_no_proof_of_equal_content(
+async def test_equal_block_number_does_not_prove_equal_content(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
     """After a fork, a pack may contain other content under the number of a block."""

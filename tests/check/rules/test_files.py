@@ -87,7 +87,7 @@ async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(
     assert healthy.dump() == healthy.before
 
 
-def test_size_of_a_file_is_extended_to_the_end_of_its_last_block(healthy: Healthy) -> None:
+def test_too_small_file_size_is_extended_to_the_end_of_the_last_block(healthy: Healthy) -> None:
     """Without the correction, the end of the file could not be read.
 
     Invariant I59.

@@ -184,7 +184,7 @@ def test_damaged_database_with_an_unexpected_schema_is_refused(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_bytes_in_a_database_cause_no_error_other_than_a_format_error(
+def test_random_bytes_in_a_database_cause_only_format_errors(
     filled: Database, tmp_path: Path, seed: int
 ) -> None:
     """Random bytes after the schema pages result in rows or FormatError, never in another error."""

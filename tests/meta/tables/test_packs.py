@@ -89,7 +89,7 @@ def test_dead_packs_are_listed_in_order_of_death(db: Database) -> None:
     assert "packs_dead" in plan[0][3]
 
 
-def test_die_anew_sets_the_txg_of_death_of_dead_packs_to_the_current_txg(db: Database) -> None:
+def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -> None:
     """Live packs stay alive. Condemned packs are not deleted before their new ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:

@@ -174,7 +174,7 @@ def test_past_block_at_a_damaged_location_is_refused(db: Database) -> None:
         _share(db)
 
 
-def test_block_with_the_number_of_a_past_block_but_other_content_is_not_shared(
+def test_block_with_the_number_but_not_the_content_of_a_past_block_is_not_shared(
     db: Database,
 ) -> None:
     db.run("UPDATE blocks SET hash = ? WHERE block = 2", (b"other" + HASH[5:],))

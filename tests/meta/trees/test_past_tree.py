@@ -66,7 +66,7 @@ def at(db: Database, path: str) -> Ino:
         ("a/b/c", "h2", True),
     ],
 )
-def test_inode_belongs_to_a_tree_if_one_of_its_names_is_now_in_it(
+def test_inode_belongs_to_a_tree_if_the_tree_has_one_of_its_names(
     db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
     """The last txg of an inode is the same for any number of directories kept in memory."""

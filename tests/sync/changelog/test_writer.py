@@ -128,7 +128,7 @@ async def test_changes_after_a_txg_published_as_an_image_are_shipped(power: Powe
         assert await read_file(session, zeros) == bytes(9000)
 
 
-async def test_size_of_the_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
+async def test_wal_size_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
     """No snapshot of the database stays open during an outage, so the WAL can restart."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -150,7 +150,7 @@ async def test_size_of_the_wal_is_bounded_while_an_upload_waits_for_the_store(po
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_size_of_the_wal_is_bounded_while_an_image_waits_for_the_store(
+async def test_wal_size_is_bounded_while_an_image_waits_for_the_store(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are uploaded before an image opens its snapshot, so an outage delays the snapshot."""

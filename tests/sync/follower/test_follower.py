@@ -174,7 +174,7 @@ async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.Mo
         assert max(lengths[4:]) <= max(lengths[:4])
 
 
-async def test_follower_reports_an_outage_and_continues_after_it(power: Power) -> None:
+async def test_follower_reports_an_outage_and_continues_afterwards(power: Power) -> None:
     """During an outage of the store the follower shows its last state."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)

@@ -128,9 +128,7 @@ async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
     assert found.reached == 12
 
 
-async def test_damaged_last_changelog_is_reported_and_the_txg_before_it_is_the_newest(
-    power: Power,
-) -> None:
+async def test_newest_txg_is_the_txg_before_a_damaged_last_changelog(power: Power) -> None:
     await nine_txgs(power)
     key = key_of(Txg(LAST))
     power.store.objects[key] = flipped(power.store.objects[key], 60)

@@ -72,7 +72,7 @@ async def test_log_of_a_directory_lists_all_changes_in_its_tree(
     ]
 
 
-async def test_log_of_a_directory_lists_changes_of_a_file_until_the_file_is_moved_out(
+async def test_log_of_a_directory_includes_a_file_until_it_is_moved_out(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -298,9 +298,7 @@ async def test_log_ends_at_the_oldest_requested_txg(power: Power, tmp_path: Path
     assert found == txgs[:4:-1]
 
 
-async def test_log_of_a_path_with_too_many_removed_names_is_a_usage_error(
-    power: Power, tmp_path: Path
-) -> None:
+async def test_log_refuses_a_path_with_too_many_removed_names(power: Power, tmp_path: Path) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         top = await files.make_directory(b"top")

@@ -79,7 +79,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: P
         assert changelogs(power) == list(range(manifests(power)[0], session.link.txg + 1))
 
 
-async def test_retained_points_in_time_can_be_restored_and_earlier_ones_are_deleted(
+async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
     """Every txg within the retention can be restored with all its content."""

@@ -84,7 +84,7 @@ def rows(volume: Volume) -> list[object]:
     return [volume.db.all(f"SELECT * FROM {table} ORDER BY 1, 2", ()) for table in tables]
 
 
-async def test_later_point_in_time_is_built_from_an_open_earlier_point_with_changelogs(
+async def test_later_point_in_time_is_built_from_an_earlier_point(
     power: Power, tmp_path: Path
 ) -> None:
     """The database is identical to one that is restored from an image."""

@@ -330,9 +330,7 @@ async def test_last_txgs_of_another_host_are_abandoned_only_with_option_end_at(
         assert (await bucket.find(PointInTime("then", txg=Txg(txg)))).txg == txg
 
 
-async def test_sole_writer_of_a_chain_needs_no_option_end_at_to_abandon_its_last_txgs(
-    power: Power,
-) -> None:
+async def test_sole_writer_can_abandon_its_last_txgs_without_option_end_at(power: Power) -> None:
     inos = await written(power)
     rot(power, 9)
     for path in (power.home / "a").glob("meta.db*"):

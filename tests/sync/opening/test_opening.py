@@ -38,7 +38,7 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
         assert session.status.writable
 
 
-async def test_committed_changes_survive_a_kill_of_the_session(power: Power) -> None:
+async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
     """A block that was not uploaded before the kill is still dirty and readable."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)

@@ -149,7 +149,7 @@ async def test_error_about_a_lost_superblock_names_each_fault(power: Power, dama
     assert str(power.remembered("b").path) in lost.value.message
 
 
-async def test_host_that_knows_a_newer_superblock_refuses_an_older_one(power: Power) -> None:
+async def test_host_refuses_a_superblock_older_than_its_known_superblock(power: Power) -> None:
     """The error about an older superblock names --accept-superblock; the bucket is unchanged."""
     old = dict(power.store.objects)
     await power.retain(100)
@@ -311,7 +311,7 @@ async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
         await power.keys()
 
 
-async def test_superblock_copy_of_a_newer_version_is_not_used_alone(power: Power) -> None:
+async def test_superblock_copy_of_a_newer_version_is_not_used(power: Power) -> None:
     """A newer program writes the superblock first, so a newer copy alone is damaged."""
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 4, {})
 

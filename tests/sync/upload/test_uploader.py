@@ -81,7 +81,7 @@ async def test_writers_waiting_for_cache_space_do_not_wait_for_the_commit_interv
         assert session.status.writable
 
 
-async def test_files_written_during_an_outage_are_uploaded_after_it(power: Power) -> None:
+async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
     """Programs can write files while the store is unreachable."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:

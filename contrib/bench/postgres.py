@@ -190,7 +190,7 @@ def parsed_tps(text: str) -> float:
     Raises:
         SubjectError: the output contains no rate.
     """
-    found = _TPS.findall(text)  # pgbench 13 prints two rates; the second omits connection times
+    found = _TPS.findall(text)  # pgbench before 14 prints two rates; the last omits connecting
     if not found:
         raise SubjectError(f"pgbench printed no rate: {text!r}")
     return float(found[-1])

@@ -193,7 +193,8 @@ def _require_path(before: Volume, after: Volume, top: bytes) -> None:
         try:
             find(after.db, top)
         except UsageError as exc:
-            raise UsageError(f"path {os.fsdecode(top)!r} exists at neither point in time") from exc
+            shown = os.fsdecode(top)
+            raise UsageError(f"the path {shown!r} exists at neither point in time") from exc
 
 
 def _point(link: Link) -> dict[str, Any]:

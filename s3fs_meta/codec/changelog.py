@@ -89,7 +89,7 @@ class Kind(enum.Enum):
 
     GROUP = "group"  # a changelog with the changes of one txg
     FENCE = "fence"  # no changes: the changelog occupies the next txg number of the fenced writer
-    IMAGE = "image"  # the image in the changelog replaces the complete state
+    IMAGE = "image"  # the image that the changelog names replaces the complete state
 
 
 class Location(NamedTuple):

@@ -8,7 +8,8 @@ after recovery.
     An unsynced write to the database or its journal is on the disk or not, or only some of its
       512-byte sectors are on the disk.
     An unsynced page of a block file has its state at any time since the last sync. The states of
-      4 KiB pages are independent; in a page that overwrites old bytes, the states of sectors are.
+      4 KiB pages are independent, and so are those of the sectors of a page that overwrites old
+      bytes.
     An unsynced size of a block file has its value at any time since the last sync.
     A write before a failed sync of its file is not on the disk, even if later syncs succeed.
 

@@ -51,7 +51,7 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are removed in groups
+_SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are removed together
 
 
 class _Slice(NamedTuple):

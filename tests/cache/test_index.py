@@ -80,7 +80,7 @@ def test_blocks_are_listed_if_their_length_changed_since_the_last_sync() -> None
     assert index.lengths_to_note(both) == [(1, 15), (2, 20)]
 
 
-def test_unsynced_block_is_listed_again_after_each_write() -> None:
+def test_unsynced_block_is_listed_once_after_several_writes() -> None:
     """A block whose sync was requested is listed again only after another write."""
     index = CacheIndex()
     index.note_write(BlockId(1))

@@ -249,7 +249,7 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_the_original_block(
     """A power cut loses the bytes written to a copied block; the bytes of its origin survive."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
-    blocks.add_ref(bench.db, old)  # A second reference keeps the block file of the original file.
+    blocks.add_ref(bench.db, old)  # A second reference keeps the file of the original block.
     new = copy(bench, 5)
     bench.cache.write_in_place(bench.located(0), 5, b"-" * 40)
     if torn:

@@ -156,7 +156,7 @@ def test_fsck_repairs_succeed_in_every_sqlite_journal_mode(
     db.close()
 
 
-def test_fsck_report_counts_all_findings_but_lists_only_the_first(healthy: Healthy) -> None:
+def test_fsck_report_counts_all_findings_but_lists_only_100(healthy: Healthy) -> None:
     """The report counts 150 findings and keeps the first 100 of them."""
     healthy.db.begin()
     for number in range(150):

@@ -213,7 +213,7 @@ def test_process_that_has_the_keys_detects_a_forged_superblock() -> None:
     assert not is_authentic(replace(made, generation=2), keyring)
     assert not is_authentic(plain, keyring)
     assert not is_authentic(made, its_keys)
-    # An unencrypted filesystem has no secret, so anybody can forge its superblock.
+    # An unencrypted filesystem has no secret, so its superblock can be forged.
     assert is_authentic(replace(plain, retention_s=0), its_keys)
     assert not is_authentic(make(None)[0], its_keys)
 

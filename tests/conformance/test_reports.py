@@ -93,7 +93,7 @@ def test_ltp_report_contains_the_reason_for_a_skipped_case() -> None:
     assert detail == "x.c:1: TCONF: not supported here"
 
 
-def test_only_ltp_tests_of_file_system_calls_are_run(tmp_path: Path) -> None:
+def test_only_ltp_tests_of_file_related_system_calls_are_run(tmp_path: Path) -> None:
     """In the LTP scenario "syscalls", only the cases of listed file-related calls are run.
 
     All other scenarios of LTP are run completely.

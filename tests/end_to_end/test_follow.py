@@ -224,7 +224,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
     first.program.ok("fsck", "-n", place.url)
 
 
-def test_follower_restores_an_image_without_the_next_changelog(hosts: Trio, place: Place) -> None:
+def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
     """After the restore, open files are readable, or fail with ESTALE if they were removed."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):

@@ -314,7 +314,7 @@ def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
 
 
 @pytest.mark.s3
-def test_hanging_server_does_not_block_the_mount_command(
+def test_hanging_server_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     """Connections to a suspended server hang, as in a broken network."""
@@ -424,7 +424,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
 
 @pytest.mark.s3
 @pytest.mark.skipif(versitygw_program() is None, reason="moto loses all objects when it stops")
-def test_server_that_refuses_connections_does_not_block_the_mount_command(
+def test_server_that_refuses_connections_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     with running_versitygw(folder_of_server) as server:

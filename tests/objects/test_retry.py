@@ -423,7 +423,7 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    # The pause between two retries is random and takes at most 1.6 s.
+    # The last pause, which would exceed the limit, is random and would take at most 1.6 s.
     waited_s = trio.current_time() - began_s
     assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]

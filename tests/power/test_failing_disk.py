@@ -177,7 +177,7 @@ def _mounted_with_a_synced_file(host: Host, mountpoint: Path) -> tuple[Path, Pat
     return earlier, mountpoint / "file"
 
 
-def test_lost_pages_are_reported_even_if_another_program_received_the_first_error(
+def test_lost_pages_are_reported_even_if_another_program_received_the_error_first(
     thin_disk: ThinDisk,
 ) -> None:
     """The kernel may report lost pages to any program that calls syncfs(2) on the disk."""

@@ -276,7 +276,7 @@ async def test_name_that_another_process_creates_during_a_copy_is_kept(volume: V
         assert_sound(fs)
 
 
-async def test_copy_is_removed_if_its_target_directory_was_removed(volume: Volume) -> None:
+async def test_copy_is_removed_if_its_target_directory_is_removed(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_tree_with_acl(fs)
         txg = await shipped(volume)

@@ -311,7 +311,7 @@ async def test_cancelled_tree_copy_is_removed_at_once(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_tree_copy_fails_if_its_source_was_removed(fs: Filesystem) -> None:
+async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
     """If the source is removed during a copy, the copy fails and is removed."""
     top = await make_tree(fs)
 

@@ -224,7 +224,7 @@ async def test_check_for_an_older_bucket_sends_one_request_per_txg(power: Power)
         assert [call.method for call in looks] == ["get_range"]
 
 
-# --- bucket replaced during an unmount -----------------------------------------------------------
+# --- bucket replaced between two mounts ----------------------------------------------------------
 
 FSCK = OpenOptions(mend=Mend())
 PUBLISH = OpenOptions(mend=Mend(publish_local=True))

@@ -46,7 +46,7 @@ def test_old_slow_upload_does_not_decrease_the_measured_speed() -> None:
     assert made.sent_bytes == 1 + 100 * UPLOADS_MEASURED
 
 
-def test_speed_is_unknown_after_an_upload_in_no_time() -> None:
+def test_speed_is_unknown_after_an_upload_that_took_no_time() -> None:
     """A store in memory replies at once, so an upload takes no time."""
     assert _measured((1, 1, 100)).speed(1) is None
 

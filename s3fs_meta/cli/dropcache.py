@@ -25,8 +25,9 @@ HELP = CommandHelp(
         "kept, and so are cached blocks whose location in the bucket is marked as damaged, because "
         "they may be the last copies. Content that is shared with files outside the tree is also "
         "removed.",
-        "Pinned content is kept unless --pinned is given. With --pinned the pins stay, and the mount "
-        "downloads the content again in the background; s3fs-meta unpin removes the pins.",
+        "Pinned content is kept unless --pinned is given. With --pinned the pins stay, and the "
+        "mount downloads the content again in the background; to prevent the download, run "
+        "s3fs-meta unpin first.",
         "The kernel's page cache is not dropped: echo 3 > /proc/sys/vm/drop_caches does that.",
     ),
     examples=(

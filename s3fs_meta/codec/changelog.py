@@ -229,7 +229,7 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
 
 
 def encode_section(section: Section, before: bytes = b"") -> bytes:
-    """Return the binary form of a section after *before*, without checking that it can be decoded."""
+    """Return the binary form of a section after *before*; do not check that it can be decoded."""
     rows = [
         LOCATION.pack(
             one.block,
@@ -258,7 +258,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
 
 
 def require_section(key: str, data: memoryview, section: Section) -> None:
-    """Raise FormatError unless *data* decodes to *section*; needs no memory for a second section."""
+    """Raise FormatError unless *data* decodes to *section*; keep no second section in memory."""
     end = _end_of_locations(key, data)
     rows = map(functools.partial(_location, key), _rows(data[:end]))
     require_distinct(key, "block", [one.block for one in section.locations])

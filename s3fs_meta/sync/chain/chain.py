@@ -100,7 +100,7 @@ def record_own(db: Database, link: Link) -> None:
 def adopt_attempt(db: Database, link: Link) -> None:
     """Record that the changelog in the outbox is the end of the chain. Needs a transaction.
 
-    Call this while the filesystem is opened: packs that died before the opening stay one txg longer.
+    Call this while the filesystem is opened. Packs that died before stay one txg longer.
     """
     record_own(db, link)
     packs.outlive(db, link.txg)

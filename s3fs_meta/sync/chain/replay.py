@@ -32,6 +32,7 @@ from s3fs_meta.sync.chain.chain import (
     FetchedChangelog,
     Link,
     encode_link,
+    fetch,
     fetch_next,
     numbers_from,
     require_known,
@@ -90,7 +91,7 @@ class Replayer:
 
         Args:
             link: the link of the state in the database.
-            upto: the last txg to apply, which must exist; None: apply all txgs in the bucket.
+            upto: the last txg to apply; None: apply all txgs in the bucket.
             by_levels: apply level objects instead of the changelogs that they merge.
 
         Raises:
@@ -127,7 +128,9 @@ class Replayer:
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
         """Return the last txg to apply and the usable level objects, without a long listing."""
-        if upto is not None:
+        if upto is not None and upto <= link.txg:
+            return _Way(link.txg, {})
+        if upto is not None and await self._exists(upto):
             return await self._way_to(link, upto, by_levels=by_levels)
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
@@ -138,13 +141,22 @@ class Replayer:
         else:
             last = max(numbers, default=link.txg)
             numbers.append(await levels.last_after(self._store, self._keyring, last))
-        return _Way(max(numbers, default=link.txg), ends)
+        end = max(numbers, default=link.txg)
+        return _Way(end if upto is None else min(end, upto), ends)
+
+    async def _exists(self, txg: Txg) -> bool:
+        """Return whether the bucket has a readable changelog of a txg."""
+        try:
+            await fetch(self._store, self._keyring, self._uuid, txg)
+        except (ObjectMissingError, FormatError):
+            return False
+        return True
 
     async def _way_to(self, link: Link, upto: Txg, *, by_levels: bool) -> "_Way":
-        """Return the usable level objects up to a txg, without listing later objects."""
+        """Return the usable level objects up to an existing txg, without listing later objects."""
         count = upto - link.txg
-        if count <= 0 or not by_levels:
-            return _Way(max(upto, link.txg), {})
+        if not by_levels:
+            return _Way(upto, {})
         if count < LEVEL_FAN_OUT:
             numbers = await numbers_from(self._store, self._keyring, link.next_txg, count)
             if len(numbers) == count and _are_without_gap(numbers, link):

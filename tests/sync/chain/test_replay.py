@@ -1,5 +1,6 @@
 """Replay: applying changelogs up to a later txg, and errors about damaged objects."""
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError, S
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
@@ -61,6 +63,36 @@ async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -
     states, uuid = await a_week(power)
     for txg, expected in states.items():
         assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
+
+
+async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_txg(
+    power: Power, tmp_path: Path
+) -> None:
+    """A quarantined state may be based on a txg that a bucket restored from a backup has lost."""
+    states, uuid = await a_week(power)
+    last = max(states)
+    assert await restored(power, tmp_path / "meta.db", uuid, last + 50) == states[last]
+
+
+async def test_restore_of_an_existing_txg_lists_no_changelogs(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a week, such a listing contains 120,000 names."""
+    states, uuid = await a_week(power)
+    listed: list[str] = []
+    original = power.store.list
+
+    def recorded(prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        listed.append(prefix)
+        return original(prefix, after=after)
+
+    monkeypatch.setattr(power.store, "list", recorded)
+    async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
+        restorer = Restorer(power.store, session.volume.keyring, uuid, no_progress)
+    assert changelog_codec.PREFIX in listed
+    listed.clear()
+    await restorer.restore(None, tmp_path / "meta.db", upto=Txg(max(states)))
+    assert changelog_codec.PREFIX not in listed
 
 
 def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:

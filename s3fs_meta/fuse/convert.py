@@ -184,14 +184,14 @@ class Converter:
             name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
             atime, rdev, parent, flags, btime_ns,
         ) = row  # fmt: skip
-        if parent | flags < 0:
+        if parent | flags | mapped_blocks < 0:  # a text also raises here, before it is multiplied
             raise ValueError(ino)
         atime_s, atime_ns = divmod(atime, _SECOND_NS)
         mtime_s, mtime_ns = divmod(mtime, _SECOND_NS)
         ctime_s, ctime_ns = divmod(ctime, _SECOND_NS)
         valid_s, valid_ns, length = self._valid_s, self._valid_ns, len(name)
         return _dirent_layouts[length].pack(
-            ino, btime_ns & GENERATION_MAX if self._has_generations else 0,
+            ino, btime_ns & GENERATION_MAX if self._has_generations and ino != ROOT_INO else 0,
             valid_s, valid_s, valid_ns, valid_ns,
             ino, size_bytes,
             sectors(size_bytes, mapped_blocks * self._block_bytes) if mapped_blocks else 0,

@@ -20,6 +20,7 @@ SAMPLES = (
     FILE._replace(size_bytes=1 << 40, mapped_blocks=0, btime_ns=(1 << 40) + 3),
     FILE._replace(mode=0o020600, rdev=0x801, uid=0xFFFF_FFFF, flags=1),
     FILE._replace(mode=0o040755, nlink=3, size_bytes=2),
+    FILE._replace(ino=ROOT_INO),
 )
 
 
@@ -55,9 +56,13 @@ async def test_unreadable_row_is_listed_without_attributes(handlers: Handlers) -
     good, bad = await make_file(handlers, b"good"), await make_file(handlers, b"bad")
     db, converter = handlers.fs.db, handlers.operations.converter
     db.commit()
-    columns = ("mode", "size_bytes", "parent", "flags", "mtime_delta_ns", "btime_delta_ns", "uid")
+    columns = (
+        *("mode", "size_bytes", "parent", "flags", "mtime_delta_ns", "btime_delta_ns", "uid"),
+        "mapped_blocks",
+    )
+    long_text = "'" + "t" * (1 << 19) + "'"
     for column in columns:
-        for value in ("'text'", "x'ff'", "1.5", "-1", str(1 << 62)):
+        for value in ("'text'", long_text, "x'ff'", "1.5", "-1", str(1 << 62)):
             db.begin()
             db.inodes.run(f"UPDATE inodes SET {column} = {value} WHERE ino = {bad}")
             rows = dentries.page_rows(db, ROOT_INO, Cookie(0), 9)

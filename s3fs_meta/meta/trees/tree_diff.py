@@ -110,6 +110,8 @@ class TreeDiff:
         # Inodes from this number on are listed as added, so their names are not kept in memory.
         # A name that was not kept is read again when needed.
         self._first_new = before.counters.next_ino
+        # fsck may have replaced the key of the cookies, so that all names got other cookies
+        self._has_one_key = before.cookie_key == after.cookie_key
         self._before = _State(before)
         self._after = _State(after)
 
@@ -169,7 +171,7 @@ class TreeDiff:
         for directory in directories:
             rows = self._before.rows(directory), self._after.rows(directory)
             # A name keeps its cookie, unless it has the same hash as another name.
-            are_cookies_kept = not any(
+            are_cookies_kept = self._has_one_key and not any(
                 state.has_equal_hashes(directory) for state in (self._before, self._after)
             )
             for old, new in _pieces(*rows, self._piece_rows):

@@ -246,6 +246,34 @@ def test_new_file_with_a_former_name_is_a_change_if_the_name_has_another_cookie(
     assert found == {b"removed": REMOVED, b"replaced": CHANGED}
 
 
+def test_replaced_files_are_changes_even_if_the_key_of_the_cookies_was_replaced(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """fsck replaces a damaged key, and then all names have other cookies."""
+    db = make_database()
+    names = [b"%d" % number for number in range(20)]
+    db.begin()
+    for name in names:
+        dentries.add(db, ROOT_INO, name, inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino)
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    for name in names:
+        inodes.delete(db, dentries.remove(db, ROOT_INO, name))
+    db.take_cookie_key(b"another key, 16 ")
+    for name in names:
+        dentries.add(db, ROOT_INO, name, inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino)
+    inodes.change_directory(db, ROOT_INO, 10**18, entries=0)
+    db.commit()
+    try:
+        diff = TreeDiff(earlier, db, piece_rows=1)
+        found = [one.kind for one in diff.differences({*changed_inodes(earlier, db)})]
+    finally:
+        earlier.close()
+
+    assert found == [CHANGED] * len(names)
+
+
 def copy_of(db: Database, tmp_path: Path) -> Database:
     """Return a copy of the committed state of a database."""
     snapshot = db.open_snapshot()

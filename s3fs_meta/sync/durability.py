@@ -122,6 +122,8 @@ class Durability:
                 if trio.current_time() >= end_s:
                     break
             self.commit()
+            if self._db.in_group:  # the commit failed, and the group stays open
+                await trio.sleep(self._commit_interval_s)
 
     def commit(self) -> None:
         """Commit the open group; if that fails, the group is lost and the mount turns read-only."""

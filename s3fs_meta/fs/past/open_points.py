@@ -102,8 +102,8 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
-        # the txg of the latest search, and the bucket as that search read it
-        self._found: tuple[Txg, Bucket] | None = None
+        # the txg of the latest search, the bucket as that search read it, and the monotonic time
+        self._found: tuple[Txg, Bucket, float] | None = None
         self._lock = trio.Lock()
         # True after the end of ``run``: points in time that are still in use then close themselves.
         self._has_ended = False
@@ -139,7 +139,7 @@ class OpenPoints:
                 link = await bucket.points.find(wanted, now_ns)
             except SettingsError:
                 return None
-            self._found = (link.txg, bucket)
+            self._found = (link.txg, bucket, trio.current_time())
             return link
 
     @contextlib.asynccontextmanager
@@ -195,9 +195,11 @@ class OpenPoints:
                 await self._close(list(self._open))
 
     def _bucket_of(self, txg: Txg) -> Bucket:
-        """Return the bucket; after a search for *txg*, the listings of that search are used."""
+        """Return the bucket; soon after a search for *txg*, with the listings of that search."""
         found, self._found = self._found, None
-        return found[1] if found is not None and found[0] == txg else self._bucket()
+        if found is None or found[0] != txg or found[2] < trio.current_time() - PAST_CHECK_S:
+            return self._bucket()
+        return found[1]
 
     def _bucket(self) -> Bucket:
         volume = self._volume

@@ -352,8 +352,8 @@ class Shipper:
         self, frozen: Frozen, progress: Progress, *, keeps_snapshot: bool = False
     ) -> None:
         try:
-            floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
             try:
+                floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
                 news = await self._in_view(frozen, pending.read_news, floor, waiting)
             finally:
                 if not keeps_snapshot:

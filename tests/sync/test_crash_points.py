@@ -112,6 +112,37 @@ async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -
             assert await read_file(session, ino) == content
 
 
+async def test_blocks_with_committed_locations_are_not_uploaded_again_after_a_kill(
+    power: Power,
+) -> None:
+    """The group with the locations is committed by a later operation, before the kill."""
+    kill, sessions = KillAt("locations recorded"), list[Session]()
+
+    def hook(step: str) -> None:
+        if kill.armed and step == kill.step:
+            sessions[0].durability.commit()
+        kill(step)
+
+    ino = Ino(0)
+    try:
+        async with power.session("a", hook=hook) as session:
+            sessions.append(session)
+            ino = write_file(session, b"content" * 900)
+            session.durability.commit()
+            kill.armed = True
+            await session.flush()
+    except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
+        if not kill.reached:
+            raise
+    stored = {key for key in power.store.objects if key.startswith("pack/")}
+
+    async with power.session("a") as session:
+        await session.flush()
+        assert await read_file(session, ino) == b"content" * 900
+    assert len(stored) == 1
+    assert {key for key in power.store.objects if key.startswith("pack/")} == stored
+
+
 def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
     """Require two images, all changelogs since the older image, and no other metadata."""
     images = [image.parse_manifest_key(key) for key in keys]

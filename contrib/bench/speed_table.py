@@ -13,11 +13,17 @@ DIGITS: Final = 2
 
 
 def table(workloads: Mapping[str, Any]) -> str:
-    """Return the median seconds of each step that all filesystems ran, as a Markdown table."""
+    """Return the median seconds of the steps as a Markdown table.
+
+    A step that S3QL did not complete has a dash in its column; a step that another filesystem did
+    not complete is not in the table.
+    """
     lines = [_row("seconds", COLUMNS), _row("---", ["---:"] * len(COLUMNS))]
     for step, subjects in workloads["seconds"].items():
-        if set(COLUMNS) <= set(subjects):
-            cells = [_seconds(subjects[name]["median"]) for name in COLUMNS]
+        if set(COLUMNS) - {S3QL} <= set(subjects):
+            cells = [
+                _seconds(subjects[name]["median"]) if name in subjects else "–" for name in COLUMNS
+            ]
             cells[COLUMNS.index(OURS)] = f"**{cells[COLUMNS.index(OURS)]}**"
             lines.append(_row(step, cells))
     return "\n".join(lines) + "\n"

@@ -182,7 +182,7 @@ def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
     wait_until_gone(pid)
 
     assert (done.returncode, "uploads it" in done.stderr) == (13, False)
-    assert "quarantines these changes" in done.stderr
+    assert "quarantines the changes" in done.stderr
     again = program.run("umount", mounted.mountpoint)
     assert (again.returncode, again.stderr) == (13, done.stderr.splitlines(keepends=True)[-1])
     other.ok("umount", elsewhere)

@@ -323,7 +323,7 @@ async def test_kept_point_with_a_used_or_invalid_name_is_refused(power: Power) -
         with pytest.raises(UsageError, match="kept already"):
             await keeper.keep("a")
         for name in ("", "2026-01-01", "a/b", "newest"):
-            with pytest.raises(UsageError, match="not a valid name"):
+            with pytest.raises(UsageError, match="is not valid for a kept point"):
                 await keeper.keep(name)
         assert len(keys_of(power, "kept/")) == 1
 

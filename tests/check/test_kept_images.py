@@ -58,7 +58,7 @@ async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
 ) -> None:
     """A rebuild uses newer names from a damaged image; the kept point can still be restored."""
     files = await fill_around_a_kept_point(power, passed=True)
-    [*_, newest] = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
+    _of_kept_point, *newer = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     await damage_images(power)
     if chain == "lost":
         for key in keys_of(power, "changelog/"):
@@ -66,7 +66,8 @@ async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
             if txg is not None and txg > 4:
                 del power.store.objects[key]
     made = await rebuilt(power)
-    assert made.source == newest
+    # The order of names is random, so either of the newer images may have fewer missing pieces.
+    assert made.source in newer
     assert made.missing_pieces
     assert await files_at(power, "old") == files
 

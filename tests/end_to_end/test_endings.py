@@ -176,16 +176,18 @@ def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     other.ok("mount", "--takeover", mounted.url, elsewhere)
-    (elsewhere / "f").write_bytes(b"theirs")
+    try:
+        (elsewhere / "f").write_bytes(b"theirs")
 
-    done = program.run("umount", mounted.mountpoint)
-    wait_until_gone(pid)
+        done = program.run("umount", mounted.mountpoint)
+        wait_until_gone(pid)
 
-    assert (done.returncode, "uploads it" in done.stderr) == (13, False)
-    assert "quarantines the changes" in done.stderr
-    again = program.run("umount", mounted.mountpoint)
-    assert (again.returncode, again.stderr) == (13, done.stderr.splitlines(keepends=True)[-1])
-    other.ok("umount", elsewhere)
+        assert (done.returncode, "uploads it" in done.stderr) == (13, False)
+        assert "quarantines the changes" in done.stderr
+        again = program.run("umount", mounted.mountpoint)
+        assert (again.returncode, again.stderr) == (13, done.stderr.splitlines(keepends=True)[-1])
+    finally:
+        other.ok("umount", elsewhere)
     mounting = program.run("mount", mounted.url, mounted.mountpoint)
     assert "kept in" in mounting.stderr
     assert (mounted.mountpoint / "f").read_bytes() == b"theirs"

@@ -17,6 +17,7 @@ from s3fs_meta.fuse.barrier import Barrier
 from s3fs_meta.fuse.write_back import CollectingProcess, WriteBack
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import Handlers, Mounted
+from tests.polling import until
 
 pytestmark = pytest.mark.mount
 
@@ -62,8 +63,9 @@ def size(handlers: Handlers, name: bytes) -> int:
 
 async def test_mount_without_writers_starts_no_write_back_process(mounted: Mounted) -> None:
     """Without a file open for writing, no write-back process is started."""
-    operations = mounted.handlers.operations
+    operations, opened = mounted.handlers.operations, mounted.handlers.fs.open_files
     await mounted.run((mounted.path / "f").write_bytes, b"x")
+    await until(lambda: not opened.writing)  # close(2) does not wait for the RELEASE request.
     before = dict(operations.requests)
     assert await operations.write_back.collect()
     assert operations.requests == before

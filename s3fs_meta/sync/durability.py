@@ -194,8 +194,8 @@ class Durability:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
         The group commits before each piece. Otherwise block files of the open group could be older
-        than the WAL. After a kill, the next mount would not recognise that these files belong to a
-        group without a commit.
+        than the WAL. After a kill, the next mount would not recognise that these files belong to an
+        uncommitted group.
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()

@@ -135,7 +135,7 @@ class PointKeeper:
     async def _described(
         self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool
     ) -> KeptPoint:
-        """Return the new kept point; check that all metadata objects that it needs exist."""
+        """Return the new kept point; check that all its metadata objects exist."""
         volume = self._volume
         if wanted is not None and wanted.kept is not None:
             others = kept.named(wanted.kept)

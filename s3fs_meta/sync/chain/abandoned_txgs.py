@@ -83,12 +83,12 @@ def want_after(db: Database, noticed: OlderBucketError) -> None:
 
 
 def put_back(why: str) -> str:
-    """Return the reason text for an image that replaces changelogs that the bucket lost."""
+    """Return the reason text for an image that replaces lost changelogs of the bucket."""
     return f"{_PUT_BACK}: {why}"
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason comes from ``put_back``; if so, packs may also be missing."""
+    """Return whether ``put_back`` made a reason text; if so, packs may also be missing."""
     return why.startswith(_PUT_BACK)
 
 

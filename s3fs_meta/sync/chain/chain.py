@@ -100,7 +100,7 @@ def record_own(db: Database, link: Link) -> None:
 def adopt_attempt(db: Database, link: Link) -> None:
     """Record that the changelog in the outbox is the end of the chain. Needs a transaction.
 
-    Call this while the filesystem is opened. Packs that died before stay one txg longer.
+    Call this while the filesystem is opened. Packs that died before are retained for one more txg.
     """
     record_own(db, link)
     packs.outlive(db, link.txg)
@@ -220,7 +220,7 @@ async def fetch_next(
 
 
 async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> str | None:
-    """Return the hash of the changelog before a txg, which the changelog of the txg records.
+    """Return the hash of the previous changelog, as the changelog of a txg records it.
 
     Returns:
         None if the changelog of the txg cannot be read or records no hash.
@@ -347,8 +347,8 @@ async def _link_of_image_alone(
 
     A manifest contains the hash of its own changelog. But if that changelog is of kind IMAGE, the
     manifest contains the hash of the previous changelog. Then only the next changelog contains the
-    wanted hash. If no next changelog exists, the hash of the changelog before the image is used.
-    The next writer takes the hash from its rows.
+    hash of the image's changelog. If no next changelog exists, the hash of the changelog before the
+    image is used. The next writer takes the hash from its rows.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR

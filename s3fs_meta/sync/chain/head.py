@@ -39,12 +39,12 @@ def confirm(db: Database, head: Head, *, changed: bool) -> None:
 
 
 def want_image(db: Database) -> None:
-    """Record that only an image can ship a change. Requires an open transaction."""
+    """Record that a change can be shipped only as an image. Requires an open transaction."""
     local_state.put(db, "image_wanted", "1")
 
 
 def is_image_wanted(db: Database) -> bool:
-    """Return whether an unshipped change exists that only an image can ship."""
+    """Return whether an unshipped change exists that can be shipped only as an image."""
     return local_state.get(db, "image_wanted") is not None
 
 

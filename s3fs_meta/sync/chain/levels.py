@@ -71,7 +71,7 @@ async def ends_by_first(
 
     Args:
         after: level objects that begin at this txg or earlier are ignored.
-        upto: level objects that end after this txg are ignored; None: none are ignored.
+        upto: level objects that end after this txg are ignored; None: no limit.
     """
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
@@ -100,7 +100,7 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
     """Return the first txg of the earliest level object that contains a txg, or None.
 
     Args:
-        upto: level objects that end after this txg are ignored; None: none are ignored.
+        upto: level objects that end after this txg are ignored; None: no limit.
     """
     earliest: Txg | None = None
     for level in range(1, LEVELS_MAX + 1):

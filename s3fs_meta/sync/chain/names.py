@@ -1,4 +1,4 @@
-"""The txgs in object keys, and a check of which of these txgs the chain can have reached.
+"""The txgs in object keys, and a check whether the chain can have reached them.
 
 Owns: the rule that a key far beyond the chain is foreign, the listing of keys.
 Does not know: links, rows.

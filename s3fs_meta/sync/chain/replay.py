@@ -259,7 +259,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Convert a FormatError in the with-block, which applies changes, to a MisfitError."""
+    """Convert a FormatError that the with-block raises to a MisfitError."""
     try:
         yield
     except FormatError as exc:

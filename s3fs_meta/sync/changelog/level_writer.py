@@ -127,7 +127,7 @@ class Leveler:
         return True
 
     async def _merged(self, level: int, last: Txg) -> Level:
-        """Return a level object. The objects that it merges stay in memory only until then.
+        """Return a level object. The merged objects stay in memory only during the call.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.
@@ -136,7 +136,7 @@ class Leveler:
         return await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
 
     async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
-        """Return the content of the objects, one level below, that a level object merges.
+        """Return the contents of the objects that a level object merges.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: one of the objects cannot be merged.

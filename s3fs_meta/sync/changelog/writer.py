@@ -263,7 +263,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Raise an error if this mount must not ship; stop writing if the block loses the lease."""
+        """Check that this mount may ship; stop writing if the lease is lost in the with-block."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -277,7 +277,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether recorded changes, pack changes or a higher floor are still unshipped."""
+        """Return whether recorded changes, pack changes or a raised floor are not yet shipped."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -541,7 +541,7 @@ class Shipper:
 
         Raises:
             FencedError: another writer has appended a changelog with this txg, or has the lease.
-            StoreError: the store is unavailable; the next txg retries.
+            StoreError: the store is unavailable; the append is retried with the next txg.
         """
         ours = await chain.append(self._store, txg, data)
         self._hook("changelog put")

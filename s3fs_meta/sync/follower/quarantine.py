@@ -99,7 +99,7 @@ def _fill(
 
 
 def _copy_rows(applier: Database, last: Sequence[BlockId], copy: Path) -> None:
-    """Copy the database durably; of the rows of cached blocks, keep only the rows of *last*."""
+    """Copy the database durably; the copy lists only the cached blocks of *last*."""
     image_copy.remove(copy)
     snapshot = applier.open_snapshot()
     try:

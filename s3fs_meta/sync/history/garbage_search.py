@@ -2,7 +2,7 @@
 
 Owns: the rules that decide which images can be restored, and which objects no retained txg needs.
 Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
-Keeps: an object whose key has a form that this program does not use is never garbage. Objects of
+Keeps: an object whose key has an unknown form is never garbage. Objects of
 unfinished uploads are never garbage: pieces of an image without a manifest, parts of the next
 changelog, packs of this epoch.
 """
@@ -300,7 +300,7 @@ class StoredImages:
         return gone, pieces
 
     async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
-        """Return whether no restore can need a manifest, and this filesystem wrote it."""
+        """Return whether this filesystem wrote a manifest that no restore can need."""
         image = image_codec.image_of(manifest)
         if manifest in self._opened and manifest not in self._exchanged:
             return bool(self._ours.get(image))
@@ -458,7 +458,7 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg before which no unpinned object exists; 0 if a point was dropped since."""
+        """Return the txg before which all objects are pinned; 0 if a point was dropped later."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 

@@ -144,7 +144,7 @@ def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
 
 
 def _inodes(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bool, bool]]:
-    """Yield the inodes that the parts in *mask* changed, each with the two kinds of change."""
+    """Yield each inode that the parts in *mask* changed, and two flags: content, other change."""
     for ino, content, other in index.inodes:
         if (content | other) & mask:
             yield ino, bool(content & mask), bool(other & mask)

@@ -59,7 +59,7 @@ class RunChanges(NamedTuple):
         return len(self.inodes) + len(self.names)
 
     def marked(self, bit: int) -> "RunChanges":
-        """Return the changes of a part for its run: *bit* replaces each nonzero mask."""
+        """Return the changes of a part, with *bit* in place of each nonzero mask."""
         return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 
@@ -141,7 +141,7 @@ class RunMerger:
         return self._joined.is_full
 
     def add_txg(self, at: int, txg: TxgChanges | None) -> None:
-        """Add a part of a run of level 1; None means a txg with an unreadable changelog.
+        """Add a txg to this run of level 1; None means that its changelog is unreadable.
 
         Args:
             at: the position of the part in the run, from 0.
@@ -152,7 +152,7 @@ class RunMerger:
         self._add(at, ends, changes, is_unknown=changes is None)
 
     def add_run(self, at: int, run: HistoryIndex | None) -> None:
-        """Add a part of a run of a higher level; None means a run without a readable index object.
+        """Add a lower-level run to this run; None means that it has no readable index object.
 
         Args:
             at: the position of the part in the run, from 0.

@@ -166,8 +166,8 @@ class Indexer:
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
         """Replace an index object of another history; keep an object that an earlier mount made.
 
-        If a bucket lost its last changelogs, its index objects may describe another history. An
-        incomplete replica is an example.
+        If a bucket lost its last changelogs, its index objects may describe another history. For
+        example, an incomplete replica lacks the last changelogs.
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)

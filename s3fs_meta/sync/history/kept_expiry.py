@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 
 class Expiring(Protocol):
-    """The properties of a kept point that decide its expiry."""
+    """The properties of a kept point that determine its expiry."""
 
     @property
     def key(self) -> str:
@@ -45,7 +45,7 @@ _Point = TypeVar("_Point", bound=Expiring)
 
 
 class Policy(NamedTuple):
-    """For each kind of period, the number of points that stay; 0: none."""
+    """For each kind of period, the number of points to keep; 0: none."""
 
     last: int = 0
     daily: int = 0

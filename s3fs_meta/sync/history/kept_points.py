@@ -35,7 +35,7 @@ class KeptPoints(NamedTuple):
     unreadable: tuple[UnreadablePoint, ...] = ()
 
     def named(self, name: str) -> list[KeptPoint]:
-        """Return the points with a name, the latest first; a race of two writers may leave two."""
+        """Return the points with a name, the latest first; two writers in a race may leave two."""
         found = [point for point in self.points if point.name == name]
         return sorted(found, key=lambda point: point.kept_ns, reverse=True)
 

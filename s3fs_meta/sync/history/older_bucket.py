@@ -50,7 +50,7 @@ class Publisher:
         """Mark missing packs, then publish an image of the local state as the next txg.
 
         Raises:
-            The same errors as ``Imager.make_anew``; the next txg retries.
+            The same errors as ``Imager.make_anew``; the publication is retried with the next txg.
         """
         why = abandoned_txgs.wanted(self._db) or ""
         _log.warning("the next txg will be a complete image: %s", why)

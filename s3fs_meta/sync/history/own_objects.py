@@ -43,7 +43,7 @@ async def own_objects(
     Args:
         store: the bucket.
         keyring: the keys of the filesystem.
-        named: objects whose keys have a form that filesystems use.
+        named: objects whose keys look like those of a filesystem.
         progress: called with the number of objects read.
         fetches: the number of objects that are read concurrently.
 

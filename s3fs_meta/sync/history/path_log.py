@@ -100,7 +100,7 @@ class PathLog:
         return is_found
 
     def _match(self, index: HistoryIndex) -> int:
-        """Return the parts of a run that may have changed the path; store names of other parts.
+        """Return the parts that may have changed the path; store names that other parts removed.
 
         The index may not have the changes of a part. A name that this part removed may be the only
         link between the path and an inode of an earlier part. So earlier parts are also examined.

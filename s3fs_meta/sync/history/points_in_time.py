@@ -60,8 +60,7 @@ class PointsInTime:
 
         Raises:
             SettingsError: the point in time is unavailable; the message says which are available.
-            BrokenChainError: the wanted link is unreadable, or an unreadable link may be the wanted
-                link.
+            BrokenChainError: the link cannot be determined, because a changelog is unreadable.
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end
@@ -286,7 +285,7 @@ class PointsInTime:
         return False
 
     async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
-        """Return the error for an unreadable txg; it reports the last readable txg before."""
+        """Return the error for an unreadable txg, with the last readable txg before it."""
         first, stop = txg, (await self.oldest()).txg
         while first > stop and await self.readable(Txg(first - 1)) is None:
             first = Txg(first - 1)
@@ -297,7 +296,7 @@ class PointsInTime:
 
         Raises:
             BrokenChainError: the link after the result is unreadable. Its time is unknown, so it
-                may be the wanted link.
+                may be the right result.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
         while first < stop:  # the loop ends, because each iteration shrinks the range

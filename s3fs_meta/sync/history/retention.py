@@ -130,7 +130,7 @@ class StoredAges:
         """Return the newest txg from *low* to *high* that is at least *age_ns* old, or *low*.
 
         Args:
-            age_ns: the wanted age.
+            age_ns: the minimum age.
             low: returned if no later txg is that old.
             high: the last txg to consider.
             end: the last txg of the chain.
@@ -158,7 +158,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*; the time between two txgs has a maximum."""
+        """Return the ages of the txgs after *low*; limit the time between two txgs."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:

@@ -113,7 +113,7 @@ class Bucket:
         The database is not synced, because it is not used after a crash.
 
         Args:
-            link: the link of the wanted txg.
+            link: the link of the txg to restore.
             target: a path at which no file exists.
             how: the options of the restore.
 

@@ -91,7 +91,7 @@ class Restorer:
             newest: the first image to try. If it is None or later than *upto*, only older images
                 are tried.
             target: a path at which no file exists.
-            upto: the wanted txg; None: the last txg in the bucket.
+            upto: the txg to restore; None: the last txg in the bucket.
 
         Raises:
             UnfinishedFilesystemError: the bucket has no image.
@@ -119,10 +119,10 @@ class Restorer:
             earlier: a database that no process changes during the call; it is copied.
             link: the link of the state in that database.
             target: a path at which no file exists.
-            upto: the wanted txg.
+            upto: the txg to restore.
 
         Returns:
-            None if the changelogs after the earlier txg do not lead to the wanted txg: an image
+            None if the changelogs after the earlier txg do not lead to *upto*: an image
             replaces one of the changelogs, or an object is damaged. In these cases, ``restore``
             succeeds or reports the reason.
 
@@ -150,7 +150,7 @@ class Restorer:
     async def _restore_from_some_image(
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
     ) -> Link:
-        """Restore from the newest image from which the wanted txg can be reached."""
+        """Restore from the newest image from which the requested txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
         # the error that reports the latest restorable txg

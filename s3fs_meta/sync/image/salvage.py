@@ -1,4 +1,4 @@
-"""Writing to a database file the intact pieces of an image that cannot be restored.
+"""Salvage: writing the intact pieces of an unrestorable image to a database file.
 
 Owns: the search for intact pieces, including those of other images, and for pieces without a
 manifest. Does not know: rows.

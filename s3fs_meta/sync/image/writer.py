@@ -98,7 +98,7 @@ class Imager:
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """Measure by listings the last image and the changelogs of earlier mounts after it."""
+        """Measure, by listings, the last image and the later changelogs of earlier mounts."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:

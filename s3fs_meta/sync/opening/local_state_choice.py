@@ -4,15 +4,17 @@ Owns: the decision, based on the positions of local state and bucket in the chai
 Does not know: the lease, the cache's internals.
 
     Without local state, the state is restored from the bucket.
-    If the bucket ends at our link, the local state is used; a follower must have nothing unshipped.
+    If the bucket ends at this host's link, the local state is used; a follower must have nothing
+      unshipped.
     If the bucket has later txgs and nothing is unshipped, the txgs are applied.
     If the bucket has later txgs and something is unshipped, the state is restored from the bucket;
       the local state is quarantined and reported.
-    If damage removed our link from the bucket, the local state is used; the next txg is an image.
+    If damage removed this host's link from the bucket, the local state is used; the next txg is
+      an image.
     If the bucket is older or differs, the mount is refused; fsck -y may use the local state, and
       then the next txg is an image.
 
-If the bucket has the changelog that this host tried to upload last, that changelog is our link.
+If the bucket has the changelog that this host tried to upload last, that changelog is its link.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -300,7 +302,8 @@ class Chooser:
         """Return the txgs after a link, or None if they may belong to another history.
 
         Raises:
-            OlderBucketError: the changelog of the link is missing, or another one replaced it.
+            OlderBucketError: the changelog of the link is missing, or another changelog replaced
+                it.
         """
         numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
@@ -408,8 +411,8 @@ class Chooser:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
         If the result is false, this single object was exchanged, and the bucket was not reset. The
-        result is also true if one of the two changelogs cannot be read, or if the later one is a
-        fence record, which may refer to an earlier link.
+        result is also true if one of the two changelogs cannot be read. It is also true if the
+        later changelog is a fence record, which may refer to an earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -446,8 +449,8 @@ class Chooser:
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
         """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
 
-        The txg number of this record is above all used numbers. So it usually does not follow the
-        link of the rows.
+        The txg number of this record is above all used numbers. So the record usually does not
+        directly follow the link in the rows.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:

@@ -355,8 +355,8 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
 def _volatile(db: Database, *, crashed: bool) -> str:
     """Return the event that may lose rows in use: ``crash``, ``power`` (loss) or ``nothing``.
 
-    Until the intent log of a crashed process is settled, earlier programs must quarantine the state
-    after a power cut.
+    Until block files contain all content of a crashed process's intent log, earlier programs must
+    quarantine the state after a power cut.
     """
     volatile = local_state_choice.volatility(db.pragmas)
     return (

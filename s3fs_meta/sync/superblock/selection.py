@@ -274,7 +274,7 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> SuperblockCopy:
 
 
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
-    """Return the key of an object that proves that the bucket holds a filesystem, or None.
+    """Return the key of an object that proves the existence of a filesystem, or None.
 
     The command ``destroy`` deletes the superblock after all other objects, so a superblock alone
     proves nothing.
@@ -318,7 +318,7 @@ def _is_authentic(copy: SuperblockCopy, keyring: Keyring) -> bool:
 def _with_block_size_of(
     local: SuperblockCopy, authentic: list[SuperblockCopy]
 ) -> list[SuperblockCopy]:
-    """Remove copies with another block size than this host's copy; a block size never changes.
+    """Remove copies whose block size, which never changes, differs from this host's copy.
 
     On a plain filesystem any user of the bucket can forge a copy with another block size.
     """

@@ -1,4 +1,4 @@
-"""Damage in the bucket: marking proven damage, and healing it by intact copies.
+"""Damage in the bucket: marking proven damage, and healing it with intact copies.
 
     mark: records that the store lost the content of a location; no new block shares the location.
     heal: records the location of equal content for a damaged block. References to the block do not

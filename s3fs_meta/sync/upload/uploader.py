@@ -464,7 +464,7 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack in the bucket, retrying through outages: only this host has the content.
+        """Store a pack, retrying through outages, because only this host has the content.
 
         Raises:
             FencedError: another host has taken over the filesystem; the pack was not stored.

@@ -127,7 +127,7 @@ class Wal:
 
     @property
     def lacks_room(self) -> bool:
-        """Return whether half of the room is used, so that ``append_room`` is due."""
+        """Return whether the log has used half of its room, so that ``append_room`` is due."""
         return self.size_bytes + WAL_ROOM_BYTES // 2 > self._file_bytes
 
     def append_room(self, room_bytes: int = WAL_ROOM_BYTES) -> None:

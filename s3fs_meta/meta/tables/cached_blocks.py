@@ -126,7 +126,7 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
 
 
 def settling(db: Database) -> tuple[list[BlockId], list[BlockId]]:
-    """Return the uploaded blocks and the doomed blocks, whose states end after a sync."""
+    """Return the uploaded blocks and the doomed blocks; the next sync ends both states."""
     states = BlockState.UPLOADED, BlockState.DOOMED
     rows = db.all(
         f"SELECT block, state FROM cached_blocks WHERE state <> {BlockState.CLEAN:d}"

@@ -101,7 +101,7 @@ class SubtreeHistory:
     def _until_of_directory(self, start: Ino) -> Txg:
         """Return the last txg in which a directory was below a top, and cache the result.
 
-        A directory may have been above another one and later below it. So the search
+        A directory may have been above another directory and later below it. So the search
         first follows the parent with the latest txg, and visits each directory once.
         """
         if start in self._known:

@@ -302,7 +302,7 @@ def _in_both(some: Collection[Ino], others: Collection[Ino]) -> set[Ino]:
 
 
 def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
-    """Remove the names of the wanted inodes from *names*; return them by inode."""
+    """Remove the names of the given inodes from *names*; return them by inode."""
     found: dict[Ino, list[_Name]] = {}
     for name, ino in names.items():
         if ino in wanted:
@@ -373,7 +373,7 @@ class _State:
         wanted: Collection[Ino],
         first_new: int | None = None,
     ) -> None:
-        """Keep the names of wanted inodes, so that their directory is not read again.
+        """Keep the names of the inodes in *wanted*, so that their directory is not read again.
 
         Args:
             directory: the directory of the names.

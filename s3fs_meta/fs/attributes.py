@@ -91,7 +91,7 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 
 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
-    """Return whether a process sets an access time other than now.
+    """Return whether a process sets an access time other than the current time.
 
     The kernel itself sends modification times, but no access times. A request to set the
     current time looks the same, so a time within _NOW_NS is treated as the current time.

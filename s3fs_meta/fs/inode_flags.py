@@ -112,9 +112,8 @@ class InodeFlags:
 
         Args:
             ino: any inode.
-            wanted: the flags after the call. Until an open file that becomes immutable is closed,
-                it still accepts dirty pages of the kernel and writes by processes that have it
-                open.
+            wanted: the flags after the call. A file that becomes immutable while it is open accepts
+                writes and dirty pages until it is closed.
             is_root: whether the caller is root; only root may change these flags.
 
         Raises:

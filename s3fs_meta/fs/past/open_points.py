@@ -195,7 +195,7 @@ class OpenPoints:
                 await self._close(list(self._open))
 
     def _bucket_of(self, txg: Txg) -> Bucket:
-        """Return the bucket; soon after a search for *txg*, with the listings of that search."""
+        """Return the bucket; reuse the listings of a recent search for *txg*."""
         found, self._found = self._found, None
         if found is None or found[0] != txg or found[2] < trio.current_time() - PAST_CHECK_S:
             return self._bucket()

@@ -575,7 +575,7 @@ class BlockCache:
         await self.evictor.evict(0)
 
     def note_room(self) -> None:
-        """Wake writers that wait for room, so that they check again."""
+        """Wake writers that wait for room, so that they check the free room again."""
         self._room.set()
         self._room = trio.Event()
 

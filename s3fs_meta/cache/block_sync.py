@@ -188,7 +188,7 @@ class BlockSync:
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Record that durable rows confirm that the files contain all entries up to *settled*."""
+        """Record that, according to durable rows, the files contain all entries up to *settled*."""
         self._settled_durably = max(self._settled_durably, settled)
 
     @property

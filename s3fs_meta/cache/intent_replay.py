@@ -54,7 +54,7 @@ def announce(db: Database, log: IntentLog) -> None:
 
 
 def note_settled(db: Database, used: Used) -> None:
-    """Record that synced files contain the entries up to ``settled``, in an open transaction."""
+    """Record that synced files contain the entries up to ``settled``. Needs a transaction."""
     local_state.put(db, _ROW, f"{used.epoch} {used.key.hex()} {used.settled}")
 
 
@@ -64,7 +64,7 @@ def end_use(db: Database) -> None:
 
 
 def is_in_use(db: Database) -> bool:
-    """Return whether log entries may be needed; then only older programs need ``volatile``."""
+    """Return whether log entries may be needed; if so, only older programs use ``volatile``."""
     return _in_use(db) is not None
 
 

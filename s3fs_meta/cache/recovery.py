@@ -121,7 +121,7 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether a file is left from an undone group, by its times and missing row."""
+    """Return whether an undone group left a file, according to its times and missing row."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )

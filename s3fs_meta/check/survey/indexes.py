@@ -105,7 +105,7 @@ async def search(
 
 
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
-    """Return the wanted blocks with the number or the hash of an index entry."""
+    """Return the searched blocks that have the number or the hash of an index entry."""
     numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
     hashed = exam.db.all(_LEFT.format(_WITH_HASH.format(wanted)), (entry.hash, entry.block))
     return [BlockId(row[0]) for row in (*numbered, *hashed)]

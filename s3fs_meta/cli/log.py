@@ -170,7 +170,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
 async def _of_path(
     reading: Reading, bucket: Bucket, volume: Volume, wanted: _Wanted, first: Txg
 ) -> AsyncGenerator[FetchedChangelog | Gap, None]:
-    """Return the changelogs with changes of the wanted path, latest first."""
+    """Return the changelogs with changes of the given path, latest first."""
     search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link)
     changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
     versions = PathVersions(volume.db, search, changelogs, first, volume.link, top=wanted.top)

@@ -240,7 +240,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Raise the errors of ``_judge``; print the error *left* of an earlier upload if it differs."""
+    """Raise the errors of ``_judge``; print *left*, an earlier upload's error, if it differs."""
     try:
         _judge(outcome)
     except S3fsError as exc:

@@ -229,7 +229,7 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
 
 
 def encode_section(section: Section, before: bytes = b"") -> bytes:
-    """Return the binary form of a section after *before*; do not check that it can be decoded."""
+    """Return *before* and the binary form of a section; do not check that it can be decoded."""
     rows = [
         LOCATION.pack(
             one.block,

@@ -77,7 +77,7 @@ class ChangedInode(NamedTuple):
 class RemovedName(NamedTuple):
     """A name that was removed or given to another inode in a run of txgs.
 
-    The mask has one bit for each part of the run that did so.
+    The mask has a bit for each part of the run that removed or reassigned the name.
     """
 
     parent: Ino

@@ -66,5 +66,5 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
 
 
 def last_line(body: bytes) -> bytes:
-    """Return the last line of a text object: the hash of the lines before it, *body*."""
+    """Return the last line of a text object, which has the hash of *body*, the lines before it."""
     return f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")

@@ -1,6 +1,6 @@
 """The adaptor to pyfuse3 and the kernel.
 
-frequent_requests: handlers that the extension calls directly; none of them waits.
+frequent_requests: handlers that the C extension calls directly; none of them waits.
 operations:        handlers that pyfuse3 calls, for all other requests and those that wait.
 raw_operations:    handlers of requests that pyfuse3 does not support.
 error_boundary:    a wrapper of every handler that converts exceptions to errnos.

@@ -1,10 +1,10 @@
-"""Frequent requests, which the extension passes to this module before pyfuse3 sees them.
+"""Frequent requests, which the C extension passes to this module before pyfuse3.
 
 Owns: the layouts of these requests, and the decision whether a request can be answered immediately.
 Does not know: semantics (``fs``), replies that must wait, past points in time (``Operations``).
 pyfuse3 creates a coroutine and several objects for each request, and waits for the next request
-through its loop. The extension receives the next request itself after a reply of this module.
-A handler returns None if the request must wait or is about the past: ``Operations`` then handles it.
+through its loop. The C extension receives the next request itself after a reply of this module.
+A handler returns None if the request must wait or is about the past; ``Operations`` handles it.
 Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
 """
 
@@ -145,7 +145,7 @@ class FrequentRequests:
 
     @at_once
     def create(self, parent: Ino, uid: int, content: bytes) -> bytes:
-        """Create a regular file and open it. The extension passes no request with O_TMPFILE."""
+        """Create a regular file and open it. The C extension passes no request with O_TMPFILE."""
         _flags, mode, umask = CREATE.unpack_from(content)
         name, who = content[CREATE.size : -1], self._caller(uid, umask)
         return self._converter.created_out(self.operations.create_now(parent, name, mode, who))
@@ -212,7 +212,7 @@ class FrequentRequests:
 
     @at_once
     def rename(self, parent: Ino, uid: int, content: bytes) -> bytes | None:
-        """Rename or move a directory entry. The extension passes no request with flags."""
+        """Rename or move a directory entry. The C extension passes no request with flags."""
         (new_parent,) = RENAME.unpack_from(content)
         name, new_name, _ = content[RENAME.size :].split(b"\0")
         if max(parent, new_parent) >= PAST_INO_MIN:

@@ -2,7 +2,7 @@
 
 Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
 semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
-The extension calls a method while it receives a request, so a method never waits. A request that
+The C extension calls a method while it receives a request, so a method never waits. A request that
 must wait is handled by a separate task, which sends the reply.
 Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
 """
@@ -94,7 +94,7 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
 
 
 class RawOperations(FrequentRequests):
-    """The handlers of one mount that the extension calls."""
+    """The handlers of one mount that the C extension calls."""
 
     def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
         """Create the handlers of one mount.
@@ -293,7 +293,7 @@ class RawOperations(FrequentRequests):
 
 
 def install(handlers: RawOperations, *, read_only: bool) -> None:
-    """Make the extension call *handlers* in the next session.
+    """Make the C extension call *handlers* in the next session.
 
     Args:
         handlers: the handlers of the mount.
@@ -305,7 +305,7 @@ def install(handlers: RawOperations, *, read_only: bool) -> None:
 
 
 def uninstall() -> None:
-    """Remove the handlers from the extension after the session has ended."""
+    """Remove the handlers from the C extension after the session has ended."""
     fuse_intercept.install(None, 0, 0)
 
 

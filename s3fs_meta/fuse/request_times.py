@@ -1,8 +1,8 @@
 """Times of the kernel's requests by operation, and the threads that sent recent requests.
 
-Owns: names of operations, conversion of the extension's counters.
+Owns: names of operations, conversion of the C extension's counters.
 Does not know: how times are shown, processes (``mount.requesters``).
-The extension counts, so a request costs two clock readings and runs no Python code. A time is
+The C extension counts, so a request costs two clock readings and runs no Python code. A time is
 measured from the receipt of a request to its reply.
 Source: linux/fuse.h, enum fuse_opcode.
 """
@@ -66,7 +66,7 @@ class Sender(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """A copy of the extension's list of the last requests."""
+    """A copy of the C extension's list of the last requests."""
 
     now_ns: int
     received: int  # number of all requests of the session; *requests* contains only the most recent
@@ -105,7 +105,7 @@ def figures() -> dict[str, Any]:
 
 
 def recent() -> Recent:
-    """Return a copy of the extension's list of the last requests. Never yields to other tasks."""
+    """Return a copy of the C extension's list of the last requests. Never yields to other tasks."""
     return Recent(*fuse_intercept.recent())
 
 

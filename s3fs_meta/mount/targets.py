@@ -277,7 +277,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def outcome_of(place: Target) -> dict[str, Any] | None:
-    """Return the outcome in the note of a target's daemon, or None if it is not written."""
+    """Return the outcome in the note of a target's daemon, or None if it has no outcome yet."""
     if place.note is None:
         return None
     try:

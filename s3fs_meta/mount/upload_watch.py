@@ -128,7 +128,7 @@ class UploadWatch:
         self._describe_remains()
 
     def on_outage(self, give_up: Callable[[], None]) -> None:
-        """Call *give_up* at each poll while the bucket has failed for UPLOAD_FORCE_S_MIN."""
+        """Call *give_up* at each poll once the bucket has been failing for UPLOAD_FORCE_S_MIN."""
         self._give_up = give_up
 
     def running(self) -> AbstractAsyncContextManager[None]:

@@ -81,7 +81,7 @@ class ObjectStore(Protocol):
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes | memoryview:
         """Return exactly the bytes ``[start, stop)`` of an object; see ``check_range``.
 
-        A memoryview is read-only, and no other caller has its buffer.
+        A returned memoryview is read-only, and its buffer is shared with no other caller.
 
         Raises:
             ObjectMissingError: no object has the key.

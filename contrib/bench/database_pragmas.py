@@ -125,7 +125,7 @@ def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _metadata(subject: S3fsSubject, updates: int) -> dict[str, float]:
-    """Return the time per file made with fsync, and per attribute changed without fsync."""
+    """Return the time to make a file with fsync, and to change an attribute without fsync."""
     paths = [str(subject.mountpoint / f"file-{number:06d}") for number in range(updates)]
     directory = os.open(subject.mountpoint, os.O_RDONLY)
     try:

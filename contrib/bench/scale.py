@@ -89,7 +89,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _fsck(subject: S3fsSubject, row: Row) -> None:
-    """Run fsck, which must report no damage; relate its time to a count of the rows."""
+    """Run fsck, which must report no damage; compare its time with that of counting the rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     found = measured_command.run(*command)
     row["fsck"] = (found.seconds - row["idle s"]) * 1e6 / row["files"]
@@ -177,7 +177,7 @@ def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
 
 
 def _idle_s(subject: S3fsSubject) -> float:
-    """Return the seconds of a command without effect."""
+    """Return the run time of a command that has no effect, in seconds."""
     return statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
 
 

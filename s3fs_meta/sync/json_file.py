@@ -1,7 +1,7 @@
-"""Small JSON files with a version in the state directory: reading them, checking their numbers.
+"""Reading small JSON files with a version in the state directory, and checking their numbers.
 
 Owns: the code that ``known_points`` and ``request_log`` share.
-Does not know: the fields of their files, and the purpose of the files.
+Does not know: the fields and the purpose of these files.
 """
 
 import json

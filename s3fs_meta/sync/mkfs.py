@@ -1,7 +1,7 @@
 """mkfs: creating the objects of a filesystem, and recognising the keys of its objects.
 
-Owns: the order in which the objects are created: the superblock, which claims the URL, its copy,
-the first image, and the lease, which makes the filesystem exist. ``mount`` refuses the objects of
+Owns: the order in which the objects are created: the superblock (which claims the URL), its copy,
+the first image, and the lease (which makes the filesystem exist). ``mount`` refuses the objects of
 an interrupted mkfs; ``destroy`` (``removal``) deletes them.
 """
 

@@ -441,8 +441,9 @@ class Finder:
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
         """Return the objects among the first *limit* that this filesystem wrote.
 
-        The content of an object decides, because its key may be forged. This costs one request for
-        each object that is deleted, and one request per mount for each object of another writer.
+        An object is recognised by its content, because its key may be forged. This costs one
+        request for each object that is deleted, and one request per mount for each object of
+        another writer.
         """
         wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
         new = [info for info in wanted if info not in self._judged]

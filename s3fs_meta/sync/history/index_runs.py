@@ -307,7 +307,7 @@ def _ranges(parts: Sequence[Any], largest: Callable[[Any], object]) -> Iterator[
 
     Args:
         parts: the parts, whose rows can be compared with each other.
-        largest: returns the largest row that must be in the same range as a row.
+        largest: returns the largest row that must be in the range of a given row.
 
     Yields:
         one slice of each part, which contains at most _ROWS_AT_ONCE rows.

@@ -1,6 +1,7 @@
 """The cost of kept points: the packs that would be garbage without them.
 
-Owns: the assignment of packs to kept points. Does not know: kept points in the bucket, deleting.
+Owns: the assignment of packs to kept points. Does not know: how kept points are stored, how packs
+are deleted.
 Tasks: any task; the rows are read in slices.
 """
 

@@ -1,7 +1,7 @@
 """The versions of a path: the inodes that the path referred to, and the changes of each inode.
 
 Owns: following a path and its inodes back in time. Does not know: how versions are shown.
-Keeps: memory grows with the number of versions that a caller wants, and not with the history.
+Keeps: memory grows with the number of versions that a caller requests, and not with the history.
 
 The inode of a name changes over time, because programs replace a file by renaming a new file
 over it. So a path is followed from the root. For each name in a directory, the index lists the txgs

@@ -218,7 +218,7 @@ class Restorer:
     async def _may_lead_past_all(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may reach a later txg than from newer images.
+        """Return whether a restore from an image may reach a later txg than newer images.
 
         This limits the attempts to one image of a kept point, because the changelogs after such
         images were deleted.

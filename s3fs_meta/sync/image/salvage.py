@@ -195,7 +195,7 @@ class Salvager:
         return sorted(found, reverse=True)[: self._images_max]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
-        """Return the newest piece of each number, from an image and all earlier images."""
+        """Return the newest piece for each piece number, from an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:

@@ -291,7 +291,7 @@ class Imager:
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Record on this host that an attempt is the head; an earlier crash is harmless."""
+        """Record on this host that an attempt is the head; a crash before this call is harmless."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

@@ -136,7 +136,7 @@ async def open_offline(
 
 
 async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
-    """Return the link of the local state, which must be complete and have the keys *keyring*.
+    """Return the link of the local state, which must be complete and use the keys *keyring*.
 
     The state of a follower is complete after each txg, except for totals, which are recounted.
 

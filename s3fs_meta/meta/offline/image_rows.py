@@ -127,7 +127,7 @@ def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> Non
 
 
 def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
-    """Return the rows of a batch whose inode and block numbers are all possible."""
+    """Return the rows of a batch whose inode and block numbers are all in the valid range."""
     numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
     least = ROOT_INO + 1 if table.name == "block_map" else 1
     return [

@@ -94,7 +94,7 @@ def blocks(db: Database) -> list[BlockId]:
 
 
 def origins_not_uploaded(db: Database) -> set[BlockId]:
-    """Return the origins of copied blocks that were not in the bucket when they were recorded."""
+    """Return the origins of copied blocks, except origins that were in the bucket when recorded."""
     return {BlockId(row[0]) for row in db.all("SELECT origin FROM copies WHERE hash IS NULL")}
 
 

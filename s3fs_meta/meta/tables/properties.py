@@ -92,7 +92,7 @@ def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
 
 
 def take_over_renumbered(db: Database, other: Database) -> None:
-    """Replace the record of renumbered packs with another database's. Needs a transaction."""
+    """Replace the record of renumbered packs with that of another database. Needs a transaction."""
     txg, next_pack = renumbered_packs(other)
     if txg:
         renumber_packs(db, txg, next_pack)

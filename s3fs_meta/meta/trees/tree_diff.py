@@ -103,7 +103,7 @@ class TreeDiff:
     """Compares two states of one filesystem."""
 
     def __init__(self, before: Database, after: Database, *, piece_rows: int = _PIECE_ROWS) -> None:
-        """Prepare a comparison that compares at most *piece_rows* names of each state at once."""
+        """Prepare a comparison of at most *piece_rows* names of each state at once."""
         self._piece_rows = piece_rows
         for db in (before, after):
             db.inodes.flush()
@@ -379,7 +379,7 @@ class _State:
             directory: the directory of the names.
             rows: names in the directory.
             wanted: the inodes whose names are kept.
-            first_new: names of this inode and of later ones are not kept.
+            first_new: names of this inode and of later inodes are not kept.
         """
         for _cookie, name, ino in [row for row in rows if row[2] in wanted]:
             if first_new is None or ino < first_new:

@@ -44,7 +44,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Copy a dirty block for each other position mapped to it, if the block's file exists."""
+    """Copy a dirty block for each further position mapped to it, if the block's file exists."""
     if exam.files is None:
         return
     rows = exam.collected(

@@ -1,6 +1,6 @@
 """Invariants of the database file: SQLite's checks, tables, properties, numbers, types, counters.
 
-All other invariants rely on these. ``fsck`` stops if one of FOUNDATION cannot be repaired.
+All other invariants rely on these. ``fsck`` stops if an invariant of FOUNDATION cannot be repaired.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A background task that runs during a with-block.
 
 Owns: cancelling the task when the block ends. Does not know: what the task does.
-Keeps: an exception of the block is raised unchanged, not in an exception group.
+Keeps: an exception of the with-block is raised unchanged, not in an exception group.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -161,7 +161,7 @@ def _url_at(target: str) -> str | None:
 
 
 def _state(place: NamedFilesystem) -> Path | None:
-    """Return a filesystem's state directory; without a URL the only one of this host, or None."""
+    """Return the state directory of a URL; without a URL, the only one on this host, or None."""
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:
         return targets.of_url(place.url, cachedir).state

@@ -41,7 +41,7 @@ GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has space for 32 bits of th
 
 
 class _DirentLayouts(dict[int, struct.Struct]):
-    """The layouts of a listed entry, by the length of its name, which padding follows."""
+    """The layouts of a listed entry, by the length of the name, which is followed by padding."""
 
     def __missing__(self, length: int) -> struct.Struct:
         if length > NAME_BYTES_MAX:

@@ -1,8 +1,8 @@
 """Running in the background: a child process serves the mount; the parent waits for its start.
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
-Keeps: no thread and no trio before the fork, because a lock that a thread holds stays locked in
-the child; the parent reports the child's error and exit status.
+Keeps: no thread and no trio loop exist before the fork, because a lock that a thread holds stays
+locked in the child; the parent reports the child's error and exit status.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}

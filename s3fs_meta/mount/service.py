@@ -454,7 +454,7 @@ class Mount:
 
     @property
     def _only_reads(self) -> bool:
-        """Return whether the mount is read-only without changes of earlier mounts to upload."""
+        """Return whether the mount is read-only and has no changes of earlier mounts to upload."""
         session = self._session
         return session.status.read_only and not session.db.changed and not session.uploader.pending
 

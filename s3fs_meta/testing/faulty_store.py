@@ -1,8 +1,9 @@
 """A wrapper around a store that fails on request.
 
 Owns: the requested faults. Each fault applies to the next calls of a method of the contract, or of
-``ANY`` method. The methods are ``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``,
-``delete`` and ``list``. The faults of a method happen in the order in which they were requested.
+any method (``ANY``). The methods are ``now``, ``get``, ``get_range``, ``put``, ``create``,
+``replace``, ``delete`` and ``list``. The faults of a method happen in the order in which they were
+requested.
 """
 
 import enum

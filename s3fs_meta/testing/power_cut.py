@@ -342,7 +342,7 @@ def _choose_writes(content: FileContent, loose: list[_Data], dice: Dice) -> None
 
 
 def _choose_pages(content: FileContent, loose: list[_Data], dice: Dice) -> None:
-    """Apply writes to a block file: each page, and the size, from its own point in time."""
+    """Apply writes to a block file, up to a separate point in time for each page and the size."""
     sizes = [content.size_bytes]
     changes: defaultdict[int, list[PageWrite | int]] = defaultdict(list)
     for event in loose:

@@ -1,10 +1,10 @@
 """The speed and memory use with a file, a directory and a bucket of extreme sizes.
 
 *Sparse*: a file of 16 TiB with a block at its end and 1,000 blocks at random offsets is written,
-read in its holes, truncated and removed. *Wide*: one directory contains very many names. *Huge*:
-the database has rows of blocks and packs for 100 TiB of content, but the bucket contains no packs.
-fsck reads a listing of the bucket that is generated from the rows; status and reclaim also run.
-The memory results are the growth of the daemon's memory, and the peak memory of fsck.
+its holes are read, and it is truncated and removed. *Wide*: one directory contains very many names.
+*Huge*: the database has rows of blocks and packs for 100 TiB of content, but the bucket contains no
+packs. fsck reads a listing of the bucket that is generated from the rows; status and reclaim also
+run. The memory results are the growth of the daemon's memory, and the peak memory of fsck.
 """
 
 import os

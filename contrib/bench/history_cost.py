@@ -181,7 +181,7 @@ def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[st
 
 
 def _frequent(scratch: Path, files: int, txg_files: int, rounds: int) -> dict[str, object]:
-    """Alternate between mounts with and without the index; ship a txg for *txg_files* files."""
+    """Alternate between mounts with and without the index; ship a txg after *txg_files* files."""
     checks = {"with": CHECK_S, "without": NEVER_S}
     mounts = [
         IndexSubject(name, scratch / name, check_s, sync_interval="3600")

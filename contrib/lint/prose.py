@@ -2,8 +2,8 @@
 
     python contrib/lint/prose.py [PATH…]
 
-Prints the location of each idiom with a better wording. The exit status is 1 if there is any idiom.
-`make lint` runs it on the files that PROSE in the Makefile lists.
+The script prints the location of each idiom with a better wording. The exit status is 1 if an idiom
+is found. `make lint` runs it on the files that PROSE in the Makefile lists.
 """
 
 import re

@@ -164,7 +164,7 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
 
 
 def _check_shutdown(results: Path) -> None:
-    """Restore the bucket as another host would, and require the file that was written last."""
+    """Restore the bucket as another host does; the file that was written last must exist."""
     to = results / "restored"
     where = [f"local://{results}/bucket", "--cachedir", str(results / "state")]
     command = [str(PROGRAM), "restore", "--to", str(to), *where]

@@ -122,9 +122,9 @@ class PastRequests:
         return self._entry(await self.for_caller().getattr(ino))
 
     def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the reply with a past inode, whose number may be for another txg in a later mount.
+        """Return the reply with a past inode; a later mount may use its number for another txg.
 
-        A file handle of NFS contains number and generation, so it never opens the file of another txg.
+        A file handle of NFS also contains the generation, so it never opens a file of another txg.
         """
         entry = self._converter.entry(found)
         entry.generation = (entry.generation + self.tree.txg_of(found.ino)) & GENERATION_MAX

@@ -21,12 +21,12 @@ LINKS_MAX: Final = (1 << 31) - 1
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
-# The difference between a time in these bounds and a ctime before 2116 fits into 64 signed bits.
+# Bounds of file times. The difference from any ctime before 2116 fits into 64 signed bits.
 TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# Bits that distinguish up to 256 names with the same hash in a directory, enough without an attack.
+# Bits that distinguish up to 256 names of a directory with equal hashes; only attacks need more.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
 RECENT_NAMES_MAX: Final = 64  # number of name hashes kept in memory
@@ -117,7 +117,7 @@ CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
 # A record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
-# Maximum distance of a key from the last known txg: 87 years of txgs.
+# Maximum distance of a key's txg from the last known txg: 87 years of txgs.
 # More distant keys are ignored as foreign. Near 2^63, later txgs would have no numbers left.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
@@ -190,7 +190,7 @@ RESTORER_END_S_MAX: Final = 2.0  # time limit for a killed restore process to ex
 REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 
 # --- history index -----------------------------------------------------------------------------
-# Number of txgs in a run of level 1, of runs in a run of the next level, and of bits in a mask.
+# A run of level 1 has 32 txgs; a higher run has 32 runs of the level below. Masks have 32 bits.
 HISTORY_FAN_OUT: Final = 32
 # Number of levels. A run of the last level spans 1,048,576 txgs: 60 days at one per 5 s.
 HISTORY_LEVELS_MAX: Final = 4
@@ -212,7 +212,7 @@ DIFF_NAMES_CACHED_MAX: Final = 100_000  # number of changed files whose names ar
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
 # Maximum number of changelogs read to find changed inodes. For more, comparing all rows is faster.
 DIFF_CHANGELOGS_MAX: Final = 4_096
-# Maximum number of inodes that one path may have had in a search for versions.
+# Maximum number of inodes that a search for versions of one path follows.
 HISTORY_STAYS_MAX: Final = 1_000
 
 # --- retention and garbage collection ----------------------------------------------------------
@@ -304,7 +304,7 @@ WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
 INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
-# Maximum content of a log entry. Logged content is written twice; for more, syncing is faster.
+# Maximum content of a log entry. For more content, a sync is faster: a log writes it twice.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256
@@ -321,7 +321,7 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # minimum size of a changelog with more than deletions
+NEWS_BYTES_MIN: Final = 512  # a larger changelog contains more than deletions
 # Minimum total size of changelogs for a new image. Below it, an image would not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
@@ -374,7 +374,7 @@ CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even du
 EQUAL_BLOCKS_MAX: Final = 16
 # Maximum number of quarantined states searched for lost content.
 QUARANTINES_SEARCHED_MAX: Final = 16
-# Maximum number of lost file parts that one mount tries to heal, with 10 MB of memory.
+# Maximum number of lost file parts that one mount tries to heal, using 10 MB of memory.
 LOST_PARTS_MAX: Final = 100_000
 # Maximum number of damage marks for records of one pack. With more, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64

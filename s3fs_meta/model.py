@@ -112,7 +112,7 @@ class PackState(enum.IntEnum):
 
     UPLOADING = 1  # the upload was recorded but not confirmed; the object may be missing
     STORED = 2  # the store has confirmed the object of the pack
-    CONDEMNED = 3  # accepts no new references; deleted once no retained image needs the pack
+    CONDEMNED = 3  # no new row may refer to the pack; it is deleted once no retained image needs it
 
 
 class BlockRow(NamedTuple):

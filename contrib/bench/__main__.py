@@ -26,22 +26,22 @@ from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-# The default result files of all benchmarks and of a quick trial.
+# Default result files of a full run and of a quick trial.
 KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
 
 
-MODULES: Final = {  # benchmarks whose module has another name
+MODULES: Final = {  # benchmarks whose names differ from the names of their modules
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
-# The arguments of run() that are not sizes.
+# Arguments of a benchmark's run() function that are not sizes.
 EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
     "workloads": ("only", "subjects", "tree"),
 }
-LOAD_PER_CORE_MAX: Final = 0.5  # a benchmark warns above this one-minute load average
+LOAD_PER_CORE_MAX: Final = 0.5  # load average (one minute) per core above which a benchmark warns
 MEMORY_MB_MAX: Final = 150.0  # maximum PSS of the daemon's processes with default options
 
 
@@ -175,7 +175,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         ):
             entry["figures"] = module.run(scratch, **sizes)
             add_memory(entry["figures"], sampler.peaks)
-    except Exception as exc:  # other benchmarks run after a failure, but not after a signal
+    except Exception as exc:  # continue after an error in one benchmark, but not after a signal
         if (signalled := _signalled(exc)) is not None:
             raise signalled from exc
         traceback.print_exc()
@@ -229,7 +229,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
         scratch = Path(stack.enter_context(directory))
         scratch.chmod(disk.SEARCHABLE)
         yield scratch
-        gc.collect()  # free the memory of closed sessions, because it keeps files open
+        gc.collect()  # free closed sessions now, because they keep files open
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
@@ -271,7 +271,7 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
                 arguments.json.parent.mkdir(parents=True, exist_ok=True)
                 arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
-        from contrib.bench import page  # the import needs the extra "bench"
+        from contrib.bench import page  # the page needs the packages of the extra "bench"
 
         page.main(["--from", str(arguments.json), "--to", str(arguments.page)])
     if failed:
@@ -293,7 +293,7 @@ def _add(report: Figures, name: str, entry: Figures) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return 1 if a benchmark failed (a missed target is not a failure)."""
     if argv[:1] == ["page"]:
-        from contrib.bench import page  # the import needs the extra "bench"
+        from contrib.bench import page  # the page needs the packages of the extra "bench"
 
         return page.main(argv[1:])
     arguments = parse(argv)

@@ -32,7 +32,7 @@ NICEST: Final = 19
 _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
-_kept: Final[list["Awake"]] = []  # at most one per process
+_kept: Final[list["Awake"]] = []  # at most one Awake object per process
 
 
 class Awake:

@@ -27,7 +27,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 
 CUT_MS_MAX: Final = 5.0
-ROWS_PER_FILE: Final = 2  # each file has an inode and a dentry
+ROWS_PER_FILE: Final = 2  # each file has an inode row and a dentry row
 GROUP_FILES: Final = 200
 FILE_MODE: Final = 0o100644
 

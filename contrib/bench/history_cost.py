@@ -30,7 +30,7 @@ from s3fs_meta.limits import HISTORY_CHECK_S, HISTORY_FAN_OUT
 from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history import index_writer
 
-CHECK_S: Final = 0.5  # interval of the index writer if txgs are frequent
+CHECK_S: Final = 0.5  # check interval of the index writer while txgs are frequent
 NEVER_S: Final = 1e9
 COST_MAX: Final = 1.05
 PHASES: Final = ("create", "write", "unlink")
@@ -158,7 +158,7 @@ def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[st
     with uses[0].mount, uses[1].mount, uses[2].mount:
         for use in uses:
             use.ship_txgs(HISTORY_FAN_OUT // 2)
-        for turn in range(-1, rounds):  # the result omits the first turn
+        for turn in range(-1, rounds):  # turn -1 is a warm-up and does not count
             for use in samples.rotated(uses, turn):
                 use.work(turn_s)
         time.sleep(HISTORY_CHECK_S)
@@ -193,7 +193,7 @@ def _frequent(scratch: Path, files: int, txg_files: int, rounds: int) -> dict[st
     for one in mounts:
         one.make()
     with mounts[0], mounts[1]:
-        for turn in range(-1, rounds):  # the result omits the first turn
+        for turn in range(-1, rounds):  # turn -1 is a warm-up and does not count
             for one in samples.rotated(mounts, turn):
                 found = _turn(one, turn, files, txg_files)
                 for phase, cpu_s in found.items() if turn >= 0 else ():

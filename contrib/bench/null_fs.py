@@ -40,7 +40,7 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # as in s3fs-meta, whose cached entries need no expiry
+TIMEOUT_S: Final = 3600.0  # the timeout of s3fs-meta, whose cached entries need no expiry
 NAME_BYTES_MAX: Final = 255
 MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # content is in memory, so file sizes are limited
 BLOCKS_FREE: Final = 1 << 40

@@ -89,7 +89,7 @@ def _duration(seconds: float) -> str:
 
 def picture(group: Group, salt: str) -> str:
     """Draw the records as SVG; the same records and *salt* always result in the same SVG."""
-    # Imports by name let type checks pass without matplotlib.
+    # Import matplotlib by name, so that type checks pass without it.
     mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")
     lines = -(-len(group.keys) // PLOTS_WIDE)
@@ -97,7 +97,7 @@ def picture(group: Group, salt: str) -> str:
         size = (11, lines * (0.7 + 0.22 * len(group.records)))
         figure = figures.Figure(figsize=size, layout="constrained")
         plots = [*figure.subplots(lines, PLOTS_WIDE, squeeze=False, sharey=True).flat]
-        plots[0].invert_yaxis()  # The call inverts all plots, which share the y axis.
+        plots[0].invert_yaxis()  # inverts all plots, because they share the y axis
         for key, axes in zip(group.keys, plots, strict=False):
             found = {name: _median(record.get(key)) for name, record in group.records.items()}
             drawn = axes.barh([*found], [value or 0 for value in found.values()])

@@ -190,7 +190,7 @@ def parsed_tps(text: str) -> float:
     Raises:
         SubjectError: the output contains no rate.
     """
-    found = _TPS.findall(text)  # pgbench before 14 prints two rates; the last omits connecting
+    found = _TPS.findall(text)  # pgbench before 14 prints two rates, the last without connecting
     if not found:
         raise SubjectError(f"pgbench printed no rate: {text!r}")
     return float(found[-1])
@@ -206,7 +206,7 @@ def measured(
     for number in range(rounds):
         for database in samples.rotated(databases, number):
             database.subject.settle()
-            os.sync()  # sync now, so that the turn writes no data of other databases
+            os.sync()  # sync first: no data of other databases is then written
             taken[database.name].append(database.transactions_per_s(seconds))
     return taken
 

@@ -33,7 +33,7 @@ def run(scratch: Path, *, read_mib: int, rounds: int, delay_ms: float) -> dict[s
     os.environ["S3FS_META_PASSPHRASE"] = PASSPHRASE
     with far_store.running(scratch, delay_ms) as store:
         subject = FarS3fsSubject(scratch / "ours", store, {"sync_interval": "3600"})
-        subject.make(())  # encrypted, because --plain is missing
+        subject.make(())  # without --plain, the filesystem is encrypted
         with subject, NullSubject("do-nothing", scratch / "null") as null:
             for each in (subject, null):
                 _make_files(each)

@@ -38,7 +38,7 @@ class Case(NamedTuple):
 def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
     """Return the reason for each expected failure, by the name of the case."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps upper case in names
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keep the case of names
     parser.read(path)
     return dict(parser[suite]) if parser.has_section(suite) else {}
 

@@ -24,7 +24,7 @@ SCENARIOS: Final = ("fs_perms_simple", "syscalls", "fs")
 LINE: Final = re.compile(r"^(\w[\w.-]*)\s+(\S.*)$")
 TROUBLE: Final = re.compile(r"\b(TFAIL|TBROK|TWARN|FAIL|BROK)\b")
 
-# The regular expression matches a system call's name with digits, letters, or endings such as _64.
+# The name of a system call, then optional digits, letters, or an ending such as _64.
 SYSCALLS: Final = re.compile(
     r"(access|chdir|chmod|chown|close|copy_file_range|creat|dup|faccessat|fallocate|fchdir|fchmod"
     r"|fchmodat|fchmodat2|fchown|fchownat|fcntl|fdatasync|fgetxattr|flistxattr|flock|fremovexattr"

@@ -10,8 +10,8 @@ from contrib.conformance.places import Place
 
 SUITE: Final = "stress-ng"
 WORKERS: Final = 2
-SECONDS_GRACE: Final = 240.0  # time in which a stopped job may remove thousands of files
-NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # stress-ng(1), EXIT STATUS
+SECONDS_GRACE: Final = 240.0  # time that a stopped job may need to remove thousands of files
+NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # statuses from stress-ng(1)
 MEMORY_BYTES: Final = "32m"
 
 # The stress-ng jobs, with all options except the number of workers.
@@ -33,7 +33,7 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # The job has an operation limit, because stress-ng writes files where fallocate is unsupported.
+    # Limit operations instead of time: stress-ng writes files where fallocate is unsupported.
     # stress-ng reports an error if its time limit expires while it writes a file.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),

@@ -48,7 +48,7 @@ FAMILIES: Final = frozenset(
     }
 )
 _MODULES: Final = frozenset(home.__name__ for home in HOMES)
-# Base classes of errors that commands raise, and filesystem requests do not raise.
+# Base classes of errors that only commands raise, not filesystem requests.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
 

@@ -15,7 +15,7 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# Even on a busy machine, a slower command is considered hung.
+# Time after which a command is considered hung, even on a busy machine.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 

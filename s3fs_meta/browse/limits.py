@@ -9,13 +9,13 @@ from s3fs_meta.limits import KIB, MIB
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for an escaped path of PATH_MAX bytes, and headers.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # a long time, because browsers connect before they need a page
+BROWSE_REQUEST_S_MAX: Final = 30.0  # request timeout; long, because browsers connect in advance
 BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads no data is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # longest wait of a page for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting page
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page without a waiting request is cancelled
-BROWSE_PENDING_MAX: Final = 16  # maximum number of pages in generation, 100 KB each
+BROWSE_PENDING_MAX: Final = 16  # maximum number of pages being generated, 100 KB each
 BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 
 # --- directories, files and archives -----------------------------------------------------------
@@ -37,7 +37,7 @@ BROWSE_RUNS_MAX: Final = 128  # maximum number of rows of the time line
 BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a file
 # Number of changelogs that a page reads for txgs without a history index.
 BROWSE_CHANGELOGS_MAX: Final = 256
-BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compares: takes 100 ms
+BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compares, within 100 ms
 # Maximum number of names that a comparison reads in changed directories and their parents.
 # The names are not kept in memory; reading a million names takes some seconds, in short pieces.
 BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
@@ -48,7 +48,7 @@ BROWSE_LINES_MAX: Final = 2000
 # --- pages about used space, and plots ---------------------------------------------------------
 BROWSE_FOLDERS_SHOWN: Final = 100  # number of folders on the page about used space
 BROWSE_FILES_SHOWN: Final = 20  # number of the largest files on the page about used space
-BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # number of names searched for large files: takes 100 ms
+BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # maximum names searched for large files, within 100 ms
 BROWSE_SIZES_MAX: Final = 2  # number of points in time whose folder sizes are in memory
 BROWSE_SAMPLE_S: Final = 5.0  # interval at which the statistics of the mount are sampled
 BROWSE_SAMPLES_MAX: Final = 720  # number of samples in memory: one hour, 2 KB per sample

@@ -16,7 +16,7 @@ from s3fs_meta.mount.http_server import Reply
 
 WIDTH: Final = 300.0
 HEIGHT: Final = 60.0
-_MARGIN: Final = 2.0  # space above and below a plot, because lines have a width
+_MARGIN: Final = 2.0  # margin above and below a plot, so that thick lines are not clipped
 
 
 class Series(NamedTuple):

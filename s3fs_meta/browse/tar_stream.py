@@ -49,7 +49,7 @@ class TarStream:
         self._point = point
         self._links_max = links_max
         self._out = Joined(put)
-        # First path of each hard-linked file, and the number of names that will follow.
+        # First path of each hard-linked file, and the number of its remaining names.
         self._firsts: dict[Ino, tuple[bytes, int]] = {}
 
     async def send(self, top: Attributes, name: bytes) -> None:

@@ -421,7 +421,7 @@ class BlockCache:
         if row.refs != 1 or is_sealed:
             if blocks.drop_ref(self._db, block) == 0:
                 self.index.unnamed.add(block)
-                # The uploader deletes the block, because a new pack or an image may refer to it.
+                # Leave the block to the uploader, because a new pack or an image may refer to it.
             return
         if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
             # Keep the block as UPLOADED until the next sync, because a crash may restore its row.

@@ -51,7 +51,7 @@ class BlockSync:
         self.unlogged = UnloggedRanges()
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
-        self._is_announced = False  # True: the rows record that the log is in use
+        self._is_announced = False  # True if the rows record that the log is in use
         self._settled = 0  # last log entry that the files contain, according to the rows
         self._settled_durably = 0  # last log entry in the files, according to the synced rows
         self.wants_log = False
@@ -137,7 +137,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # no wait, because ``sync_files`` can share the next sync
+        if not self.unlogged.are_known:  # do not wait: ``sync_files`` can share the next sync
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

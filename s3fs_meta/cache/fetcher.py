@@ -96,7 +96,7 @@ class _Fetch:
     """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
-        # event: the download limit admitted the request, or the fetch has ended
+        # set when the download limit admits the request, or when the fetch ends
         self.begun = trio.Event()
         self.done = trio.Event()
         self.error: S3fsError | None = None
@@ -230,7 +230,7 @@ class Fetcher:
             )
             for located, content in unpacked:
                 self._arrived(located)
-                # Content stays out of memory if readers wait, because they will read the file.
+                # Do not keep the content in memory if readers wait: they will read the file.
                 waiting = self._under_way[located.block].done.statistics().tasks_waiting
                 if keeps_content and not waiting:
                     self.arrived_content.add(located, content, source)
@@ -282,7 +282,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each, _content in unpacked:  # no other task has run since the write
+                for each, _content in unpacked:  # no other task ran since the neighbours arrived
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 

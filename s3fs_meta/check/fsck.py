@@ -89,7 +89,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
-        db.rollback()  # a rollback undoes the repairs after an error, but not after a commit
+        db.rollback()  # undoes the repairs after an error; does nothing after a commit
     return holds
 
 

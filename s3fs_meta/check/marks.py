@@ -62,7 +62,7 @@ def settle(exam: Examination) -> None:
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.commit()
     finally:
-        exam.db.rollback()  # a rollback undoes the changes after an error, but not after a commit
+        exam.db.rollback()  # undoes the changes after an error; does nothing after a commit
     if added:
         exam.report.remember(
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"

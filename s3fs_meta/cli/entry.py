@@ -101,7 +101,7 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.Signature([one.replace(kind=keyword) for one in parameters])
-    call.__signature__ = signature  # type: ignore[attr-defined]  # typer reads the signature
+    call.__signature__ = signature  # type: ignore[attr-defined]  # typer uses this signature
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
 

@@ -182,7 +182,7 @@ async def _refuse_readable(
     except NewerFormatError as exc:
         if image_codec.parse_manifest_key(exc.key) is None:
             raise
-        return  # if the image is authentic, the rebuild itself will refuse its newer format
+        return  # the rebuild refuses an authentic image of a newer format
     except BrokenChainError as exc:
         last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):

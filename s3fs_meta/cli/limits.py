@@ -32,5 +32,5 @@ WATCH_PROCESSES_MAX: Final = 4
 # Maximum number of threads. More threads would only wait, and each needs a block of memory.
 BENCH_THREADS_MAX: Final = 256
 BENCH_FILES_MAX: Final = 1_000_000  # maximum number of files per thread; each latency needs 8 bytes
-BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # size of one read or write, which is held in memory
+BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # maximum size of one read or write, held in memory
 BENCH_POLL_S: Final = 0.1  # interval for updating the progress bar and noticing interrupts

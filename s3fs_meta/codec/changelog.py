@@ -71,7 +71,7 @@ NUMBER_MAX: Final = (
 )  # maximum of txg, block and pack numbers; 1 below INTEGER_MAX, so that a writer can add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
-# Maximum size in JSON, in bytes, of one part, one pack and one number.
+# Maximum sizes of one part, one pack and one number as JSON, in bytes.
 _PART_JSON_BYTES: Final = 170
 _PACK_JSON_BYTES: Final = 120
 _NUMBER_JSON_BYTES: Final = 24
@@ -148,7 +148,7 @@ class Changelog:
     forgotten: tuple[PackId, ...] = ()  # packs whose objects have been deleted
     section: Section = NO_CHANGES
     floor: Txg = NO_FLOOR  # retention floor; objects that only earlier txgs need may be deleted
-    begins_span: bool = False  # True: earlier txgs may have later times; set only for kind IMAGE
+    begins_span: bool = False  # True if earlier txgs may have later times; only for kind IMAGE
 
 
 def key_of(txg: Txg) -> ObjectKey:

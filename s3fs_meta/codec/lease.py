@@ -60,13 +60,13 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 class Lease:
     """The lease: the current epoch, the holder that may write, and the newest image."""
 
-    epoch: Epoch  # number that every mount for writing increments; 0: never mounted
+    epoch: Epoch  # number that every mount for writing increments; 0 if never mounted
     holder: str  # random name of the state directory that may write; printable
     host: str  # name of the host; shown to users only
     pid: int  # process id of the daemon; shown to users only
     since_ns: int  # time at which the epoch began; shown to users only
-    released: bool  # True: the holder released the lease, so any host may acquire it
-    head: Head | None  # None: the filesystem has no image yet
+    released: bool  # True if the holder released the lease; then any host may acquire it
+    head: Head | None  # None if the filesystem has no image yet
     nonce: str | None  # random number of each acquisition; None in format version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the holder runs
 

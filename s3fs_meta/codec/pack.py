@@ -75,7 +75,7 @@ class Pack(NamedTuple):
     """A finished pack, ready for upload under its key."""
 
     key: ObjectKey
-    data: memoryview  # complete bytes of the object; read-only
+    data: memoryview  # all bytes of the object; read-only
     entries: list[PackEntry]  # the index, sorted by offset; never empty
 
 

@@ -63,13 +63,13 @@ class Superblock:
     label: str
     block_bytes: int
     page_size: int
-    unsafe_single_writer: bool  # True: the user accepts that the store cannot fence a second writer
+    unsafe_single_writer: bool  # True if the user accepts a store that cannot fence a second writer
     features: tuple[str, ...]  # names of features, sorted, without duplicates
     hash_key: str | None  # key of 32 bytes, in hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # wrapped key of 48 bytes, in hexadecimal
     authenticator: str | None  # authentication code of all other fields: 32 bytes, in hexadecimal
-    # Number of seconds for which old states are retained; 0: only the newest state is retained.
+    # Number of seconds for which old states are retained. With 0, only the newest is retained.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
     # number that every change increments; the authentic copy with the highest number is used

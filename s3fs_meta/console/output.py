@@ -18,7 +18,7 @@ _SECOND_IN_MS = 0.9995  # time in seconds below which ms are shown
 _MS_IN_US = 0.0009995  # time in seconds below which µs are shown
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
-_COLUMNS_MAX = 10_000  # a width above that of the longest row of a table
+_COLUMNS_MAX = 10_000  # wider than the longest row of any table
 
 
 def print_json(value: Mapping[str, Any]) -> None:

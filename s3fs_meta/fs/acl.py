@@ -61,7 +61,7 @@ def decode(value: bytes) -> Acl:
     return _decode_minimal(value) if len(value) == _MINIMAL_BYTES else _decode(value)
 
 
-# One entry per set of permissions, because cp(1) sets an ACL for each file.
+# Cache the few different ACLs, because cp(1) sets an ACL for each file.
 @functools.lru_cache(maxsize=512)
 def _decode_minimal(value: bytes) -> Acl:
     return _decode(value)

@@ -39,7 +39,7 @@ class RemovedTrees:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._tops: dict[Ino, None] = {}  # tops of removed trees, in the order of removal
+        self._tops: dict[Ino, None] = {}  # top directories of removed trees, in order of removal
         self._arrived = trio.Event()
         self._progress = TreeProgress(0, 0)
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Invalidations(NamedTuple):
     """Names and inodes to invalidate in the kernel, for example after a lost group."""
 
-    names: list[tuple[Ino, bytes]]  # each name as (directory, name)
+    names: list[tuple[Ino, bytes]]  # names as pairs of directory and name
     inodes: list[Ino]
 
 
@@ -43,7 +43,7 @@ async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
 class KernelNotices(NamedTuple):
     """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Invalidations], None] = lambda _lost: None  # this function must not wait
+    changed: Callable[[Invalidations], None] = lambda _lost: None  # a callback that must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 

@@ -45,7 +45,7 @@ class _DirentLayouts(dict[int, struct.Struct]):
 
     def __missing__(self, length: int) -> struct.Struct:
         if length > NAME_BYTES_MAX:
-            raise ValueError(length)  # only an unreadable row has such a name
+            raise ValueError(length)  # only an unreadable row has a name of this length
         padding = -length % DIRENT_ALIGNMENT
         made = self[length] = struct.Struct(f"{_DIRENT_PLUS}{length}s{padding}x")
         return made
@@ -184,7 +184,7 @@ class Converter:
             name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
             atime, rdev, parent, flags, btime_ns,
         ) = row  # fmt: skip
-        if parent | flags | mapped_blocks < 0:  # a text also raises here, before it is multiplied
+        if parent | flags | mapped_blocks < 0:  # text also raises here, before the multiplication
             raise ValueError(ino)
         atime_s, atime_ns = divmod(atime, _SECOND_NS)
         mtime_s, mtime_ns = divmod(mtime, _SECOND_NS)

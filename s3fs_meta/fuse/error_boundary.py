@@ -74,7 +74,7 @@ def answered(function: Callable[..., Any]) -> Handler:
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
 
-    handler.is_handler = True  # type: ignore[attr-defined]  # a test checks that all handlers have it
+    handler.is_handler = True  # type: ignore[attr-defined]  # a test requires this attribute
     return handler
 
 

@@ -36,22 +36,22 @@ SET_ATIME: Final = 1 << 4
 SET_MTIME: Final = 1 << 5
 SET_CTIME: Final = 1 << 10
 
-CREATE: Final = struct.Struct("=III4x")  # fields: flags, mode, umask; the name follows
-FORGET: Final = struct.Struct("=Q")  # field: the number of lookups to subtract
-FORGETS: Final = struct.Struct("=I4x")  # field: number of (inode, lookups) pairs that follow
-FORGOTTEN: Final = struct.Struct("=QQ")  # fields of one pair: inode, number of lookups to subtract
-LINK: Final = struct.Struct("=Q")  # field: the inode; the new name follows
-MKDIR: Final = struct.Struct("=II")  # fields: mode, umask; the name follows
-RENAME: Final = struct.Struct("=Q")  # field: the new directory; both names follow
+CREATE: Final = struct.Struct("=III4x")  # header of CREATE: flags, mode, umask; then the name
+FORGET: Final = struct.Struct("=Q")  # body of FORGET: number of lookups to subtract
+FORGETS: Final = struct.Struct("=I4x")  # header of BATCH_FORGET: number of pairs (inode, lookups)
+FORGOTTEN: Final = struct.Struct("=QQ")  # pair in BATCH_FORGET: inode, lookups to subtract
+LINK: Final = struct.Struct("=Q")  # header of LINK: the inode; then the new name
+MKDIR: Final = struct.Struct("=II")  # header of MKDIR: mode, umask; then the name
+RENAME: Final = struct.Struct("=Q")  # header of RENAME: new directory; then old and new name
 OPEN: Final = struct.Struct("=I4x")  # field: flags
-READ: Final = struct.Struct("=8xQI")  # fields: offset, length; also for READDIRPLUS
-WRITE: Final = struct.Struct("=8xQ24x")  # field: offset; the data follows
+READ: Final = struct.Struct("=8xQI")  # body of READ and READDIRPLUS: offset, length
+WRITE: Final = struct.Struct("=8xQ24x")  # header of WRITE: offset; then the data
 WRITE_OUT: Final = struct.Struct("=I4x")
-# Fields: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
+# SETATTR: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
-# Maximum size of the reply; the name of the attribute follows.
+# Header of GETXATTR: maximum size of the reply; then the name of the attribute.
 GETXATTR: Final = struct.Struct("=I4x")
-SETXATTR: Final = struct.Struct("=II")  # fields: length, flags; the name and the value follow
+SETXATTR: Final = struct.Struct("=II")  # header of SETXATTR: length, flags; then name and value
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
 
 _SECOND_NS: Final = 1_000_000_000
@@ -248,7 +248,7 @@ class FrequentRequests:
         try:
             found = self._data.find_cached(ino, offset, length)
         except S3fsError:
-            return False  # the handler in ``Operations`` raises an equal error
+            return False  # leave the error to the handler in ``Operations``
         if found is None:
             return False
         source, start, count = found
@@ -320,4 +320,4 @@ class FrequentRequests:
         try:
             return self._fs.xattrs.has_none(ino)
         except S3fsError:
-            return False  # the handler in ``Operations`` raises an equal error
+            return False  # leave the error to the handler in ``Operations``

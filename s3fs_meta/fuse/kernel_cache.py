@@ -141,7 +141,7 @@ def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
     """Invalidate the kernel's attributes of an inode, and its pages unless *attr_only*."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # the usual reason: the kernel has not cached the inode
+    except OSError as exc:  # usually, the kernel has not cached the inode
         _log.debug("the kernel did not invalidate its cache of inode %d: %s", ino, exc.strerror)
 
 

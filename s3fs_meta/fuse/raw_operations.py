@@ -43,12 +43,12 @@ NO_OPENDIR: Final = 1 << 24
 HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests say whether to clear set-user-ID bits
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
-LSEEK: Final = struct.Struct("=8xqI4x")  # fields: offset, whence
+LSEEK: Final = struct.Struct("=8xqI4x")  # body of LSEEK: offset, whence
 LSEEK_OUT: Final = struct.Struct("=q")
-FALLOCATE: Final = struct.Struct("=8xqqI4x")  # fields: offset, length, mode
-# Fields: offset, target inode, target offset, length.
+FALLOCATE: Final = struct.Struct("=8xqqI4x")  # body of FALLOCATE: offset, length, mode
+# Body of COPY_FILE_RANGE: offset, target inode, target offset, length.
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
-IOCTL: Final = struct.Struct("=12xI8xI4x")  # fields: command, number of bytes that follow
+IOCTL: Final = struct.Struct("=12xI8xI4x")  # header of IOCTL: command, number of bytes that follow
 IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted ioctl commands use
 
 # Reserved fields are 0, as are fields that the kernel ignores or fills in itself.

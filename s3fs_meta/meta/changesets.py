@@ -119,7 +119,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
                 builder.add(_pieces(changeset))
         merged = io.BytesIO()  # getvalue() returns its buffer without a copy
 
-        # A Python function as callback lets other threads run in between; write would not.
+        # The callback is a Python function, so that other threads can run between its calls.
         def keep(part: memoryview) -> None:
             merged.write(part)
 

@@ -244,7 +244,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    # If the daemon stopped listening before the call, its note contains the outcome.
+    # If the daemon stopped listening before the call, its mount note contains the outcome.
     return result or outcome_of(place) or dict(_UNREPORTED)
 
 

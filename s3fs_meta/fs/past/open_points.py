@@ -102,10 +102,10 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
-        # the txg of the latest search, the bucket as that search read it, and the monotonic time
+        # txg, bucket and monotonic time of the latest search
         self._found: tuple[Txg, Bucket, float] | None = None
         self._lock = trio.Lock()
-        # True after the end of ``run``: points in time that are still in use then close themselves.
+        # True after ``run`` has ended: points in time in use must then close themselves.
         self._has_ended = False
 
     @property

@@ -94,7 +94,7 @@ class _Sorted(NamedTuple):
     mapped: list[Ino]  # deleted files that had blocks
     linked: Counter[Ino]  # number of removed names of each inode that keeps other names
     orphans: list[Ino]  # inodes that become orphans, because the kernel still uses them
-    tops: list[Ino]  # directories that become tops of removed trees
+    tops: list[Ino]  # directories with content, which become tops of removed trees
     file_bytes: int  # total size of the deleted files
 
 

@@ -80,7 +80,7 @@ class Database(Statements):
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
-        self._wants_restart = False  # True if the last written commit left a log to restart
+        self._wants_restart = False  # True if the last commit left a log worth restarting
         self._view: View | None = None  # set only on a follower, where groups never change the file
 
     # --- create and open databases -------------------------------------------------------------
@@ -425,7 +425,7 @@ class Database(Statements):
             self._refuses = True
         try:
             self.listeners.lost(LossStep.REFUSE if self._refuses else first)
-        except S3fsError as exc:  # the disk failed: the mount continues, but turns read-only
+        except S3fsError as exc:  # after a disk failure, the mount continues read-only
             _log.error("database %s is unreadable after a failed commit: %s", self.path, exc)
             self._refuses = True
 

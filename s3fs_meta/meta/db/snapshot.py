@@ -27,7 +27,7 @@ class Snapshot:
         *,
         remove: Path | None = None,
     ) -> None:
-        self.connection = connection  # reads the snapshot, for queries in a thread
+        self.connection = connection  # connection that queries the snapshot in a thread
         self._is_closed = False
         self._closed = closed
         self._remove = remove

@@ -258,7 +258,7 @@ class Wal:
             # A second checkpoint would then change the database although the log is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # a smaller number means that SQLite has restarted the log
+        if done.frames >= self._frames:  # fewer frames mean that SQLite has restarted the log
             self._copied_frames = done.copied_frames
         return done
 

@@ -34,7 +34,7 @@ _CLAIMS: Final = (
 )
 
 # Block numbers that a later epoch reused for different content.
-# A host killed in between may have written both versions at one file position.
+# A host that was killed and restarted may have written both versions at one file position.
 # If the file positions differ (column another = 1), two hosts wrote the blocks.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"

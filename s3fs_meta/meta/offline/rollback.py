@@ -17,7 +17,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
-_NAMED_MAX: Final = 3  # maximum number of packs that an error lists
+_NAMED_MAX: Final = 3  # maximum number of packs that an error message lists
 
 # Blocks whose packs are condemned or missing, or whose locations are marked as damaged.
 _HOMELESS: Final = (

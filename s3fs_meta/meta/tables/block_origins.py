@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-HOLE: Final = BlockId(0)  # marks a copied hole; no block has the number 0
+HOLE: Final = BlockId(0)  # block number of a copied hole; no block has the number 0
 
 
 class Copy(NamedTuple):

@@ -66,7 +66,7 @@ class SubtreeHistory:
         self._last = last
         self._kept = 0
         self._also: dict[Ino, list[_Parent]] = {}
-        self._known: dict[Ino, Txg] = {}  # last txg in which each directory was below a top
+        self._known: dict[Ino, Txg] = {}  # last txg in which each directory was in a searched tree
         db.all(_TABLE)
 
     @property

@@ -16,7 +16,7 @@ class Option(NamedTuple):
     word: str
     field: str  # name of the field in MountOptions
     takes: str  # placeholder of the value, such as SIZE; empty for a flag
-    parse: Callable[[str, str], object]  # parses (name, text) to a value; raises UsageError
+    parse: Callable[[str, str], object]  # function that parses (name, text); raises UsageError
     default: str  # default value as text; an empty text is not parsed
     does: str
     costs: str

@@ -41,11 +41,11 @@ REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of the busiest pr
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
 CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount
-DEAD_MOUNT_S_MAX: Final = 5.0  # a slower statfs(2) means that the daemon was not killed
+DEAD_MOUNT_S_MAX: Final = 5.0  # statfs(2) fails faster than this if the daemon was killed
 
 # --- prices of requests -------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
-PRICE_MAX: Final = 1e6  # maximum price; a higher one must be a mistake in any currency
+PRICE_MAX: Final = 1e6  # maximum price; a higher price must be a mistake
 
 # --- the service manager systemd ----------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd

@@ -26,7 +26,7 @@ from s3fs_meta.settings import GivenOption, MountOptions, given_options, shown_v
 from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
-# Request of permission: {"read_only": bool or null, "given": …}; the reply is {"change": bool}.
+# Request for permission: {"read_only": bool or null, "given": …}; the reply is {"change": bool}.
 REMOUNT: Final = "remount"
 REMOUNTED: Final = "remounted"  # report of success: {"read_only": bool}; the reply is {}
 

@@ -495,7 +495,7 @@ class Mount:
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         found = self._figures()
-        found["extension"] = "used"  # constant value for scripts that query the field
+        found["extension"] = "used"  # constant, for scripts that query this statistic
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
         found["metrics"] = None if self._metrics is None else self._metrics.address

@@ -403,7 +403,7 @@ class LocalStore:
     def _take_lock(self, flags: int) -> None:
         fd = os.open(self._unfinished / LOCK, flags | os.O_CLOEXEC, FILE_MODE)
         try:
-            if can_lock(fd):  # no other store is open
+            if can_lock(fd):  # the lock is free: no other store is open
                 with _suppress_read_only():
                     self._remove_leftovers()
             fcntl.flock(fd, fcntl.LOCK_SH)

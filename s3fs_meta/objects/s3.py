@@ -307,7 +307,7 @@ class S3Store:
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += len(buffer) / STORE_BODY_BYTES_PER_S_MIN
         source, received_bytes = ResponseBody(body), 0
-        beyond = memoryview(bytearray(1))  # receives a byte only if the body is too long
+        beyond = memoryview(bytearray(1))  # buffer that gets a byte only if the body is too long
         target = buffer or beyond
         try:
             while count := source.receive(target[:STORE_BODY_CHUNK_BYTES]):

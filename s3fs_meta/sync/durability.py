@@ -85,7 +85,7 @@ class Durability:
         self._committed = -1, -1
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()
-        self._broken = ""  # why every later sync fails; "" before the first failure
+        self._broken = ""  # reason why every later sync fails; "" before the first failure
         db.listeners.when_opened(self._opened.unpark_all)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
 

@@ -56,7 +56,7 @@ class NewFilesystem:
     label: str
     block_bytes: int
     page_size: int
-    passphrase: bytes | None  # None: the new filesystem is not encrypted
+    passphrase: bytes | None  # None if the new filesystem is not encrypted
     unsafe_single_writer: bool = False
     cost: KdfCost = STANDARD_COST
     retention_s: int = RETENTION_S_DEFAULT

@@ -34,7 +34,7 @@ class OpenOptions:
     read_only: bool = False
     follow: bool = False  # True for a follower: read-only, and always in the state of one txg
     repairing: bool = False  # True for fsck: open state even if a mount would refuse it
-    mend: Mend | None = None  # unreadable txgs that may be abandoned; None: no txg
+    mend: Mend | None = None  # unreadable txgs that may be abandoned; None to abandon no txg
     # True for fsck: quarantine local state that has another master key
     accept_superblock: bool = False
     force_takeover: bool = False
@@ -96,7 +96,7 @@ class Volume:
     # Faults of the superblock copies in the bucket, found when the volume was opened.
     superblock_faults: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()  # faults of the chain and abandoned txgs, one line each
-    offline: str = ""  # why the volume was opened without the bucket; "" otherwise
+    offline: str = ""  # reason for opening the volume without the bucket; "" otherwise
     # True for a snapshot, whose state directory is removed when the snapshot is closed.
     throwaway: bool = False
 

@@ -74,7 +74,7 @@ class FaultyStore(StoreWrapper):
         super().__init__(inner)
         self.calls: list[Call] = []
         self.down: StoreError | None = None  # error of every call; None to let calls succeed
-        self.ignores_conditions = False  # True: create and replace ignore their conditions
+        self.ignores_conditions = False  # True if create and replace ignore their conditions
         self._faults: dict[str, deque[Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 

@@ -125,7 +125,7 @@ class DiskRecorder:
         self._lock = threading.RLock()
         self._ids: dict[int, FileId] = {}  # identifiers of existing inodes by inode number
         self._next_id = 0
-        self.failing = ""  # text in a path; the next sync of a matching file fails
+        self.failing = ""  # part of a path: the next sync of a matching file fails
 
     def note(self, what: object) -> int:
         """Add an event that does not change the disk; return the number of the event."""

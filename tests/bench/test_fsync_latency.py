@@ -35,4 +35,4 @@ def test_failed_copy_during_a_benchmark_is_an_error(tmp_path: Path) -> None:
     disk = PlainDirectory(DISK, tmp_path / "disk")
 
     with pytest.raises(AssertionError, match="the copy failed"):
-        fsync_latency.measured([disk], tmp_path, 1, 1)  # The copy fails: a directory is no file.
+        fsync_latency.measured([disk], tmp_path, 1, 1)  # The source is a directory; copying fails.

@@ -36,7 +36,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._session: str | None = None
         self.messages: list[str] = []  # Console messages, such as security policy violations.
-        self.loads = 0  # The number of loaded pages without "please wait" pages.
+        self.loads = 0  # The number of loaded pages, except "please wait" pages.
         self._waits = False  # True while a "please wait" page is shown.
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)

@@ -12,7 +12,7 @@ from tests.sync.kept import Files, files_at, fill, forget, keys_of
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("small_pieces")]
 
-__all__ = ["power", "small_pieces"]  # imported pytest fixtures
+__all__ = ["power", "small_pieces"]  # power and small_pieces are imported pytest fixtures
 
 
 async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:

@@ -209,9 +209,9 @@ def test_shell_completion_offers_relative_paths_of_mountpoints(
         ("s3fs-meta umo", ["umount"]),
         ("s3fs-meta mount --fore", ["--foreground"]),
         ("s3fs-meta mount -o ro,cachedi", ["ro,cachedir="]),
-        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # bash keeps "commit="
+        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # bash keeps the text "commit="
         ("s3fs-meta mount -o cachedir=/tm", []),  # bash itself completes file names
-        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # bash keeps "ro,fsync="
+        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # bash keeps the text "ro,fsync="
         ("s3fs-meta restore --cachedir /nothing --at ", []),
         ("s3fs-meta set /mnt down", ["download_limit="]),
         ("s3fs-meta umount local:///", []),

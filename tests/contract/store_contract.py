@@ -450,7 +450,7 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
                 await request
 
 
-# --- cancellation and other conditions -----------------------------------------------------------
+# --- cancellation, concurrency, clock and URL -----------------------------------------------------
 
 
 @case

@@ -86,7 +86,7 @@ class Judge:
         if not held:
             self.problems.append(otherwise)
 
-    # --- conditions for all cells ----------------------------------------------------------------
+    # --- rules for all cells of the matrix ------------------------------------------------------
 
     def _is_superseded(self, key: ObjectKey) -> bool:
         """Return whether an object belongs to an image that is older than two other images."""

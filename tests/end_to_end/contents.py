@@ -54,7 +54,7 @@ def facts(root: Path) -> dict[str, tuple[object, ...]]:
         first = name if path.is_dir() else firsts.setdefault(at.st_ino, name)
         names = sorted(os.listxattr(path, follow_symlinks=False))
         found[name] = (
-            first,  # The first path of the inode in the order of sorted paths.
+            first,  # The first path of the inode in sorted order.
             at.st_mode,
             (at.st_uid, at.st_gid),
             at.st_nlink,

@@ -17,7 +17,7 @@ from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # an imported pytest fixture
+__all__ = ["another_user"]  # another_user is an imported pytest fixture
 
 
 @pytest.fixture

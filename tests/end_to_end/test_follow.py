@@ -243,7 +243,7 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
             (writer.mnt / "new").write_bytes(b"new")
             last = json.loads(writer.program.ok("flush", "--image", "--json", writer.mnt))["txg"]
             [changelog] = place.bucket.rglob(f"*{txg + 1:012d}*")
-            changelog.unlink()  # The retention could have deleted the changelog.
+            changelog.unlink()  # Simulate that retention has deleted the changelog.
         finally:
             os.kill(pid, signal.SIGCONT)
         first.wait_for(last)

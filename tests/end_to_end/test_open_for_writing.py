@@ -21,7 +21,7 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # an imported pytest fixture
+__all__ = ["another_user"]  # another_user is an imported pytest fixture
 
 LINES = 5
 
@@ -252,7 +252,7 @@ def test_killed_write_back_process_is_restarted(place: Place, program: QuickProg
         first = program.status(mnt)["kernel"]["collector_pid"]
         os.kill(first, signal.SIGKILL)
         wait_until_gone(first)
-        for _ in range(2):  # The first collection fails: its process is dead.
+        for _ in range(2):  # The first collection fails, because its process is dead.
             writer.write()
             program.ok("flush", mnt)
         figures = program.status(mnt)

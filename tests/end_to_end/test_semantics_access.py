@@ -26,7 +26,7 @@ from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # an imported pytest fixture
+__all__ = ["another_user"]  # another_user is an imported pytest fixture
 
 ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 

@@ -73,11 +73,11 @@ def unlink(fs: Filesystem, number: int) -> None:
 # The list contains each operation with its maximum number of SQL statements.
 # The session extension of SQLite records changes with one statement for each row that it reads.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
-    (create, 5),  # one lookup, two inserts, two session statements
+    (create, 5),  # creation: one lookup, two inserts, two session statements
     (find, 1),
-    (set_times, 3),  # one lookup, one update, one session statement
-    (rename, 7),  # two lookups, two updates, three session statements
-    (unlink, 5),  # one lookup, two deletes, two session statements
+    (set_times, 3),  # new times: one lookup, one update, one session statement
+    (rename, 7),  # rename: two lookups, two updates, three session statements
+    (unlink, 5),  # removal: one lookup, two deletes, two session statements
 ]
 # A group also writes a directory and the counters, reads the schema, and commits.
 OF_A_GROUP = 25
@@ -129,7 +129,7 @@ async def test_read_of_cached_attributes_executes_no_sql_statement(
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # A few statements end the group.
+    assert counted.count <= 5  # A few SQL statements end the group.
 
 
 async def test_upload_of_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:

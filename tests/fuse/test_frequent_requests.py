@@ -101,7 +101,7 @@ async def test_small_changes_of_a_file_bypass_pyfuse3(
     await mounted.run(use, mounted.path)
 
     requests = mounted.handlers.operations.requests
-    await until(lambda: requests["release"] > 0)  # close(2) does not wait for this request.
+    await until(lambda: requests["release"] > 0)  # close(2) does not wait for the RELEASE request.
     assert all(requests[name] for name in NOT_PASSED_ON)
     assert not mounted.handlers.operations.status.read_only
 

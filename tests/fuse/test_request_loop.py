@@ -121,7 +121,7 @@ async def test_delayed_reply_does_not_delay_the_next_request(
         await answered.wait()
 
 
-@pytest.mark.parametrize("_attempt", range(8))  # Tasks run in random order.
+@pytest.mark.parametrize("_attempt", range(8))  # trio runs tasks in random order
 async def test_other_workers_do_not_poll_while_a_worker_handles_a_request(
     pair: tuple[socket.socket, socket.socket],
     nursery: trio.Nursery,
@@ -233,7 +233,7 @@ async def test_worker_that_wakes_without_a_request_exits_with_the_loop(
         with contextlib.suppress(trio.ClosedResourceError):
             await direct.lowlevel.wait_readable(daemon.fileno())
 
-    for _ in range(30):  # Tasks run in random order.
+    for _ in range(30):  # trio runs tasks in random order
         direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:

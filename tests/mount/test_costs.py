@@ -60,7 +60,7 @@ def test_monthly_cost_is_extrapolated_from_the_time_in_which_requests_were_count
 def test_monthly_cost_is_not_extrapolated_from_less_than_an_hour() -> None:
     ledger = Ledger(NOON - DAY_NS // 30, USAGE, {})
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
-    ledger = Ledger(NOON + DAY_NS, USAGE, {})  # a clock that was set back
+    ledger = Ledger(NOON + DAY_NS, USAGE, {})  # the clock was set back
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
 
 

@@ -13,7 +13,7 @@ from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, plain
 from tests.sync.kept import Files, empty, files_at, fill, forget
 
-__all__ = ["plain"]  # an imported pytest fixture
+__all__ = ["plain"]  # plain is an imported pytest fixture
 
 
 async def call(session: Session, command: str, **arguments: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from s3fs_meta.mount.limits import REQUESTERS_SHOWN_MAX
 from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked, supplementary_groups
 
 SECOND_NS = 10**9
-NO_THREAD = 2**22  # above the largest possible PID
+NO_THREAD = 2**22  # a number above the largest possible PID
 
 
 def _copy(*senders: tuple[int, int]) -> Recent:

@@ -51,8 +51,8 @@ class Reply(NamedTuple):
 class Forward(NamedTuple):
     """The answer of the real server, which the proxy may lose or damage."""
 
-    lose: bool = False  # execute the request, then close without an answer
-    keep_bytes: int | None = None  # close after so many bytes of the body
+    lose: bool = False  # execute the request, then close the connection without an answer
+    keep_bytes: int | None = None  # close the connection after this many bytes of the body
     flip: bool = False  # flip one bit of the response body
     flip_sent: bool = False  # flip one bit of the request body
 

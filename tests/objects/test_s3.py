@@ -79,7 +79,7 @@ async def test_number_of_threads_with_hanging_requests_is_bounded(
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         while len(double.seen) < STORE_THREADS_MAX:  # noqa: ASYNC110 - the server is a thread
             await trio.sleep(POLL_S)
-        await trio.sleep(5 * POLL_S)  # A surplus request has time to arrive.
+        await trio.sleep(5 * POLL_S)  # A surplus request would have time to arrive.
         nursery.cancel_scope.cancel()
 
     assert len(double.seen) == STORE_THREADS_MAX

@@ -548,7 +548,7 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
     assert damage == [], damage
 
 
-LOST: Final = "I43"  # The cache file of a dirty block is complete.
+LOST: Final = "I43"  # invariant I43: the cache file of a dirty block is complete
 
 
 async def _write_after_the_cut(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:

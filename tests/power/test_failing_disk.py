@@ -41,7 +41,7 @@ BLOCK: Final = os.urandom(64 << 10)
 LARGE: Final = BLOCK * (
     INTENT_CONTENT_BYTES_MAX // len(BLOCK) + 1
 )  # content that does not fit into the intent log
-OPTIONS: Final = "commit=600,sync_interval=600"  # prevents uploads during a test
+OPTIONS: Final = "commit=600,sync_interval=600"  # long intervals prevent uploads during a test
 
 
 class ThinDisk:

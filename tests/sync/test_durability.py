@@ -143,7 +143,7 @@ async def test_group_commits_during_syncs_of_block_files(power: Power) -> None:
 
         def note_commit() -> bool:
             committed.set()
-            return False  # with False, SQLite commits
+            return False  # False lets SQLite commit
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -174,7 +174,7 @@ async def test_group_commits_after_its_content_is_synced_in_rollback_journal_mod
 
         def note_commit() -> bool:
             order.append("rows")
-            return False  # with False, SQLite commits
+            return False  # False lets SQLite commit
 
         session.db.connection.set_commit_hook(note_commit)
 

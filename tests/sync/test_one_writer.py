@@ -92,7 +92,7 @@ async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Pow
         assert await read_file(old, lost) == b"late"
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, ino) == b"by b"
-        assert session.db.counters.inodes == 3  # the root directory, "first" and "by b"
+        assert session.db.counters.inodes == 3  # inodes: the root directory, "first" and "by b"
 
 
 async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: Power) -> None:

@@ -39,7 +39,7 @@ _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog Sy
 def options_of(unit: Path) -> set[str]:
     """Return the names of the options in the section Service of a unit."""
     parser = configparser.RawConfigParser(strict=False, delimiters=("=",))
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keep the case of names
     parser.read(unit)
     return set(parser["Service"])
 

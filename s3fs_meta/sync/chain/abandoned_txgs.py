@@ -47,11 +47,11 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    # abandon all txgs after this txg, even txgs of another writer; None: the user chose no txg
+    # abandon all txgs after this txg, even txgs of another writer; None if no txg was chosen
     end_at: Txg | None = None
-    # True: the user chose an earlier end of the chain, so txgs of other hosts are abandoned, too.
+    # True if the user chose an earlier end of the chain: txgs of other hosts are abandoned, too.
     anything: bool = False
-    # True: publish the local state if the last txg of this host is missing in the bucket
+    # True to publish the local state if the last txg of this host is missing in the bucket
     publish_local: bool = False
 
 
@@ -60,7 +60,7 @@ class Behind(NamedTuple):
 
     txg: Txg
     created_ns: int
-    # last valid position in the chain; None: the position in the local database
+    # last valid position in the chain; None for the position in the local database
     link: Link | None = None
 
 

@@ -357,7 +357,7 @@ class Shipper:
                 news = await self._in_view(frozen, pending.read_news, floor, waiting)
             finally:
                 if not keeps_snapshot:
-                    close(frozen)  # it would make the WAL grow, and the upload may take days
+                    close(frozen)  # a snapshot would make the WAL grow, and uploads may take days
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:

@@ -34,7 +34,7 @@ class UnreadableTxg(NamedTuple):
     """A txg whose changes are unknown, with the reason."""
 
     txg: Txg
-    created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
+    created_ns: int | None  # time of the txg's cut; None if the changelog is unreadable
     why: str
 
 

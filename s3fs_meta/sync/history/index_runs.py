@@ -68,7 +68,7 @@ class TxgChanges(NamedTuple):
 
     link: Link
     previous: str  # content_hash of the previous changelog
-    # None: unknown, because the txg is an image or contains too many changes
+    # None if the txg is an image or contains too many changes
     changes: RunChanges | None
 
     @property
@@ -222,7 +222,7 @@ class _Joined:
 
     def __init__(self) -> None:
         self._done = RunChanges(Inodes.of(()), RemovedNames.of(()))
-        self._waiting: list[tuple[int, RunChanges]] = []  # (mask of a part, changes of the part)
+        self._waiting: list[tuple[int, RunChanges]] = []  # pairs of a part's mask and its changes
 
     def add(self, mask: int, changes: RunChanges) -> None:
         """Add the changes of a part; *mask* replaces each of their nonzero masks."""

@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
     """A txg that a search found."""
 
     txg: Txg
-    is_sure: bool  # False: the index does not contain the changes of the txg
+    is_sure: bool  # False if the index does not contain the changes of the txg
 
 
 class _Run(NamedTuple):

@@ -54,7 +54,7 @@ class Indexer:
         self._waiting: dict[Txg, TxgChanges] = {}
         # Runs up to this txg were already tried, or are older than this mount.
         self.done: Txg | None = None
-        # older runs that end after this txg were tried; 0: all older runs were tried
+        # older runs that end after this txg were tried; 0 after all older runs were tried
         self.older = Txg(0)
 
     async def run(self) -> None:

@@ -59,13 +59,13 @@ class Overview(NamedTuple):
     """The facts that the overview of a filesystem contains."""
 
     superblock: Superblock
-    lease: Lease | None  # None: the lease is missing or damaged
-    newest: Newest | None  # None: no keys are available, and no txg was found
-    head: Head | None  # None: no keys are available, and the lease is missing or damaged
-    # manifest of the last image; None: no keys, or the manifest cannot be read
+    lease: Lease | None  # None if the lease is missing or damaged
+    newest: Newest | None  # None if no keys are available and no txg was found
+    head: Head | None  # None if no keys are available and the lease is missing or damaged
+    # manifest of the last image; None without keys, or if the manifest is unreadable
     image: Manifest | None
     changelogs: int  # number of changelogs after the last image
-    reached: Txg | None  # last restorable txg; None: unknown
+    reached: Txg | None  # last restorable txg; None if unknown
     faults: tuple[str, ...]  # one line for each missing or damaged object
     proven: bool  # True if the objects were authenticated with the keys
 

@@ -56,7 +56,7 @@ class Version(NamedTuple):
     """One version of a path: a txg that changed the path's inode."""
 
     txg: Txg
-    created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
+    created_ns: int | None  # time of the txg's cut; None if the changelog is unreadable
     ino: Ino
     # Either only "unknown", or one or more of the other kinds of changes, in a fixed order.
     # The order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
@@ -66,7 +66,7 @@ class Version(NamedTuple):
     mtime_ns: int | None
     mode: int | None
     why: str = ""  # reason why the changes are unknown; "" if they are known
-    # False: the changes are not yet in a changelog, and the number of their txg may change
+    # False if the changes are in no changelog yet, so that their txg number may change
     is_uploaded: bool = True
 
 
@@ -74,7 +74,7 @@ class Versions(NamedTuple):
     """The versions of a path, the latest first."""
 
     found: list[Version]
-    is_complete: bool  # False: the file has earlier versions that are not listed
+    is_complete: bool  # False if the file has earlier versions that are not listed
 
 
 class PathVersions:
@@ -114,7 +114,7 @@ class PathVersions:
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
         self._stays_max = stays_max
-        self.has_all_stays = True  # False: the name referred to more than *stays_max* inodes
+        self.has_all_stays = True  # False if the name referred to more than *stays_max* inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -132,7 +132,7 @@ class PathVersions:
         found: list[Version] = []
         for stay in stays:
             if _are_later(found, most, stay.last):
-                break  # the stay ends before the versions to be listed, as do all earlier stays
+                break  # the remaining inodes had the path before the versions to list
             found += await self._of_stay(stay, most + 1, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
@@ -162,7 +162,7 @@ class PathVersions:
             rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
             names = {bytes(name) for (name,) in rows}
             lost = await self._lost_names(stay)
-            if stay.last < self._last:  # the rows include names that were added after the stay
+            if stay.last < self._last:  # the rows include names added after the inode lost the path
                 later = names | await self._lost_names(Stay(stay.ino, stay.last, self._last))
                 names = {
                     name

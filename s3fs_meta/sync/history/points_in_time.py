@@ -376,7 +376,7 @@ async def require_at_least(
     if served is not None:
         return await _require_served(store, mark, served)
     if NO_HASH.startswith(mark.hash):
-        return None  # every bucket is later than the mark of an empty chain
+        return None  # every bucket is at least as new as an empty chain
     numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
         raise OlderBucketError(store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT)

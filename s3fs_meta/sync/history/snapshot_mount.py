@@ -44,7 +44,7 @@ class RestoreOptions(NamedTuple):
 
     progress: Progress = no_progress  # a separate process does not call the function
     reserve: Reserve | None = None  # function that reserves disk space
-    apart: bool = False  # True: restore in a separate process
+    apart: bool = False  # True to restore in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None
 
@@ -62,7 +62,7 @@ class Bucket:
     keeper: LeaseKeeper  # a keeper that has not acquired the lease
     points: PointsInTime
     clock: Clock
-    # why the lease was derived from other objects; None: the lease was read
+    # reason why the lease was derived from other objects; None if the lease was read
     lease_fault: str | None = None
 
     @property

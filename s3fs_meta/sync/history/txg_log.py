@@ -35,7 +35,7 @@ class TxgRecord(NamedTuple):
     kind: Kind
     object_bytes: int  # bytes of the changelog object, without its parts
     stored_bytes: int  # stored bytes of the new and moved blocks that the changelog lists
-    changes: Summary | None  # None: the txg is an image with unknown changes
+    changes: Summary | None  # None if the txg is an image with unknown changes
 
 
 class Gap(NamedTuple):

@@ -67,7 +67,7 @@ class Imager:
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
-        # stored bytes of the newest image; None: not measured yet
+        # stored bytes of the newest image; None until measured
         self._image_bytes: int | None = None
         self.last_error = ""
         self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown

@@ -140,7 +140,7 @@ class ReplacedState(NamedTuple):
 
     db: Database
     why: str
-    link: Link | None  # position of the state in the chain; None: unknown, or not in the chain
+    link: Link | None  # position of the state in the chain; None if unknown or not in the chain
     keep: bool  # True if the state may contain the only copy of data
     shipped: bool  # True if the bucket has all changes of the state
 
@@ -180,7 +180,7 @@ class Chooser:
         self._mends = rules.mends
         self._publishes = rules.publishes
         self.left: ReplacedState | None = None
-        self.lost_end = ""  # why this host's last changelog cannot be read from the bucket
+        self.lost_end = ""  # reason why this host's last changelog is unreadable
         # True if the bucket was reset to an older copy, in which packs may also be missing.
         self.is_put_back = False
         self.replaces = False  # True if the local state will replace another history in the bucket

@@ -43,7 +43,7 @@ class _Kind(NamedTuple):
     parse: Callable[[str], object | None]
     # function that returns whether an object proves the keys; may raise FormatError
     opens: Callable[[_Try], Awaitable[bool]]
-    newest: bool = False  # True: try the last objects of the listing first
+    newest: bool = False  # True to try the last objects of the listing first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:

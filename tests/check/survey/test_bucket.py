@@ -28,7 +28,7 @@ from tests.sync.conftest import Power, power, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # an imported pytest fixture
+__all__ = ["power"]  # power is an imported pytest fixture
 
 
 @pytest.fixture

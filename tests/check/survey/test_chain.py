@@ -17,7 +17,7 @@ from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # an imported pytest fixture
+__all__ = ["power"]  # power is an imported pytest fixture
 
 
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:

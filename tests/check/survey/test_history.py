@@ -18,7 +18,7 @@ from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, power, write_file
 from tests.sync.history.index_matches import index_all
 
-__all__ = ["power"]  # an imported pytest fixture
+__all__ = ["power"]  # power is an imported pytest fixture
 
 RUN = HISTORY_FAN_OUT
 FIRST, SECOND = (RUNS.key_of(1, Txg(number * RUN)) for number in (1, 2))

@@ -21,7 +21,7 @@ from tests.sync.kept import Files, empty, fill, forget
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # an imported pytest fixture
+__all__ = ["power"]  # power is an imported pytest fixture
 
 FAR = Txg(300_000)
 

@@ -12,7 +12,7 @@ from tests.sync.histories import PUBLISH, fork, put_back
 from tests.sync.history.readers import at
 from tests.sync.kept import Files, files_of, fill, forget
 
-__all__ = ["power"]  # an imported pytest fixture
+__all__ = ["power"]  # power is an imported pytest fixture
 pytestmark = pytest.mark.thorough
 
 

@@ -96,7 +96,7 @@ async def test_adjacent_index_objects_are_verified_with_few_changelogs(power: Po
 
         await search.walk(last_parts, Txg(1), Txg(RUN * RUN)).take(8)
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # one listing, the level 2 object and its proof, eight level 1 objects
+    # requests: one listing, the level 2 object and its proof, eight level 1 objects
     assert sent == 1 + 2 + 8
 
 

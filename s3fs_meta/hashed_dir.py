@@ -28,7 +28,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # stands for three hexadecimal digits: at most 4,096 files per directory
+_ANY: Final = "xxx"  # placeholder of three hexadecimal digits: at most 4,096 files per directory
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")

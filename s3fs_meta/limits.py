@@ -539,7 +539,7 @@ PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
-STATEMENTS_CACHED_MAX: Final = 256  # exceeds the number of different SQL statements
+STATEMENTS_CACHED_MAX: Final = 256  # more than the number of different SQL statements
 DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
 # Number of bytes of new pages in the WAL for which a checkpoint in a thread is worthwhile.

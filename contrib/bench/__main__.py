@@ -42,7 +42,7 @@ EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "workloads": ("only", "subjects", "tree"),
 }
 LOAD_PER_CORE_MAX: Final = 0.5  # load average (one minute) per core above which a benchmark warns
-MEMORY_MB_MAX: Final = 150.0  # maximum PSS of the daemon's processes with default options
+MEMORY_MB_MAX: Final = 150.0  # maximum PSS of the daemon's processes with default options, in MB
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

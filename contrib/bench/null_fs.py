@@ -95,7 +95,7 @@ class FileData(MemoryData):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
-        self._open: dict[int, tuple[int, int]] = {}  # descriptor and open count of each inode
+        self._open: dict[int, tuple[int, int]] = {}  # file descriptor and open count of each inode
 
     def _path(self, ino: int) -> Path:
         return self._root / str(ino)

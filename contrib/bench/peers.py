@@ -77,7 +77,7 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
-# --- how operations are measured ---------------------------------------------------------------
+# --- measurement of operations -----------------------------------------------------------------
 
 
 def run(scratch: Path, *, files: int) -> dict[str, object]:

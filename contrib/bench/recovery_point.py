@@ -16,7 +16,7 @@ from contrib.bench.subjects import S3fsSubject, call
 
 PAUSE_S: Final = 0.25
 INTERVAL_S: Final = 5.0
-RATIO_MAX: Final = 2.0  # maximum ratio of the 99th-percentile age to the sync interval
+RATIO_MAX: Final = 2.0  # maximum ratio of 99th-percentile data age to sync interval
 
 
 def run(scratch: Path, *, untar: int) -> dict[str, object]:

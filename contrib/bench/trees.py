@@ -25,7 +25,7 @@ from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
 SMALL_ENTRIES: Final = 20_000  # number of entries of the tree for cp -al and rm -rf
-CACHE_BYTES_PER_ENTRY: Final = 300  # size of an inode row and a dentry row
+CACHE_BYTES_PER_ENTRY: Final = 300  # total size of an inode row and a dentry row
 POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000

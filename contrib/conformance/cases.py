@@ -31,7 +31,7 @@ class Case(NamedTuple):
     suite: str
     name: str
     outcome: Outcome
-    detail: str = ""  # reason of a failure or a skip
+    detail: str = ""  # reason for a failure or a skip
     seconds: float = 0.0
 
 

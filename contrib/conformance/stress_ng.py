@@ -11,7 +11,7 @@ from contrib.conformance.places import Place
 SUITE: Final = "stress-ng"
 WORKERS: Final = 2
 SECONDS_GRACE: Final = 240.0  # time that a stopped job may need to remove thousands of files
-NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # statuses from stress-ng(1)
+NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # exit codes: stress-ng(1)
 MEMORY_BYTES: Final = "32m"
 
 # The stress-ng jobs, with all options except the number of workers.

@@ -128,7 +128,7 @@ class S3Bucket:
     def close(self) -> None:
         """Stop the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # ignored if the process has exited
+            self._server.process.send_signal(signal.SIGCONT)  # no effect if the process has exited
         self._context.close()
 
 

@@ -34,7 +34,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
     _, status = os.waitpid(first, 0)
-    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # /proc of the PID namespace that ended
+    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # unmount /proc of the PID namespace that ended
     for mountpoint in mountpoints(folder):  # mounts that killed daemons left behind
         _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
     return os.waitstatus_to_exitcode(status)

@@ -20,7 +20,7 @@ BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save 
 
 # --- directories, files and archives -----------------------------------------------------------
 BROWSE_PAGE_NAMES: Final = 500  # number of names on one page, which needs 100 KB of HTML
-BROWSE_SORTED_NAMES_MAX: Final = 5000  # largest directory that is sorted by name instead of by hash
+BROWSE_SORTED_NAMES_MAX: Final = 5000  # maximum names of a directory sorted by name, not by hash
 BROWSE_FOUND_MAX: Final = 200  # maximum number of results of a search by name
 # Number of removed names that a search examines in a folder; each needs 150 bytes of memory.
 BROWSE_FORMER_NAMES_MAX: Final = 100_000

@@ -20,7 +20,7 @@ class ArrivedRange:
     """One received range, and its blocks whose content is in memory."""
 
     def __init__(self, memory_bytes: int, now_s: float) -> None:
-        self.memory_bytes = memory_bytes  # memory that views of the range keep allocated
+        self.memory_bytes = memory_bytes  # size of memory that views of the range keep allocated
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False

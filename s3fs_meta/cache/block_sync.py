@@ -52,8 +52,8 @@ class BlockSync:
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
         self._is_announced = False  # True if the rows record that the log is in use
-        self._settled = 0  # last log entry that the files contain, according to the rows
-        self._settled_durably = 0  # last log entry in the files, according to the synced rows
+        self._settled = 0  # last log entry that the rows record as written to the files
+        self._settled_durably = 0  # last log entry that synced rows record as written to the files
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ from s3fs_meta.model import BlockId
 NAME: Final = "intent-log"
 
 _MAGIC: Final = b"s3fsil1\n"
-_HEADER: Final = struct.Struct(">8sQQII")  # fields: magic, epoch, sequence, pieces, content bytes
+_HEADER: Final = struct.Struct(">8sQQII")  # entry header: magic, epoch, sequence, pieces, bytes
 _PIECE: Final = struct.Struct(">QII")  # fields of a piece: block, offset in the block, length
 _DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 16

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, INTENT_PIECES_MAX
 from s3fs_meta.model import BlockId
 
-Range = tuple[BlockId, int, int]  # block, offset of the first byte, offset after the last byte
+Range = tuple[BlockId, int, int]  # a byte range: block, first offset, offset after the last byte
 
 
 class UnloggedRanges:

@@ -164,7 +164,7 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # the finding of a survey has no invariant
+            continue  # a survey's finding belongs to no invariant
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
     for number in left:  # invariants that a repair of another invariant broke
         _list(exam, _BY_NUMBER[number])

@@ -44,7 +44,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage_search import groups
 
 _END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
-_BEGIN_BYTES_MIN: Final = 128  # length of the header of a changelog or level, with its times
+_BEGIN_BYTES_MIN: Final = 128  # minimum length of a changelog or level header, which contains times
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")

@@ -51,7 +51,7 @@ _INODE_BYTES: Final = 8 + 4 + 4
 _NAME_COLUMNS_BYTES: Final = 8 + 8 + 8 + 4 + 1
 _COOKIE_MIN: Final = 256
 _U64_MASK: Final = (1 << 64) - 1
-_ROWS_AT_ONCE: Final = 1000  # rows converted from columns together
+_ROWS_AT_ONCE: Final = 1000  # number of rows converted from columns together
 PAYLOAD_BYTES_MAX: Final = (
     _COUNT.size
     + HEADER_BYTES_MAX

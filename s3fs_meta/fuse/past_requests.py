@@ -20,7 +20,7 @@ from s3fs_meta.model import Attributes, Cookie, Ino
 # Positions of "." and "..". Cookies are larger, except in the top directory of .snapshots.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
-# Offset added to positions in the top directory. They are txgs, and 1 and 2 would be ambiguous.
+# Offset added to a txg as a position in .snapshots: positions 1 and 2 mean "." and "..".
 _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="

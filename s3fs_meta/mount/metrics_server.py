@@ -29,7 +29,7 @@ from s3fs_meta.mount.limits import (
 from s3fs_meta.mount.prometheus import MountFigures
 
 _PATH: Final = b"/metrics"
-_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # Host, see RFC 9110, section 7.2
+_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # Host header (RFC 9110, 7.2)
 _BOUNDS: Final = Bounds(
     METRICS_CONNECTIONS_MAX, METRICS_REQUEST_BYTES_MAX, METRICS_S_MAX, METRICS_S_MAX
 )

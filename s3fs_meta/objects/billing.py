@@ -56,7 +56,7 @@ class Cause(enum.Enum):
     COMPACTION = "compaction"
     GARBAGE = "garbage"
     FSCK = "fsck"
-    MOUNT = "mount"  # opening, restoring, reading superblocks, testing conditional writes
+    MOUNT = "mount"  # opening, restoring, reading superblocks, and testing conditional writes
 
 
 # The purpose of writes, by key prefix; see format.md, "Keys".

@@ -314,7 +314,7 @@ class LocalStore:
         begun = after[len(above) :] if after.startswith(above) else ""
         wanted = prefix[len(above) :]
         if after > above and not begun:
-            return []  # every key in the directory sorts before *after*
+            return []  # every key in the directory sorts before the key *after*
         found: list[str] = []
         try:
             with os.scandir(self._tree.path(folder)) as entries:

@@ -34,7 +34,7 @@ class StoreClock:
         self._looked_ns = 0  # this host's wall-clock time at the last measurement
         self._looked_s = 0.0  # this host's monotonic time at the last measurement
         self.difference = ""  # the difference of the clocks as text; "" if they agree
-        self.disagreement = ""  # how the difference affects a writer, as one line of text
+        self.disagreement = ""  # effect of the difference on a writer, as one line of text
 
     def now_ns(self) -> int:
         """Return this host's time, corrected by the measured offset, in ns since 1970-01-01 UTC."""

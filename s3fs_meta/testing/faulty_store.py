@@ -78,7 +78,7 @@ class FaultyStore(StoreWrapper):
         self._faults: dict[str, deque[Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 
-    # --- request faults ---------------------------------------------------------------------
+    # --- injected faults of requests --------------------------------------------------------
 
     def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
         """Make the next calls raise *error*, by default a transient error, and do nothing else."""

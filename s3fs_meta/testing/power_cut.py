@@ -225,7 +225,7 @@ class PowerCut:
             self.choose(dice)
         return max(dice.asked for dice in counts)
 
-    # --- choose a state --------------------------------------------------------------------------
+    # --- choose the state after a power cut ------------------------------------------------------
 
     def choose(self, dice: "Dice") -> State:
         """Return the state that *dice* chooses."""

@@ -36,7 +36,7 @@ class Picture(NamedTuple):
     path: str
     size: tuple[int, int]
     scheme: str
-    script: str = ""  # runs before the screenshot is taken
+    script: str = ""  # JavaScript that runs before the screenshot is taken
 
 
 PICTURES: Final = (

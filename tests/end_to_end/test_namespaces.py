@@ -123,7 +123,7 @@ def test_command_in_another_pid_namespace_keeps_the_mount_note(
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr
 
-        # Without --cachedir, only the record of the mount says where the state directory is.
+        # Without --cachedir, only the record of the mount contains the path of the state directory.
         without = [sys.executable, "-m", "s3fs_meta", "status", "--json", str(mnt)]
         found = subprocess.run(without, check=True, capture_output=True, text=True, timeout=60)
 

@@ -96,7 +96,7 @@ async def test_time_of_a_waiting_request_is_recorded_when_it_is_answered(
         nursery.start_soon(run)
         with trio.fail_after(10):
             await waits.wait()
-            await trio.sleep(0.01)  # The waiting request gets a measurable age.
+            await trio.sleep(0.01)  # The request waits long enough for a measurable age.
         first = request_times.figures()
         goes_on.set()
         await answered.wait()

@@ -119,13 +119,13 @@ class Machine:
         self._writers: dict[Epoch, Host] = {}
         # The model at the cut of each txg, by epoch and txg.
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
-        self._births: dict[Ino, int] = {}  # Creation times of inodes when first observed.
+        self._births: dict[Ino, int] = {}  # Birth time of each inode when it was first observed.
         self._kill_at = ""
         self._copies = 0  # The number of copies of past root entries.
         self.session: Session
         self.fs: Filesystem
 
-    # --- how programs are executed -------------------------------------------------------------
+    # --- execution of programs -----------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
         """Run a program; afterwards a remount and a takeover must show the expected state."""
@@ -411,7 +411,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # lost inodes had at least this number
+        next_ino = opened.db.counters.next_ino  # every lost inode had at least this number
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()

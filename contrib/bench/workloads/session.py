@@ -177,7 +177,7 @@ class Session:
         if step.before:
             call(steps.filled(step.before, marks))
         self._calm(subject)
-        subject.peak_pss_bytes()  # reset the peak before the step
+        subject.peak_pss_bytes()  # reset the measured peak memory before the step
         before_s = _processor_s(subject)
         with awake.paused() if step.waits_for_disk else contextlib.nullcontext():
             start = time.perf_counter()

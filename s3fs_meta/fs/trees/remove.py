@@ -58,7 +58,7 @@ class _Slice(NamedTuple):
     """The names that are removed in one group."""
 
     scope: Scope
-    tallies: list[TopTally]  # plain files without a lookup count, which one statement removes
+    tallies: list[TopTally]  # plain files without a lookup count; one SQL statement removes them
     names: list[Name]  # names that are removed one by one
     inner: list[Ino]  # directories in the scope whose entries are all removed
 

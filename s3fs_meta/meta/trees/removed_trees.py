@@ -56,7 +56,7 @@ _DELETE_MANY: Final = (
 )
 _RANGE_FACTOR: Final = 4
 _RANGE_MIN: Final = 32  # minimum number of files for one statement per directory
-_MANY: Final = 40  # minimum number of directories for one common statement
+_MANY: Final = 40  # minimum number of directories that one statement handles together
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"

@@ -61,7 +61,7 @@ class Difference(NamedTuple):
     mode: int
     before_bytes: int | None  # size in the earlier state, or None if the file did not exist
     after_bytes: int | None
-    is_content_changed: bool  # computed only for a renamed file
+    is_content_changed: bool  # True if the content changed; computed only for a renamed file
 
     def is_below(self, top: bytes) -> bool:
         """Return whether one of the paths is *top* or below it; an empty *top* is the root."""

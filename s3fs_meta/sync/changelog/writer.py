@@ -112,7 +112,7 @@ class Shipper:
         self.last_error = ""
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
+        self.publish_anew = publish_anew  # to publish an image of the local state as the next txg
         self._image_wait: _ImageWait | None = None  # set during the upload of an image's blocks
         volume.recorder.when_recorded(self._recorded)
 

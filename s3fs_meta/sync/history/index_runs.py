@@ -40,7 +40,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
-_ROWS_AT_ONCE: Final = 200  # rows of each part that are joined together
+_ROWS_AT_ONCE: Final = 200  # number of rows of each part that are joined together
 
 
 class TooManyChangesError(Exception):

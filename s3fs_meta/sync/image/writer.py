@@ -71,7 +71,7 @@ class Imager:
         self._image_bytes: int | None = None
         self.last_error = ""
         self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown
-        # position at the start of the mount; None after the first measurement
+        # position in the chain at the start of the mount; None after the first measurement
         self._link_at_start: Link | None = volume.link
 
     def note_last(self, created_ns: int) -> None:

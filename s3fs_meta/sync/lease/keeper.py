@@ -113,7 +113,7 @@ class LeaseKeeper:
         # the last lease object that ``_found`` read, and its content
         self._last_found: tuple[bytes, Lease] | None = None
         self._looked_s = 0.0
-        # why this host lost the lease; None while it holds the lease
+        # error that reports the loss of the lease; None while this host holds the lease
         self.fenced: FencedError | None = None
 
     @property

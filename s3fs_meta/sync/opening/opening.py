@@ -207,7 +207,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # a later check or the next mount retries
+        except StoreError as exc:  # a later check or the next mount tries again
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )

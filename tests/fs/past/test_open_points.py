@@ -147,7 +147,7 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
                 await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
                 assert points.txgs == [second]
                 assert point.db.counters.inodes
-            # The simulated clock runs on while a thread removes the directory.
+            # The simulated clock advances while a thread removes the directory.
             while len(snapshots_in(tmp_path)) > 1:  # noqa: ASYNC110
                 await trio.sleep(1)
             assert snapshots_in(tmp_path) == [f"snapshot {second}"]

@@ -57,7 +57,7 @@ def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
         db.close()
 
 
-# --- how a database is opened ------------------------------------------------------------------
+# --- opening of a database ---------------------------------------------------------------------
 
 
 def test_committed_rows_are_readable_after_reopening_the_database(

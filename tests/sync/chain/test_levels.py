@@ -261,7 +261,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
     return changelog_codec.decode(key, data, session.volume.keyring).section
 
 
-# --- how many objects a restore reads ----------------------------------------------------------
+# --- objects that a restore reads --------------------------------------------------------------
 
 
 def steps(start: int, end: int) -> int:

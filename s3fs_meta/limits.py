@@ -67,7 +67,7 @@ IMAGE_PIECES_MAX: Final = 1 << 15
 # A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
-# If the WAL grows further, the image is abandoned and tried again later.
+# If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
 # Number of newest images that are never deleted, along with all objects that they need.
 IMAGES_KEPT: Final = 2
@@ -96,7 +96,7 @@ SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes that are shipped wi
 # The listing finds a chain that continues after a gap in the txg numbers.
 FOLLOW_LISTING_POLLS: Final = 30
 # Maximum number of changed names and inodes of one txg in a follower's memory: 40 MB.
-# For a larger txg, the follower invalidates all caches of the kernel.
+# For a txg with more changes, the follower invalidates all caches of the kernel.
 FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 # Maximum size of records that are merged into one changelog section.
@@ -110,7 +110,7 @@ CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth 
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Number of inodes collected from records in one slice of work. The last record may exceed it.
+# Number of inodes after which one slice of work collects no further records.
 # Without a WAL, a slice occupies the event loop for 12 ms.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
@@ -118,12 +118,12 @@ CONDENSE_INTERVAL_S: Final = 30.0
 # A record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
 # Maximum distance of a key's txg from the last known txg: 87 years of txgs.
-# More distant keys are ignored as foreign. Near 2^63, later txgs would have no numbers left.
+# More distant keys are ignored as foreign: after a txg near 2^63, no numbers would be left.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
 # A key after a longer gap is used only if the encryption keys open its object.
 TXG_GAP_MAX: Final = 100
-# Maximum number of foreign runs of keys after gaps. Keys after the last of these runs are ignored.
+# Maximum number of runs of foreign keys, each after a gap. Keys after the last run are ignored.
 TXG_GAPS_MAX: Final = 16
 # Number of objects that are read at each end of a run of keys, because one may be damaged.
 TXG_PROOFS_MAX: Final = 2
@@ -297,7 +297,7 @@ GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds the loss if the 
 GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds the loss by SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
 # Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
-# When half of the zeros are used, further zeros are appended.
+# When half of the zeros after the WAL are used, further zeros are appended.
 WAL_ROOM_BYTES: Final = 2 * MIB
 # Number of zeros that the event loop appends in one write, which takes 0.1 ms.
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
@@ -311,10 +311,10 @@ INTENT_PIECES_MAX: Final = 256
 WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes copied at a time when a file is rewritten
 COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.
-# Further passes would help only if programs write fast.
+# More passes would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
 # Maximum number of write requests during a pass that collected all dirty data.
-# With more write requests, the kernel may have skipped files.
+# After a pass with more write requests, the kernel may have skipped files.
 COLLECT_QUIET_REQUESTS: Final = 8
 # Time limit for a killed write-back process to exit. It may be waiting for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
@@ -331,7 +331,7 @@ SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack s
 LEASE_CHECK_S: Final = 10.0
 # Maximum number of batches that are packed or uploaded concurrently. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
-# The upload speed is the average over the packs of the last 30 s, but at most 8 packs.
+# The upload speed is the average over at most 8 packs of the last 30 s.
 # The average follows the network speed within seconds but ignores a single slow request.
 UPLOADS_MEASURED: Final = 8
 UPLOADS_MEASURED_S: Final = 30.0
@@ -342,7 +342,7 @@ DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many tim
 # Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
 # Number of empty block files created together, when half of the previous files are used.
-# Half of the files is enough for 100 ms of sequential writing.
+# Half of the block files are enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
 # Number of block numbers reserved for blocks written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-# Paths of the identifiers; only tests change these constants.
+# Paths of the host's identifiers; only tests change these constants.
 MACHINE_ID = Path("/etc/machine-id")  # a copy of the disk has the same machine-id
 # The identifier of the (virtual) hardware; only root can read it.
 PRODUCT_UUID = Path("/sys/class/dmi/id/product_uuid")

@@ -115,7 +115,7 @@ def bound_free_memory() -> bool:
     """
     libc = ctypes.CDLL(None)
     # Only glibc has gnu_get_libc_version(3).
-    # If another allocator replaces the allocator of glibc, the call has no effect.
+    # If another allocator replaces the allocator of glibc, mallopt(3) has no effect.
     if not hasattr(libc, "gnu_get_libc_version") or not hasattr(libc, "mallopt"):
         return False
     libc.mallopt(_M_ARENA_MAX, ALLOCATOR_ARENAS)

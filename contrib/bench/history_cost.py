@@ -104,7 +104,7 @@ class _Use:
     mount: IndexSubject
     window: int
     created: int = 0
-    # The number of files after each turn, and the CPU time before each turn and at the end.
+    # The number of files after each round, and the CPU time before each round and at the end.
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 

@@ -42,7 +42,7 @@ from s3fs_meta.fuse import request_loop
 
 TIMEOUT_S: Final = 3600.0  # the timeout of s3fs-meta, whose cached entries need no expiry
 NAME_BYTES_MAX: Final = 255
-MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # content is in memory, so file sizes are limited
+MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # file sizes are limited, because content is kept in memory
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 

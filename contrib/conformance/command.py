@@ -86,7 +86,7 @@ def _run_all(
             with places.prepared(subject, suite, scratch) as place:
                 for case in judged(_cases(suite, place, arguments), expected):
                     yield case
-                    if not subject.alive:  # all later cases would fail without the daemon
+                    if not subject.alive:  # without the daemon, all later cases would fail
                         yield Case(
                             suite, "(the daemon)", Outcome.FAILED, f"exited during {case.name}"
                         )

@@ -41,7 +41,7 @@ PATTERNS: Final = {
 FIRST_LINE: Final = re.compile(r'^ *[rbf]?"""(what|whether)\b', re.MULTILINE)
 # A test name is a sentence with underscores between its words.
 TEST_NAME: Final = re.compile(r"def test_\w+")
-# This file is excluded, because it contains the patterns.
+# The file prose.py is excluded, because it contains the patterns.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
 COMPILED: Final = [(re.compile(rf"({each})\b"), hint) for each, hint in PATTERNS.items()]
 # One search for all patterns takes an eighth of the time of single searches.

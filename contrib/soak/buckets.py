@@ -52,7 +52,7 @@ class LocalBucket:
     def come_back(self) -> None:
         """End the outage."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # s3fs-meta should never recreate the directory
+            if self._root.exists():  # s3fs-meta should never recreate the bucket's directory
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 

@@ -71,7 +71,7 @@ _FSTAB: Final = (
     "local:///srv/bucket-fstab /srv/fstab s3fs-meta"
     " _netdev,nofail,x-systemd.automount,x-systemd.mount-timeout=5min 0 0\n"
 )
-# The overlay is in a separate mount namespace, and disappears with the container.
+# The overlay filesystem is in a separate mount namespace, and disappears with the container.
 _BOOT: Final = """
 set -eu
 base=$1 results=$2

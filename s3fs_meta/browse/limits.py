@@ -9,7 +9,7 @@ from s3fs_meta.limits import KIB, MIB
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for an escaped path of PATH_MAX bytes, and headers.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # request timeout; long, because browsers connect in advance
+BROWSE_REQUEST_S_MAX: Final = 30.0  # long time limit, because browsers connect before a request
 BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads no data is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # longest wait of a page for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting page
@@ -39,7 +39,7 @@ BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a 
 BROWSE_CHANGELOGS_MAX: Final = 256
 BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compares, within 100 ms
 # Maximum number of names that a comparison reads in changed directories and their parents.
-# The names are not kept in memory; reading a million names takes some seconds, in short pieces.
+# Compared names are not kept in memory. A million names take some seconds, in short slices of work.
 BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one page
 # Maximum number of compared lines of a text. A comparison takes seconds in the worst case.

@@ -40,7 +40,7 @@ class Run(NamedTuple):
     changed: int | None  # number of changed files and directories; None if unknown
 
 
-KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of runs, keyed by first txg
+KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of each run, keyed by the run's first txg
 
 
 class _Indexed(NamedTuple):

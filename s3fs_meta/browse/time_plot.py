@@ -54,7 +54,7 @@ class Plot:
             runs: the runs, latest first.
             kept: the kept points of each run, keyed by the first txg of the run.
         """
-        self.bars: list[Bar] = []  # bars in chronological order
+        self.bars: list[Bar] = []  # bars of the plot in chronological order
         self.gaps: list[GapMark] = []
         self.marks: list[PointMark] = []
         self.begin_ns = self.end_ns = 0

@@ -54,7 +54,7 @@ class BlockFiles:
         self._written = WrittenBlocks()
         self._open = OpenBlocks(self._written.close)
         self._adoptions = itertools.count()  # several threads may increment this counter
-        self._sync_failure = ""  # the error of the first failed sync; later syncs raise it again
+        self._sync_failure = ""  # error of the first failed sync, which later syncs raise again
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. Runs in any thread.

@@ -98,7 +98,7 @@ class Evictor:
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
             victims = self._take_victims(size_bytes, slice_rows)
-            # The rows are already deleted, so a cancellation must not leave the files behind.
+            # The rows of the blocks are deleted: a cancellation must not leave their files behind.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 

@@ -162,7 +162,7 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                # Readers of neighbours also receive the error: they have waited nearly as long.
+                # Readers of neighbours get the error: they waited nearly as long as this reader.
                 unasked.error = exc
             raise
         finally:  # after a cancellation, waiting readers fetch the block themselves
@@ -202,7 +202,7 @@ class Fetcher:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
             for fetch in fetches.values():
-                # All waiting readers get the error, because they have waited nearly as long.
+                # All readers get the error, because they waited nearly as long as the first reader.
                 fetch.error = exc
             raise
         finally:

@@ -115,7 +115,7 @@ class FilesAhead:
             fd = self._fds.pop(number)
             try:
                 found = os.fstat(fd)
-                # A downloaded block with this number, from a clone, may have replaced the file.
+                # A block with the same number, downloaded for a clone, may have replaced the file.
                 is_unused = found.st_size == 0 and found.st_nlink > 0
             finally:
                 os.close(fd)

@@ -24,12 +24,12 @@ from s3fs_meta.hashed_dir import FILE_MODE, sync_path
 from s3fs_meta.limits import INTENT_LOG_BYTES, INTENT_LOG_BYTES_MAX, INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
 
-# The log is in the directory of block files, so that quarantine moves the log with them.
+# The intent log is in the directory of block files, so that quarantine moves both together.
 NAME: Final = "intent-log"
 
 _MAGIC: Final = b"s3fsil1\n"
 _HEADER: Final = struct.Struct(">8sQQII")  # entry header: magic, epoch, sequence, pieces, bytes
-_PIECE: Final = struct.Struct(">QII")  # fields of a piece: block, offset in the block, length
+_PIECE: Final = struct.Struct(">QII")  # fields of a log piece: block, offset in the block, length
 _DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 16
 _PAGE_BYTES: Final = 4 * KIB

@@ -25,7 +25,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 
-# This row records the log's epoch and key, and the last log entry that the files contain.
+# Name of a row with the epoch and key of the intent log, and the last entry that the files contain.
 _ROW: Final = "intent_log"
 
 
@@ -201,7 +201,7 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
 
 def _sync_pieces(files: BlockFiles, pieces: Sequence[LoggedPiece]) -> dict[BlockId, int]:
     """Restore lost ends of files from the log, and sync the files; return their lengths."""
-    found: dict[BlockId, int] = {}  # lengths of the files before the replay
+    found: dict[BlockId, int] = {}  # lengths of the block files before the replay of the log
     sizes: dict[BlockId, int] = {}
     for block, offset, data in pieces:
         if block not in found:

@@ -343,7 +343,7 @@ async def _make_database(
 def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
     db = _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
     # Packs without live blocks are unused from the txg of the new image onwards.
-    # Points in time before the image's txg may need these packs.
+    # Points in time before the txg of the new image may need unused packs.
     db.counters.begin_txg(new.traces.txg)
     return db
 

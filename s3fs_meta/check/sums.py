@@ -71,7 +71,7 @@ _TABLES: Final = {
 
 # No index has the order of check_names or check_refs. Inodes of a directory have close numbers.
 # Unsorted inserts are twice as fast while the table fits into the page cache.
-# A larger table is filled in sorted order, because unsorted inserts would use random pages.
+# A table larger than the page cache is filled in sorted order, to avoid accesses to random pages.
 # Rows with values of wrong types are skipped, because invariant I70 may report them only later.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"

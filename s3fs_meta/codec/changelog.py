@@ -98,7 +98,7 @@ class Location(NamedTuple):
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the block's content; zeros for lost content
-    pack: PackId | None  # None, like offset and length, if the content is lost
+    pack: PackId | None  # None if the content is lost; offset and length are then None, too
     pack_offset: int | None
     stored_bytes: int | None
 

@@ -140,7 +140,7 @@ class RemovedNames:
     inos: "array[int]"
     cookies: "array[int]"
     masks: "array[int]"
-    ends: "array[int]"  # end of each row's name in *text*
+    ends: "array[int]"  # position in *text* at which the name of each row ends
     text: bytes  # all names, without separators between them
 
     @classmethod
@@ -205,11 +205,11 @@ class RemovedNames:
 class HistoryIndex:
     """An index of the changes in one run of txgs."""
 
-    level: int  # the run consists of HISTORY_FAN_OUT ** level txgs
+    level: int  # level of the run, which has HISTORY_FAN_OUT ** level txgs
     last: Txg
     uuid: str  # identifier of the filesystem
-    first_ns: int  # created_ns of the first changelog in the run
-    created_ns: int  # created_ns of the last changelog in the run
+    first_ns: int  # time at which the first txg of the run was cut
+    created_ns: int  # time at which the last txg of the run was cut
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
     # Bit mask of the parts of the run whose changes are not in the index.

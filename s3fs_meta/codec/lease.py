@@ -67,7 +67,7 @@ class Lease:
     since_ns: int  # time at which the epoch began; shown to users only
     released: bool  # True if the holder released the lease; then any host may acquire it
     head: Head | None  # None if the filesystem has no image yet
-    nonce: str | None  # random number of each acquisition; None in format version 1
+    nonce: str | None  # random number that is new at each acquisition; None in format version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the holder runs
 
 

@@ -57,13 +57,13 @@ parse_key = RUNS.parse_key
 class Level:
     """The merged changes of a run of txgs, and the hashes that link the run to the chain."""
 
-    level: int  # the object merges LEVEL_FAN_OUT ** level txgs
+    level: int  # level of the object, which merges LEVEL_FAN_OUT ** level txgs
     last: Txg
     epoch: Epoch  # the latest epoch of the merged changelogs
     uuid: str  # identifier of the filesystem
     schema_version: int
-    first_ns: int  # created_ns of the first merged changelog
-    created_ns: int  # created_ns of the last merged changelog
+    first_ns: int  # time at which the first merged txg was cut
+    created_ns: int  # time at which the last merged txg was cut
     previous: str  # content_hash of the changelog before the merged changelogs
     hash: str  # content_hash of the last merged changelog
     floor: Txg  # retention floor of the last merged changelog

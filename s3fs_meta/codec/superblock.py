@@ -37,7 +37,7 @@ from s3fs_meta.model import ObjectKey
 KEY: Final = ObjectKey("superblock")
 # key of the second copy, which is used if the superblock is lost
 COPY_KEY: Final = ObjectKey("superblock-copy")
-COPIED_SINCE: Final = 3  # the first format version whose filesystems have an object COPY_KEY
+COPIED_SINCE: Final = 3  # first format version whose filesystems have a second superblock COPY_KEY
 FORMAT_VERSION: Final = 3
 # the first format version with a retention; earlier versions imply RETENTION_S_DEFAULT
 _RETENTION_SINCE: Final = 2

@@ -54,7 +54,7 @@ async def _connect(directory: Path) -> trio.SocketStream:
             made[0].close()
 
     # A thread connects, because a non-blocking connect(2) does not wait if the queue is full.
-    # Without the thread, the call would fail with EAGAIN (unix(7)), which trio takes for success.
+    # On the event loop, connect(2) would fail with EAGAIN (unix(7)), which trio takes for success.
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:

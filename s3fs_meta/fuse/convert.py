@@ -93,7 +93,7 @@ class Converter:
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
         # A reply with inode 0 makes the kernel cache the absence of the name.
-        # All lookups share one object, because pyfuse3 only reads it.
+        # All lookups share one reply object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
         self._set_timeout(timeout_s)

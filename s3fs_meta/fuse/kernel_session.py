@@ -192,8 +192,8 @@ async def detach(mountpoint: Path) -> None:
     """Unmount the filesystem lazily, so that open files stay usable until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
     # With close_fds, the child would close descriptors while vfork(2) blocks this daemon.
-    # Closing a file on the daemon's own mount would then never return.
-    # execve(2) closes all descriptors after the daemon runs again.
+    # Closing a file on its own mount would block the daemon forever.
+    # execve(2) closes all descriptors later, when the daemon runs again.
     result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())

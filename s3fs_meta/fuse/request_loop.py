@@ -93,7 +93,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available, another worker has received the last one.
+                # If no request is available, another worker received the request first.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:

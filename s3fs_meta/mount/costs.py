@@ -23,7 +23,7 @@ class CostSpan(NamedTuple):
     """A span of days up to today, over which counts are summed."""
 
     first_day: int
-    today: int  # last day to sum up; later days come from a wrong clock
+    today: int  # last day to sum up; counts of later days are due to a wrong clock
     # Factor for the sums, for example for a month; None if there are too few days.
     factor: float | None = 1.0
     is_rate: bool = False  # True to add the price of storing the present bytes for a month

@@ -119,7 +119,7 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
     # The header "Expect: 100-continue" adds a round trip to each PUT.
-    # A server that ignores the header delays each PUT by 1 s.
+    # A server that ignores the header "Expect" delays each PUT by 1 s.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)

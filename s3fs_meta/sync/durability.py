@@ -79,9 +79,9 @@ class Durability:
         self._recorder = recorder
         self.collect = collect
         self.synced_mark = 0  # number of the last change record that is on the disk
-        # The numbers of the last change and of the last timestamp change that are on the disk.
+        # Numbers of the last change and the last timestamp change that are on the disk.
         self._synced = -1, -1
-        # The numbers of the last change and of the last timestamp change that ``sync`` committed.
+        # Numbers of the last change and the last timestamp change that ``sync`` committed.
         self._committed = -1, -1
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()

@@ -413,7 +413,7 @@ class Session:
     async def _tend_superblock(self, work: Callable[[Volume], Awaitable[None]]) -> None:
         try:
             await work(self.volume)
-        except (S3fsError, OSError) as exc:  # the next flush checks again
+        except (S3fsError, OSError) as exc:  # the next flush checks the superblock again
             _log.warning("cannot check the superblock, will retry at the next flush: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:

@@ -185,7 +185,7 @@ class StateDir:
     def drop_contents(self) -> None:
         """Remove the database and the block files; the bucket must have all of their data."""
         # Remove the block files before the database.
-        # In this order, every block file that remains after a crash still has a row.
+        # If a crash interrupts the removal, every remaining block file still has a row.
         shutil.rmtree(self.blocks, ignore_errors=True)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)

@@ -142,7 +142,7 @@ class UncachedReader:
         """Return a small record; keep the window around it in memory for neighbouring records."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
-        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record extends beyond its window
+        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record extends beyond the read window
             return await self._store.get_range(key, record.start, record.stop)
         window = self._windows.setdefault((record.pack, number), _Window())
         self._windows.move_to_end((record.pack, number))

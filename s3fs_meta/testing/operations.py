@@ -75,8 +75,8 @@ class Operation(NamedTuple):
     name: bytes = b""
     new_parent: Ino = Ino(0)
     new_name: bytes = b""
-    number: int = 0  # mode, size, offset, flags or uid, depending on the act
-    data: bytes = b""  # content, link target or xattr value, depending on the act
+    number: int = 0  # mode, size, offset, flags or uid, depending on the operation
+    data: bytes = b""  # content, link target or xattr value, depending on the operation
     source: Ino = Ino(0)  # source inode of a copied range
     start: int = 0  # offset of the copied range in the source
     length: int = 0  # length of the copied range

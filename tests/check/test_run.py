@@ -65,7 +65,7 @@ async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# fsck replaces a lost image only if mounted, and deletes packs only with an option.
+# In this test fsck replaces no lost image (I48), and deletes no packs (I49) without an option.
 NOT_REPAIRED = {"I48", "I49"}
 
 

@@ -258,7 +258,7 @@ def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring)
     """If a pack's trailer is authentic except for its version, the version is damaged."""
     data = bytes(make_pack(keyring, contents(3)).data)
 
-    # Version and flags are in these bytes of a pack's trailer.
+    # Bytes 8 to 11 of a pack's trailer are the version and the flags.
     for at in range(-TRAILER_BYTES + 8, -TRAILER_BYTES + 12):
         with pytest.raises(FormatError) as refused:
             read_index(keyring, KEY, flipped(data, at, 3), len(data))

@@ -411,7 +411,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # every lost inode had at least this number
+        next_ino = opened.db.counters.next_ino  # every lost inode had this number or a higher one
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()

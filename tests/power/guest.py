@@ -16,7 +16,7 @@ from tests.power.numbered_changes import NumberedChanges
 
 DISK: Final = Path("/run/disk")
 MOUNTPOINT: Final = Path("/run/mnt")
-_FINIT_MODULE: Final = 313  # The x86_64 number of finit_module(2).
+_FINIT_MODULE: Final = 313  # The number of the system call finit_module(2) on x86_64.
 
 
 def say(text: str) -> None:

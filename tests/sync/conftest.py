@@ -130,7 +130,7 @@ class Power:
 
 
 # Unencrypted filesystems use most of the code of encrypted filesystems.
-# Only the checksum of an envelope differs, and has separate tests.
+# Without encryption only the checksum of an envelope differs, which has separate tests.
 @pytest.fixture(
     params=[
         pytest.param(False, marks=pytest.mark.slow, id="plain"),

@@ -126,7 +126,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
         "copies are verified only after the survey of the cache directory"
     )
     copy = exam.db.counters.take_block()
-    # A later state of the database may have left a file with this number.
+    # A later state of the database may have left a block file with this number.
     while exam.files.size(copy) is not None:
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
@@ -260,7 +260,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
     """Delete blocks without references; the next mount removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
-    # The query tests the state of the cached block itself, so that no second query is needed.
+    # The query also tests the state of the cached block, so that one query is sufficient.
     exam.run(
         "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
         " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"

@@ -354,7 +354,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
                 f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
                 f" WHERE {_wrong(column)}"
             )
-            if columns[table][column]:  # another row already has the key of each remaining row
+            if columns[table][column]:  # rows whose corrected key is already in use
                 exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
     exam.touched()
     exam.db.load_counters()

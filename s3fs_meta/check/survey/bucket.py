@@ -162,7 +162,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # re-raised outside the nursery, which would wrap the error
+            except StoreError as exc:  # re-raised after the nursery, so that no group wraps it
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return

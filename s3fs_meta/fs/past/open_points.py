@@ -218,7 +218,7 @@ class OpenPoints:
             try:
                 state = await trio.to_thread.run_sync(self._state_of, txg)  # the call syncs to disk
                 # The size is estimated from the present database, whose file never shrinks.
-                # ``hold_more`` corrects this size when the size of the image is known.
+                # ``hold_more`` corrects the estimated size when the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
                 apart = self._may_spawn and size_bytes >= self._apart_bytes_min

@@ -81,7 +81,7 @@ class PastTree:
         self._root = root
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
-        self._txgs: list[Txg] = [Txg(0)]  # the txg of each slot
+        self._txgs: list[Txg] = [Txg(0)]  # the txg of the point in time in each slot
         # Txg of each relative name, such as 1h-ago.
         self._meanings: OrderedDict[bytes, Txg] = OrderedDict()
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()

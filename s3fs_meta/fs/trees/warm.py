@@ -145,7 +145,7 @@ class Incomplete(NamedTuple):
     """The number of incompletely cached files, and the first of these files."""
 
     files: int
-    inos: list[Ino]  # the first incompletely cached files
+    inos: list[Ino]  # inode numbers of the first incompletely cached files
 
 
 async def incomplete(

@@ -28,7 +28,7 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Disk read errors. They lose no written page.
+# Errors of disk reads, which lose no written pages.
 _READS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
 
 

@@ -52,7 +52,7 @@ class Counters:
     __slots__ = (*COLUMNS, "xattr_bytes")
 
     # Bytes of all names and values of extended attributes, or None before ``xattrs.count_bytes``.
-    # The number is not stored in the table, because only a capacity limit needs it.
+    # The number of xattr bytes is not stored, because only a capacity limit needs it.
     xattr_bytes: int | None
 
     next_ino: int

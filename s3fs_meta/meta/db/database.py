@@ -80,7 +80,7 @@ class Database(Statements):
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
-        self._wants_restart = False  # True if the last commit left a log worth restarting
+        self._wants_restart = False  # True if the last commit left a WAL worth restarting
         self._view: View | None = None  # set only on a follower, where groups never change the file
 
     # --- create and open databases -------------------------------------------------------------
@@ -254,7 +254,7 @@ class Database(Statements):
             return
         self._closed = True
         self.connection.set_wal_hook(None)
-        if self.connection.in_transaction:  # an open group, or the read transaction of a follower
+        if self.connection.in_transaction:  # a group or a follower's read transaction is open
             self._cursor.execute("ROLLBACK")
         self.in_group = False
         if self.wal is not None:
@@ -477,7 +477,7 @@ class Database(Statements):
         assert self._view is not None, "only the database of a follower has no changes to lose"
         self.commit()
         with self._translating():
-            # A checkpoint would write to the old file, which is no longer needed.
+            # A checkpoint would write to the old database file, which is no longer needed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()

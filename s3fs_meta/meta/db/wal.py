@@ -49,7 +49,7 @@ _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
-# Errors of a checkpoint that do not indicate a failed disk. The log then only grows.
+# Errors of a checkpoint that do not indicate a failed disk. The WAL then only grows.
 _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 
@@ -71,7 +71,7 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
-        # Length of the log file including the zeros at its end, or 0 if unknown.
+        # Length of the WAL file including the zeros at its end, or 0 if unknown.
         self._file_bytes = 0
         # True while a thread runs a checkpoint. The event loop then starts no checkpoint.
         self._in_thread = False
@@ -96,7 +96,7 @@ class Wal:
         The connection must have no open transaction. Closing it would checkpoint the log without
         reporting an error, so the checkpoint is made here.
         """
-        # After a failure, the log may not be durable.
+        # After a failure, the WAL may not be durable.
         if self.failure or not self.try_checkpoint(connection):
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if self._close is not None:
@@ -108,7 +108,7 @@ class Wal:
         Returns:
             True if the log should be restarted (``nearly_copied``).
         """
-        if frames < self._frames:  # SQLite restarted the log and may have truncated its file
+        if frames < self._frames:  # SQLite restarted the WAL and may have truncated its file
             self._copied_frames = self._file_bytes = 0
         self._frames = frames
         if self._fd < 0:
@@ -184,7 +184,7 @@ class Wal:
             raise OSError(errno.EIO, self.failure, str(self._path))
         if self._fd < 0:
             self._open()
-            if self._fd < 0:  # no commit has created the log file yet
+            if self._fd < 0:  # no commit has created the WAL file yet
                 return
         try:
             os.fdatasync(self._fd)
@@ -254,11 +254,11 @@ class Wal:
         except _HARMLESS:
             raise
         except apsw.Error as exc:
-            # A checkpoint syncs the log first. After a failed sync, a second sync would succeed.
-            # A second checkpoint would then change the database although the log is not durable.
+            # A checkpoint syncs the WAL first. After a failed sync, a second sync would succeed.
+            # A second checkpoint would then change the database although the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # fewer frames mean that SQLite has restarted the log
+        if done.frames >= self._frames:  # fewer frames mean that SQLite has restarted the WAL
             self._copied_frames = done.copied_frames
         return done
 

@@ -19,7 +19,7 @@ from s3fs_meta.model import ObjectKey, PackId, Txg
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 _RENUMBERED: Final = "renumbered/packs"  # the value is a txg and a pack number, as decimal text
-_REPLACED: Final = "replaced/history"  # the value is a txg, as decimal text
+_REPLACED: Final = "replaced/history"  # name of a property whose value is a txg, as decimal text
 
 
 def get(db: Database, name: str) -> bytes:

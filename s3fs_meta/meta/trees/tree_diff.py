@@ -108,7 +108,7 @@ class TreeDiff:
         for db in (before, after):
             db.inodes.flush()
         # Inodes from this number on are listed as added, so their names are not kept in memory.
-        # A name that was not kept is read again when needed.
+        # A name that is not in memory is read again when needed.
         self._first_new = before.counters.next_ino
         # fsck may have replaced the key of the cookies, so that all names got other cookies
         self._has_one_key = before.cookie_key == after.cookie_key
@@ -325,7 +325,7 @@ def _pieces(
     while True:
         for source, found in zip(sources, rows, strict=True):
             found.extend(islice(source, piece_rows - len(found)))
-        # A shorter list contains all remaining rows of its state.
+        # A list shorter than a piece contains all remaining rows of its state.
         last = min((found[-1] for found in rows if len(found) == piece_rows), default=None)
         if last is None:
             break

@@ -132,7 +132,7 @@ class PathVersions:
         found: list[Version] = []
         for stay in stays:
             if _are_later(found, most, stay.last):
-                break  # the remaining inodes had the path before the versions to list
+                break  # the other inodes had the path only before the listed versions
             found += await self._of_stay(stay, most + 1, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found

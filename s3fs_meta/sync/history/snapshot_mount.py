@@ -42,7 +42,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 class RestoreOptions(NamedTuple):
     """The options for restoring one point in time."""
 
-    progress: Progress = no_progress  # a separate process does not call the function
+    progress: Progress = no_progress  # not called if a separate process restores
     reserve: Reserve | None = None  # function that reserves disk space
     apart: bool = False  # True to restore in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.

@@ -287,7 +287,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            # without level objects the replay also failed, so report the first error
+            # the replay without level objects also failed, so report the first error
             raise by_levels from None
         self.notices.append(
             f"changelogs are used instead of the level object {misleading}: {by_levels}"

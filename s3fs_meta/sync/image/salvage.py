@@ -142,7 +142,7 @@ class Salvager:
                 key,
                 manifest.database_bytes,
             )
-            return None  # the last piece is also missing, so the claimed size may be wrong
+            return None  # the image's last piece is also missing, so its claimed size may be wrong
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):

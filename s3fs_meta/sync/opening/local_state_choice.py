@@ -354,7 +354,7 @@ class Chooser:
             raise
         except (CorruptionError, ObjectMissingError):
             return None
-        # The lease is not authentic, so the manifest decides.
+        # The lease is not authentic, so the decision uses the manifest.
         return head.manifest_key if manifest.txg > link.txg else None
 
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:

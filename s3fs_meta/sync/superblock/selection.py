@@ -81,7 +81,7 @@ class Keys:
     # how each copy differs from the copy in use; "" if equal or never created
     faults: tuple[str, str]
     retention_s: int  # the longest retention of any copy, unless both objects agree
-    proven: bool  # True if this host used these keys before, or they decrypted an image
+    proven: bool  # True if this host used the keys before, or the keys decrypted an image
 
     @property
     def notices(self) -> list[str]:

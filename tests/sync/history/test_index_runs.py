@@ -147,7 +147,7 @@ def test_merge_of_a_large_run_fails_before_all_changes_are_in_memory(
         merger.add_txg(at, txg_changes(at + 1, part))
         is_full.append(merger.is_full)
         if at == 2:
-            merger.join()  # run with four different inodes
+            merger.join()  # the run has four different inodes
     assert is_full == [False, False, True, True]
     with pytest.raises(TooManyChangesError):
         merger.join()

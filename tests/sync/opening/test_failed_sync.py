@@ -74,7 +74,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
         assert f"again-{block:x}" in synced
         logs = (
             ["again-meta.db-wal"] if part == "-wal" else []
-        )  # If another file failed, closing the database has checkpointed the WAL.
+        )  # If the sync of another file failed, closing the database has checkpointed the WAL.
         assert [name for name in synced if "meta.db" in name] == [*logs, "again-meta.db"]
         for name in (*logs, "again-meta.db"):
             assert synced[synced.index(name) + 1] == "a", "sync the directory before the next file"

@@ -8,13 +8,13 @@ import pytest
 from s3fs_meta.disk_full import FULL_ERRNOS, NO_ROOM_ERRNOS
 
 
-def test_errno_of_a_full_filesystem_is_in_both_sets_of_errnos(small_disk: Path) -> None:
+def test_errno_of_a_full_filesystem_is_in_both_errno_sets(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space") as full:
         (small_disk / "file").write_bytes(bytes(2 << 20))
     assert full.value.errno in FULL_ERRNOS & NO_ROOM_ERRNOS
 
 
-def test_only_the_larger_errno_set_contains_the_errno_of_a_large_file(tmp_path: Path) -> None:
+def test_errno_of_a_file_that_is_too_large_is_only_in_the_larger_errno_set(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (tmp_path / "file").open("wb", buffering=0) as file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

@@ -132,13 +132,13 @@ def test_printed_time_is_never_parsed_as_an_earlier_time(time_ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
-def test_invalid_value_of_option_at_least_is_refused(text: str) -> None:
+def test_invalid_value_of_the_at_least_option_is_refused(text: str) -> None:
     """The value of at_least is TXG:HASH, and its hash must have a minimum length."""
     with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
 
-def test_option_at_least_accepts_a_shortened_hash() -> None:
+def test_at_least_option_accepts_a_shortened_hash() -> None:
     """The hash of at_least may be shortened, and may be in upper or lower case."""
     assert mark("at_least", "7:" + "AB" * 8) == AbbreviatedLink(Txg(7), "ab" * 8)
 

@@ -33,7 +33,7 @@ def test_processors_are_kept_busy_only_while_a_benchmark_runs() -> None:
     _assert_ended(processes)
 
 
-def test_processors_are_idle_while_the_busy_processes_are_paused() -> None:
+def test_processors_are_idle_while_the_load_processes_are_paused() -> None:
     with awake.kept() as processors:
         processes = processors.processes
         wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")

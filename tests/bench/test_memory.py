@@ -55,7 +55,7 @@ def test_peak_memory_includes_child_processes_and_is_reset_after_each_reading() 
     assert memory.sampler() is None
 
 
-def test_peak_memory_is_the_largest_of_all_processes_with_an_equal_name() -> None:
+def test_peak_memory_is_the_largest_among_processes_with_the_same_name() -> None:
     """The largest memory peak is reported; a mount with a changed cache size has no target."""
     with memory.sampled() as sampler, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         sampler.peaks["one"] = Peak(LARGE, counts=True)

@@ -36,7 +36,7 @@ def _report(**figures: Any) -> dict[str, Any]:
     }
 
 
-def test_benchmark_page_shows_results_commands_and_host() -> None:
+def test_benchmark_page_shows_results_with_their_commands_and_host() -> None:
     """The benchmark page shows the machine, the date, and each result with its command.
 
     The page loads no other file.
@@ -53,7 +53,7 @@ def test_benchmark_page_shows_results_commands_and_host() -> None:
         assert loads not in made  # The benchmark page loads no other file.
 
 
-def test_benchmark_page_needs_no_dependency_of_s3fs_meta() -> None:
+def test_benchmark_page_is_rendered_without_the_dependencies_of_s3fs_meta() -> None:
     """``make bench-page`` and ``make release`` create the page with only matplotlib installed."""
     command = [sys.executable, "-S", "-m", "contrib.bench.page", "--table"]
 

@@ -51,7 +51,7 @@ def test_login_page_opens_the_browse_pages_without_a_redirect() -> None:
     assert '"x&quot;&gt;y"' in leading_to('x">y')
 
 
-def test_browser_sends_the_cookie_only_below_the_secret_path() -> None:
+def test_browser_sends_the_cookie_only_to_urls_below_the_secret_path() -> None:
     """A cookie for the path / would also be sent to another user's server on another port."""
     access, other = made(), made()
     cookie, _ = cookie_of(access)

@@ -18,7 +18,7 @@ def test_page_script_sets_no_style_and_inserts_no_html() -> None:
 
 
 @pytest.mark.mount
-def test_style_sheet_icon_and_script_have_correct_content_types(served: Served) -> None:
+def test_assets_of_the_browse_pages_have_correct_content_types(served: Served) -> None:
     for name, asset in ASSETS.items():
         reply = served.ask(f"/{name.decode()}")
         assert (reply.content, reply.headers["Content-Type"]) == (

@@ -20,7 +20,7 @@ def test_browse_serves_the_bucket_without_local_state(served: Served) -> None:
     assert "/mount" not in served.page("/")
 
 
-def test_ctrl_c_ends_browse_during_a_download(served: Served, tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_browse_command_during_a_download(served: Served, tmp_path: Path) -> None:
     state, url = tmp_path / "state", f"local://{served.tree.parent}/bucket"
     with contextlib.ExitStack() as later:
         with serving(["--cachedir", str(state), url], os.environ, served.tree, 0) as other:

@@ -36,7 +36,7 @@ async def test_text_comparison_is_limited_to_the_first_lines() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_limit_of_a_tree_comparison_includes_names_in_parent_directories(
+async def test_names_in_parent_directories_count_towards_the_tree_comparison_limit(
     tmp_path: Path, most: int
 ) -> None:
     """Finding a path reads all names of each parent directory."""

@@ -61,7 +61,7 @@ def test_search_reports_that_more_results_exist(served: Served) -> None:
 
 
 @pytest.mark.parametrize("rest", ["", "?name=", f"?name={'x' * 256}", "reports/report.txt?name=x"])
-def test_empty_or_too_long_search_is_refused(served: Served, rest: str) -> None:
+def test_search_text_that_is_empty_or_too_long_is_refused(served: Served, rest: str) -> None:
     assert served.ask(f"/find/{served.txg}/{rest}").status == 404
 
 

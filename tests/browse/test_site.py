@@ -167,7 +167,7 @@ async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
     assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
 
 
-async def test_client_other_than_a_browser_waits_until_a_slow_page_is_made(
+async def test_client_other_than_a_browser_waits_until_a_slow_page_is_ready(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
@@ -217,7 +217,7 @@ class _Damaged(_Away):
         raise CorruptionError("log/1 is damaged: s3fs-meta fsck -y repairs as much as possible")
 
 
-async def test_command_in_an_error_page_has_the_url_and_the_s3_options(
+async def test_suggested_command_in_an_error_page_includes_the_url_and_s3_options(
     nursery: trio.Nursery,
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())

@@ -68,7 +68,7 @@ def test_hostile_names_are_stored_unchanged_in_a_tar_archive(
 
 
 @pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
-async def test_tar_archive_repeats_content_of_hard_links_only_above_the_limit(
+async def test_tar_archive_repeats_hard_linked_content_only_above_the_link_limit(
     tmp_path: Path, most: int, contents: int
 ) -> None:
     db = points.made(tmp_path)

@@ -28,7 +28,7 @@ def _source(place: Target, s3: S3Options = _AWS) -> Source:
     return cast("Source", SimpleNamespace(place=place, reading=reading))
 
 
-def test_clone_command_copies_a_past_file_to_a_new_name_in_the_mount() -> None:
+def test_clone_command_copies_a_past_version_of_a_file_to_a_new_name() -> None:
     """A suggested clone is in the mount's root: the original directory may no longer exist."""
     restore = "s3fs-meta restore --at txg=42 --to restored s3://bucket/home"
     assert _commands(PLACE, b"reports/old") == [

@@ -32,7 +32,7 @@ def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
     assert arrived.take(located(1, b"2" * 32), 3) is None
 
 
-def test_range_in_memory_is_counted_until_its_last_block_is_dropped() -> None:
+def test_memory_of_a_range_is_counted_until_its_last_block_is_dropped() -> None:
     """A view of one block keeps the memory of the complete range in use."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     for block in (1, 2):
@@ -69,7 +69,7 @@ def test_new_range_is_not_kept_in_memory_when_the_limit_is_reached() -> None:
     assert arrived.size_bytes <= ARRIVED_BYTES_MAX
 
 
-def test_range_in_memory_is_replaced_if_it_was_not_read_for_long() -> None:
+def test_range_in_memory_is_replaced_if_its_reader_has_stopped() -> None:
     """Content for a reader that has stopped makes room for content for another reader."""
     arrived = ArrivedContent()
     for block in (1, 2):

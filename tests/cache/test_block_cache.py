@@ -21,7 +21,7 @@ from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
 
 
-async def test_overwrite_in_place_extends_a_dirty_block(bench: CacheBench) -> None:
+async def test_dirty_block_is_overwritten_and_extended_in_place(bench: CacheBench) -> None:
     bench.write(0, b"abc")
     bench.cache.write_in_place(bench.located(0), 5, b"xyz")
 
@@ -386,7 +386,7 @@ async def test_writer_gets_enospc_after_the_write_timeout(
     assert cache.read_local(bench.located(0), 0, 3) == b"xxx"
 
 
-async def test_cache_with_too_many_blocks_has_no_room_for_more(
+async def test_cache_above_its_block_limit_has_no_room_for_more_blocks(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache limits the number of dirty blocks, and the number of all cached blocks."""

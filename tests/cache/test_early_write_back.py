@@ -54,7 +54,7 @@ async def test_small_writes_do_not_start_early_write_back(bench: CacheBench) -> 
     assert [new, bench.cache.block_sync.early.take()] == [[large], [large]]
 
 
-def test_early_write_back_skips_blocks_that_a_sync_has_taken(tmp_path: Path) -> None:
+def test_early_write_back_skips_blocks_that_a_sync_already_writes(tmp_path: Path) -> None:
     early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
     early.note(LARGE, EARLY_WRITE_BYTES)
 

@@ -94,7 +94,7 @@ async def test_damage_mark_prevents_eviction_of_a_block(bench: CacheBench) -> No
     assert index.spared_bytes == 0
 
 
-async def test_eviction_skips_many_blocks_at_damaged_locations(bench: CacheBench) -> None:
+async def test_eviction_skips_all_blocks_at_damaged_locations(bench: CacheBench) -> None:
     """Each slice of the search for evictable blocks examines a limited number of blocks."""
     damaged = [bench.write(index, b"damaged") for index in range(5)]
     await bench.upload(*range(5))
@@ -111,7 +111,7 @@ async def test_eviction_skips_many_blocks_at_damaged_locations(bench: CacheBench
 
 
 @pytest.mark.parametrize("how", ["copied", "replaced", "removed"])
-async def test_released_block_at_a_damaged_location_keeps_its_file_until_a_sync(
+async def test_file_of_a_released_block_at_a_damaged_location_stays_until_a_sync(
     bench: CacheBench, how: str
 ) -> None:
     """A block file stays until the next sync, because a crash may restore its row."""

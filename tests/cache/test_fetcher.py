@@ -309,7 +309,7 @@ async def test_readers_fetch_single_blocks_after_the_fetch_of_a_run_failed(
     assert found == [contents[1]]
 
 
-async def test_readers_of_a_run_wait_only_once_during_an_outage(
+async def test_readers_of_a_run_of_blocks_wait_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """If the request for a run times out, all of its readers fail without a second timeout."""

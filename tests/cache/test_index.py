@@ -12,7 +12,7 @@ def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
     return index
 
 
-def test_totals_of_the_cache_index_follow_the_state_of_each_block() -> None:
+def test_cache_index_totals_are_updated_when_the_state_of_a_block_changes() -> None:
     """The index counts a block only in its current state."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
 

@@ -122,7 +122,9 @@ def test_changed_byte_invalidates_its_log_entry_and_all_later_entries(
 
 
 @pytest.mark.parametrize("size", [0, 20, PAGE - 1, PAGE, PAGE + 40, 2 * PAGE])
-def test_truncated_intent_log_has_only_its_complete_entries(tmp_path: Path, size: int) -> None:
+def test_reading_a_truncated_intent_log_returns_only_its_complete_entries(
+    tmp_path: Path, size: int
+) -> None:
     log = log_in(tmp_path)
     log.append([LoggedPiece(ONE, 0, b"z" * (PAGE - 80))])
     log.append([LoggedPiece(ONE, 0, b"z" * PAGE)])

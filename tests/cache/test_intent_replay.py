@@ -109,7 +109,9 @@ async def test_hole_before_replayed_content_stays_a_hole(logged: CacheBench) -> 
     assert block_origins.blocks(logged.db) == []
 
 
-async def test_zeros_after_replayed_content_survive_a_lost_write(logged: CacheBench) -> None:
+async def test_zeros_after_replayed_content_are_still_zeros_if_a_later_write_is_lost(
+    logged: CacheBench,
+) -> None:
     """Bytes that were zeros before a lost write, which was not fsynced, are zeros again."""
     logged.write(0, b"ab")
     await fsync(logged)
@@ -123,7 +125,9 @@ async def test_zeros_after_replayed_content_survive_a_lost_write(logged: CacheBe
         content(logged, 0)
 
 
-async def test_zeros_after_replayed_overwrites_survive_a_lost_write(logged: CacheBench) -> None:
+async def test_zeros_after_replayed_overwrites_are_still_zeros_if_a_later_write_is_lost(
+    logged: CacheBench,
+) -> None:
     """An overwrite in place does not change which bytes of the block are durable."""
     logged.write(0, b"ab")
     await fsync(logged)
@@ -137,7 +141,7 @@ async def test_zeros_after_replayed_overwrites_survive_a_lost_write(logged: Cach
 
 
 @pytest.mark.parametrize("hole_bytes", [0, 5])
-async def test_zeros_after_a_replayed_gap_or_hole_survive_a_lost_write(
+async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     logged: CacheBench, hole_bytes: int
 ) -> None:
     """A row covers only the zeros of the first hole or gap; the log covers later zeros too."""
@@ -385,7 +389,9 @@ async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first(
     assert piece.data == b"third"
 
 
-async def test_first_entry_warns_older_programs_about_the_intent_log(logged: CacheBench) -> None:
+async def test_first_intent_log_entry_makes_older_programs_quarantine_the_state(
+    logged: CacheBench,
+) -> None:
     """After a power cut, older programs quarantine this state together with the log."""
     assert not intent_replay.is_in_use(logged.db)
     logged.write(0, b"first")

@@ -10,7 +10,7 @@ import trio.testing
 from s3fs_meta.cache.quick_thread import QuickThread
 
 
-async def test_each_thread_call_returns_before_its_caller_continues() -> None:
+async def test_thread_call_ends_before_its_caller_continues() -> None:
     """The event loop continues while a call runs in the thread."""
     thread = QuickThread()
     order: list[str] = []
@@ -35,7 +35,7 @@ async def test_each_thread_call_returns_before_its_caller_continues() -> None:
     assert order == [f"{who} {number}" for number in range(3) for who in ("call", "caller")]
 
 
-async def test_second_function_runs_on_the_event_loop_while_the_thread_runs() -> None:
+async def test_second_function_runs_in_the_event_loop_while_the_first_runs_in_the_thread() -> None:
     both = threading.Event()
     seen: list[threading.Thread] = []
 
@@ -52,7 +52,9 @@ async def test_second_function_runs_on_the_event_loop_while_the_thread_runs() ->
 
 
 @pytest.mark.parametrize("late", ["call", "meanwhile"])
-async def test_third_function_runs_in_the_thread_after_the_first_two_functions(late: str) -> None:
+async def test_third_function_runs_in_the_thread_after_the_first_two_functions_end(
+    late: str,
+) -> None:
     thread, earlier_ended, order = QuickThread(), threading.Event(), list[str]()
 
     def run(name: str) -> None:
@@ -72,7 +74,7 @@ async def test_third_function_runs_in_the_thread_after_the_first_two_functions(l
 
 
 @pytest.mark.parametrize("failing", ["call", "meanwhile"])
-async def test_third_function_does_not_run_if_an_earlier_function_fails(failing: str) -> None:
+async def test_third_function_does_not_run_if_one_of_the_first_two_fails(failing: str) -> None:
     thread, order = QuickThread(), list[str]()
 
     def run(name: str) -> None:

@@ -74,7 +74,7 @@ def test_bytes_of_returned_ranges_do_not_count_towards_the_maximum(ranges: Unlog
     assert ranges.are_known
 
 
-def test_logged_block_is_covered_by_the_log_until_the_block_grows(ranges: UnloggedRanges) -> None:
+def test_intent_log_covers_a_logged_block_until_the_block_grows(ranges: UnloggedRanges) -> None:
     ranges.add(ONE, 0, 5)
     taken = ranges.take()
     assert not ranges.covers(ONE, 5)
@@ -89,7 +89,7 @@ def test_logged_block_is_covered_by_the_log_until_the_block_grows(ranges: Unlogg
     )
 
 
-def test_logged_block_stays_covered_by_the_intent_log_until_a_sync_ends(
+def test_intent_log_covers_a_logged_block_until_a_sync_ends(
     ranges: UnloggedRanges,
 ) -> None:
     """Until the file of a logged block has been synced, only the log contains its content."""

@@ -21,7 +21,7 @@ def test_cached_sums_over_rows_are_recomputed_after_a_change(healthy: Healthy) -
     healthy.db.rollback()
 
 
-def test_invariant_is_not_checked_if_its_survey_was_not_made(healthy: Healthy) -> None:
+def test_invariant_is_skipped_if_its_survey_did_not_run(healthy: Healthy) -> None:
     """Checks of objects need a listing; checks of orphans need an unmounted filesystem."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
@@ -49,7 +49,7 @@ def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_query_of_an_invariant_consists_of_a_source_and_a_condition() -> None:
+def test_query_of_an_invariant_is_built_from_a_source_and_a_condition() -> None:
     """An invariant counts and repairs damaged rows with the same source and condition."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"

@@ -153,7 +153,7 @@ async def test_rebuilt_file_has_the_newest_content_of_each_overwritten_block(pow
         assert await read_file(session, ino) == b"new" * 1000
 
 
-async def test_former_writer_is_fenced_after_a_rebuild_of_the_bucket(power: Power) -> None:
+async def test_former_writer_is_fenced_after_the_bucket_is_rebuilt(power: Power) -> None:
     """Even without a lease object, a rebuild leads to a later epoch than the former writer's."""
     await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects

@@ -31,7 +31,7 @@ def test_adjacent_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
     assert "3 blocks" in exam.report.notes[0]
 
 
-def test_new_lost_ranges_are_added_to_the_list_of_lost_ranges(healthy: Healthy) -> None:
+def test_new_lost_ranges_are_merged_with_the_recorded_lost_ranges(healthy: Healthy) -> None:
     """A later loss keeps the ranges of earlier losses in the attribute."""
     exam = _examination(healthy)
     for index in (0, 3):

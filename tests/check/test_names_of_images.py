@@ -223,7 +223,7 @@ async def test_pieces_of_an_interrupted_image_upload_are_not_used(
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rebuild_loses_only_the_file_names_in_a_piece_that_claims_a_newer_version(
+async def test_rebuild_loses_only_the_names_in_an_image_piece_with_a_newer_version(
     power: Power,
 ) -> None:
     """A piece of a newer version counts as lost if its manifest has the current version."""

@@ -61,7 +61,7 @@ def test_destroy_command_keeps_a_foreign_object_named_like_a_changelog(
     assert not thesis.exists()
 
 
-def test_destroy_command_on_an_encrypted_filesystem_needs_keys_or_option_by_name(
+def test_destroying_an_encrypted_filesystem_requires_the_keys_or_the_by_name_option(
     program: Program, tmp_path: Path
 ) -> None:
     """Without the keys of an encrypted filesystem, destroy requires --by-name."""

@@ -94,7 +94,9 @@ def test_keep_command_without_a_mount_acquires_and_releases_the_lease(
     assert listed(program, place.url) == {}
 
 
-def test_expiry_drops_only_points_kept_with_option_auto(program: Program, mounted: Place) -> None:
+def test_expiry_drops_only_points_that_were_kept_with_option_auto(
+    program: Program, mounted: Place
+) -> None:
     """A dry run drops no kept point, and expiry drops no point that was kept without --auto."""
     mnt = mounted.mountpoint
     for name in ("n1", "n2", "n3"):
@@ -145,7 +147,7 @@ def test_keep_command_with_a_time_asks_for_the_missing_name(quick: Program, plac
     assert refused.stderr == "s3fs-meta: --at needs a NAME for the kept point, or --auto\n"
 
 
-def test_keep_command_with_option_list_reports_that_no_point_in_time_is_kept(
+def test_keep_command_with_option_list_reports_that_no_points_are_kept(
     program: Program, mounted: Place
 ) -> None:
     assert program.ok("keep", mounted.mountpoint, "--list") == "no point in time is kept\n"

@@ -11,7 +11,7 @@ from tests.damage import flipped
 from tests.programs import Program
 
 
-def test_option_objects_from_accepts_a_path_without_a_scheme(
+def test_objects_from_option_accepts_a_path_without_a_scheme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path becomes a URL below the working directory; a URL stays unchanged."""
@@ -20,7 +20,7 @@ def test_option_objects_from_accepts_a_path_without_a_scheme(
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
-def test_invalid_use_of_option_objects_from_is_refused(
+def test_invalid_use_of_the_objects_from_option_is_refused(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """fsck refuses --objects-from with -p, with the URL of the bucket, or with a missing path."""

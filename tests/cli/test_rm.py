@@ -21,7 +21,7 @@ def here(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "with options")
 
 
-def test_rm_without_options_imports_only_fast_modules(program: Program, mounted: Place) -> None:
+def test_rm_without_options_imports_no_slow_modules(program: Program, mounted: Place) -> None:
     """Without options rm does not import trio, typer, rich or the settings."""
     (mounted.mountpoint / "tree" / "below").mkdir(parents=True)
     done = subprocess.run(
@@ -55,7 +55,7 @@ def test_rm_is_refused_if_python_ignores_assertions(program: Program, mounted: P
     assert file.exists()
 
 
-def test_rm_without_paths_or_with_option_help_uses_the_full_command_line(program: Program) -> None:
+def test_rm_without_paths_or_with_option_help_skips_the_fast_path(program: Program) -> None:
     assert "Missing argument" in program.run("rm", here=False).stderr
     assert "Examples" in program.ok("rm", "--help", here=False)
 

@@ -26,7 +26,7 @@ def test_rm_with_options_and_all_other_commands_skip_the_fast_path(words: list[s
 _SLOW_MODULES = ("apsw", "rich", "trio", "typer", "typing_extensions")
 
 
-def test_fast_path_of_rm_imports_only_fast_modules(program: Program) -> None:
+def test_fast_path_of_rm_imports_no_slow_modules(program: Program) -> None:
     """Importing one of these modules takes at least as long as the removal of a tree."""
     done = subprocess.run(
         [sys.executable, "-c", "import s3fs_meta.mount.mount_paths, sys; print(*sys.modules)"],

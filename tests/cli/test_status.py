@@ -160,7 +160,9 @@ def test_status_hides_the_compression_ratio_until_all_blocks_are_uploaded(
 
 
 @pytest.mark.mount
-def test_status_fits_one_screen_and_starts_with_the_state(program: Program, mounted: Place) -> None:
+def test_status_output_fits_on_one_screen_and_starts_with_the_mount_state(
+    program: Program, mounted: Place
+) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
 
     lines = [line.split() for line in program.ok("status", mounted.mountpoint).splitlines()]
@@ -173,7 +175,7 @@ def test_status_fits_one_screen_and_starts_with_the_state(program: Program, moun
 
 
 @pytest.mark.mount
-def test_status_check_exits_with_the_statuses_of_a_monitoring_plugin(
+def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
     program: Program, mounted: Place
 ) -> None:
     good = program.run("status", "--check", "--max-pending", "1G", mounted.mountpoint)

@@ -83,7 +83,7 @@ def test_warm_command_accepts_several_paths_and_follows_symlinks(
     assert found["fetched_bytes"] == MIB + len(content["top/d/a"])
 
 
-def test_warm_command_refuses_missing_unmounted_and_too_many_paths(
+def test_warm_command_refuses_missing_or_unmounted_paths_and_too_many_paths(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """Warm prints one line for a missing path, an unmounted path or too many paths."""
@@ -97,7 +97,7 @@ def test_warm_command_refuses_missing_unmounted_and_too_many_paths(
     assert "use a directory that contains them" in done.stderr
 
 
-def test_warm_command_without_the_bucket_lists_the_missing_files(
+def test_warm_command_lists_uncached_files_if_the_bucket_is_unreachable(
     program: Program, mounted: Place
 ) -> None:
     """If the bucket is unreachable, warm succeeds only for a cached tree."""
@@ -113,7 +113,7 @@ def test_warm_command_without_the_bucket_lists_the_missing_files(
 
 
 @pytest.mark.slow
-def test_warm_command_lists_missing_files_in_its_json_output(
+def test_warm_command_lists_uncached_files_in_its_json_output(
     program: Program, mounted: Place
 ) -> None:
     """If a download fails, warm exits with the same status with and without --json."""

@@ -354,7 +354,7 @@ def test_block_location_with_the_largest_valid_numbers_is_accepted() -> None:
     assert decode_section("x", encode_section(section)) == section
 
 
-def test_too_large_changelog_section_is_refused() -> None:
+def test_oversized_changelog_section_is_refused() -> None:
     """A changelog section is refused if it has too many locations or too large a changeset."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
@@ -383,7 +383,7 @@ def test_too_large_changelog_section_is_refused() -> None:
         NO_CHANGES,
     ],
 )
-def test_section_that_differs_from_its_binary_form_is_refused(other: Section) -> None:
+def test_section_that_differs_from_its_encoded_form_is_refused(other: Section) -> None:
     """A changelog is stored only if it decodes to the changes that were encoded."""
     require_section("x", memoryview(encode_section(other)), other)
     for data, section in ((SECTION, other), (other, SECTION)):
@@ -453,7 +453,7 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_changelog_part_with_a_wrong_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
+def test_changelog_part_with_a_wrong_hash_or_name_or_kind_is_refused(keyring: Keyring) -> None:
     """A changelog contains the name and the hash of each part, and accepts no other object."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
@@ -483,7 +483,7 @@ def test_object_of_another_kind_or_filesystem_is_refused_as_a_changelog() -> Non
         decode(KEY, encode(GROUP, ENCRYPTED), PLAIN)
 
 
-def test_changelog_keys_are_parsed_and_sort_by_txg() -> None:
+def test_changelog_keys_can_be_parsed_and_sort_by_txg() -> None:
     part = part_key(part_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
     check_key(KEY)

@@ -53,7 +53,7 @@ def test_empty_data_is_stored_uncompressed() -> None:
     assert decompress(bytes([Method.STORED]), 0) == b""
 
 
-def test_slice_of_a_larger_buffer_is_compressed_like_bytes() -> None:
+def test_slice_of_a_larger_buffer_is_compressed_like_a_bytes_object() -> None:
     whole = memoryview(bytearray(TEXT))[10:500]
 
     assert decompress(Compressor.for_name("zstd-1").compress(whole), 490) == TEXT[10:500]

@@ -49,7 +49,9 @@ def test_plain_envelopes_with_equal_payloads_are_equal() -> None:
 
 
 @both
-def test_envelope_can_be_opened_only_with_its_kind_name_and_filesystem(keyring: Keyring) -> None:
+def test_envelope_can_be_opened_only_with_its_own_kind_and_name_and_filesystem(
+    keyring: Keyring,
+) -> None:
     """An envelope moved to another key, or to another filesystem, cannot be opened."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
@@ -168,7 +170,7 @@ def test_random_bytes_are_refused_as_an_envelope(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
-def test_authentic_envelope_with_arbitrary_fields_is_refused_or_is_consistent(
+def test_authentic_envelope_with_arbitrary_fields_is_refused_unless_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
     """An envelope with a valid checksum is decoded to its declared length or refused."""

@@ -65,7 +65,7 @@ def test_json_field_of_type_boolean_accepts_only_true_and_false(value: str) -> N
 
 
 @pytest.mark.parametrize("value", ["1", '"too long"', r'"\ud800"', r'"\n"', r'"\u0000"', "null"])
-def test_too_long_or_unprintable_json_text_is_refused(value: str) -> None:
+def test_json_text_that_is_too_long_or_unprintable_is_refused(value: str) -> None:
     """Text with control characters or lone surrogates is refused."""
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').text("a", 3)

@@ -154,7 +154,7 @@ def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
             decode_piece(piece, encode_piece(piece.key, other, keyring), keyring)
 
 
-def test_image_keys_are_parsed_and_sort_by_txg() -> None:
+def test_image_keys_can_be_parsed_and_sort_by_txg() -> None:
     """The names of image manifests and pieces contain the txg and the epoch."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
@@ -265,7 +265,7 @@ def test_image_manifest_with_too_many_values_is_refused() -> None:
         decode(KEY, envelope.encode(b"manifest", KEY, bomb, PLAIN), PLAIN)
 
 
-def test_image_keys_with_too_large_numbers_are_refused() -> None:
+def test_image_keys_with_oversized_numbers_are_refused() -> None:
     """SQLite cannot store a txg or epoch of 2^63, so an object with such a name is not an image."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None

@@ -109,7 +109,7 @@ def test_authentic_kept_point_with_wrong_fields_is_refused(change: dict[str, obj
     assert not isinstance(refused.value, NewerFormatError)
 
 
-def test_kept_point_without_a_field_or_of_another_kind_is_refused() -> None:
+def test_kept_point_with_a_missing_field_or_another_kind_is_refused() -> None:
     key = point_of(PLAIN).key
     for name in _fields():
         with pytest.raises(FormatError):

@@ -188,7 +188,7 @@ def test_lease_without_a_nonce_is_not_written() -> None:
     ],
     ids=str,
 )
-def test_machines_differ_if_an_identifier_known_for_both_differs(
+def test_two_machines_differ_if_an_identifier_known_for_both_differs(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
     """A machine identifier that is unknown for one of two hosts is not compared."""

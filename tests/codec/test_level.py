@@ -43,7 +43,7 @@ def test_decoded_level_object_equals_the_encoded_object(keyring: Any) -> None:
 
 
 @given(st.integers(1, 10**13))
-def test_key_of_a_level_object_contains_the_txgs_of_an_aligned_run(txg: int) -> None:
+def test_key_of_a_level_object_names_an_aligned_range_of_txgs(txg: int) -> None:
     """The name of a level object contains the first and last txg of its run of changelogs."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
@@ -119,7 +119,7 @@ def test_error_about_an_unknown_version_of_a_level_object_reports_no_damage() ->
         decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_too_large_sections_of_a_level_object_are_neither_written_nor_read() -> None:
+def test_level_object_with_oversized_sections_is_neither_written_nor_read() -> None:
     large = SECTION._replace(changeset=bytes(LEVEL_SECTION_BYTES_MAX))
     with pytest.raises(FormatError):
         encode(replace(LEVEL, section=large), PLAIN)

@@ -75,7 +75,7 @@ def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) 
 
 
 @both
-def test_every_block_can_be_read_from_only_its_pack_record(keyring: Keyring) -> None:
+def test_reading_a_block_requires_only_its_record_in_the_pack(keyring: Keyring) -> None:
     blocks = contents(10)
     pack = make_pack(keyring, blocks)
 
@@ -387,7 +387,7 @@ def test_random_bytes_are_refused_as_a_pack(
     st.one_of(st.integers(0, 4), st.integers(0, (1 << 32) - 1)),
     st.integers(0, 100),
 )
-def test_pack_index_with_arbitrary_numbers_is_refused_or_is_consistent(
+def test_pack_index_with_arbitrary_numbers_is_refused_unless_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
     """Even with a valid checksum, an index describes no block outside its pack."""

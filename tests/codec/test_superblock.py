@@ -92,7 +92,7 @@ def test_superblock_contains_only_the_wrapped_master_key() -> None:
     assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
-def test_old_superblock_unlocks_the_unchanged_master_key() -> None:
+def test_old_superblock_with_its_old_passphrase_unlocks_the_current_master_key() -> None:
     """As SECURITY.md states, an old superblock opens with its old passphrase or recovery key."""
     made, keyring, recovery_key = make()
     renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)

@@ -57,7 +57,7 @@ def test_xfstests_parser_finds_the_result_of_each_test(size: int) -> None:
     assert "exit status 137" in found[4].detail
 
 
-def test_xfstests_group_dangerous_is_excluded() -> None:
+def test_dangerous_group_of_xfstests_is_excluded() -> None:
     """Tests in the xfstests group "dangerous" are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 

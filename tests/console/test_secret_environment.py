@@ -34,7 +34,7 @@ os.waitpid(pid, 0)
 """
 
 
-def test_passphrase_is_overwritten_in_the_environment_that_proc_shows() -> None:
+def test_passphrase_is_overwritten_in_proc_environ() -> None:
     """Child processes inherit all variables except the passphrase."""
     done = subprocess.run(
         [sys.executable, "-u", "-c", _TAKES],

@@ -291,7 +291,7 @@ async def test_control_server_stops_only_after_its_answer_is_sent(
     assert results == [{}]
 
 
-async def test_control_command_can_be_cancelled_if_its_client_disconnects(
+async def test_control_command_bound_to_its_client_is_cancelled_at_disconnection(
     directory: Path, commands: Commands
 ) -> None:
     """If a client disconnects, the handler of a command that is bound to the client is cancelled.

@@ -77,7 +77,7 @@ def _python(*words: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_wheel_installs_program_and_extension_and_man_pages_and_completion(
+def test_wheel_installs_the_program_with_man_pages_and_shell_completion(
     installed: Installed,
 ) -> None:
     version = release.present_version()

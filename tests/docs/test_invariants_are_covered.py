@@ -64,7 +64,7 @@ def test_documented_code_that_maintains_an_invariant_exists(described: Described
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_module_that_the_page_names_checks_each_invariant(described: Described) -> None:
+def test_each_invariant_is_checked_by_the_module_that_its_row_names(described: Described) -> None:
     """The module that an invariant's row names defines its query and its repair."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()

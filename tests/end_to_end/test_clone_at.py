@@ -213,7 +213,7 @@ def test_clone_of_a_tree_that_changes_is_consistent(
     program.ok("fsck", "-n", mounted.url)
 
 
-def test_clone_with_a_synced_write_has_all_previously_synced_writes(
+def test_clone_that_contains_a_synced_write_contains_all_earlier_synced_writes(
     program: QuickProgram, mounted: Place
 ) -> None:
     """If a clone of open files contains a synced write, it also contains all earlier ones."""

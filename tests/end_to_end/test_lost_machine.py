@@ -49,7 +49,7 @@ def test_another_host_restores_all_flushed_files(
     other.ok("fsck", "-n", "--deep", place.url)
 
 
-def test_another_host_restores_a_file_that_was_synced_with_option_fsync_remote(
+def test_another_host_restores_a_file_that_was_synced_with_fsync_remote(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     mnt = place.mountpoint

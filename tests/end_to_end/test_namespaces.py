@@ -108,7 +108,7 @@ def test_mounts_of_the_test_suite_are_private(place: Place, program: QuickProgra
     program.ok("umount", mnt)
 
 
-def test_command_in_another_pid_namespace_keeps_the_mount_note(
+def test_command_in_another_pid_namespace_keeps_the_note_of_a_running_mount(
     place: Place, program: QuickProgram
 ) -> None:
     """A command in a container that shares /run cannot see the daemon, but keeps its mount note."""

@@ -54,7 +54,7 @@ def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
     assert file.read_bytes() == bytes(10 * MIB + 5) + b"end"
 
 
-def test_file_that_is_only_a_hole_uses_no_space(folder: Path) -> None:
+def test_file_that_consists_of_one_hole_uses_no_space(folder: Path) -> None:
     (folder / "f").touch()
     os.truncate(folder / "f", 5 * MIB)
 
@@ -265,7 +265,7 @@ def test_file_can_have_2001_hard_links(folder: Path) -> None:
     assert (folder / "1999").read_bytes() == b"content"
 
 
-def test_link_count_of_a_directory_depends_on_its_subdirectories(folder: Path) -> None:
+def test_link_count_of_a_directory_counts_its_subdirectories(folder: Path) -> None:
     """The link count is 2 plus the number of subdirectories, even after renames."""
     for name in ("a", "b", "a/x", "a/y"):
         (folder / name).mkdir()

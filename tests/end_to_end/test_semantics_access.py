@@ -109,7 +109,7 @@ def test_group_members_have_the_permissions_of_the_group(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_other_users_are_refused_without_option_allow_other(mounted: Place) -> None:
+def test_other_users_are_refused_without_the_allow_other_option(mounted: Place) -> None:
     """Without allow_other another user gets EACCES even for a file with mode 0666."""
     mounted.mountpoint.chmod(0o777)
     owned(mounted.mountpoint / "f", ALICE, 0o666)
@@ -119,7 +119,7 @@ def test_other_users_are_refused_without_option_allow_other(mounted: Place) -> N
             as_user(ALICE, mounted.mountpoint, work)
 
 
-def test_root_is_refused_without_option_allow_other(another_user: AnotherUser) -> None:
+def test_root_is_refused_without_the_allow_other_option(another_user: AnotherUser) -> None:
     """Without allow_other even root gets EACCES on the mount of another user."""
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
 

@@ -138,7 +138,9 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
     assert state_directories(program) == []
 
 
-def test_mount_with_option_at_least_refuses_an_older_bucket(place: Place, program: Program) -> None:
+def test_mount_with_the_at_least_option_refuses_an_older_bucket(
+    place: Place, program: Program
+) -> None:
     """The mount fails if the bucket is older than the state that at_least requires."""
     program.ok("mount", place.url, place.mountpoint)
     mark = program.status(place.mountpoint)["chain"]["mark"]

@@ -329,7 +329,7 @@ async def test_torn_copy_of_a_dirty_block_is_replaced_by_its_synced_content(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
 
 
-async def test_report_of_a_write_lost_in_a_hole_omits_the_hole(
+async def test_lost_write_into_a_hole_is_reported_without_the_rest_of_the_hole(
     power: Power, tmp_path: Path
 ) -> None:
     """If a write into a hole is lost, only the written range is reported as missing."""

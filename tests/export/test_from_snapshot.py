@@ -51,7 +51,7 @@ def found(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [1, 2, 256])
-def test_tree_walk_visits_each_name_once_and_leaves_each_directory_last(
+def test_tree_walk_visits_each_name_once_and_directories_after_their_entries(
     db: Database, page: int
 ) -> None:
     """A walk reads names in pages of any size, and leaves a directory after all its entries."""
@@ -156,7 +156,7 @@ async def test_copy_preserves_hard_links(db: Database, target: Path) -> None:
     assert restoring.tally.files == 1
 
 
-def test_steps_to_a_path_contain_all_of_its_parent_directories(db: Database) -> None:
+def test_path_lookup_returns_every_directory_on_the_path(db: Database) -> None:
     """The steps to a file begin with its outermost directory."""
     tree(db)
 

@@ -149,7 +149,7 @@ async def test_copy_of_a_small_file_has_the_documented_cost(
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
-async def test_change_of_permissions_as_an_acl_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_chmod_through_an_acl_has_the_documented_cost(handlers: Handlers) -> None:
     """cp -a sets an ACL for each file; an ACL that only repeats the mode is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(

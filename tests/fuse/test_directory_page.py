@@ -27,7 +27,7 @@ SAMPLES = (
 @pytest.mark.parametrize("attributes", SAMPLES)
 @pytest.mark.parametrize("has_generations", [True, False])
 @pytest.mark.parametrize("length", [1, 7, 8, 9, NAME_BYTES_MAX])
-def test_entry_of_a_row_equals_entry_of_its_attributes(
+def test_directory_entries_made_from_a_row_and_from_its_attributes_are_equal(
     attributes: Attributes, has_generations: bool, length: int
 ) -> None:
     """The layout is that of struct fuse_direntplus, padded to 8 bytes."""
@@ -42,7 +42,7 @@ def test_entry_of_a_row_equals_entry_of_its_attributes(
     assert packed[ENTRY_BYTES + DIRENT.size :].rstrip(b"\0") == name
 
 
-def test_listing_shows_attributes_of_mount_options() -> None:
+def test_directory_listing_shows_the_owner_set_by_mount_options() -> None:
     """A mount option that replaces the owner applies to listed entries, too."""
     converter = Converter(1 << 20, overrides=Overrides(uid=77))
     page = DirectoryPage(converter, ROOT_INO, ROOM_BYTES)
@@ -51,7 +51,9 @@ def test_listing_shows_attributes_of_mount_options() -> None:
     assert struct.pack("=I", 77) in page.content()
 
 
-async def test_unreadable_row_is_listed_without_attributes(handlers: Handlers) -> None:
+async def test_name_with_an_unreadable_inode_row_is_listed_without_attributes(
+    handlers: Handlers,
+) -> None:
     """Each value of a wrong type or size leaves the other entries of the reply unchanged."""
     good, bad = await make_file(handlers, b"good"), await make_file(handlers, b"bad")
     db, converter = handlers.fs.db, handlers.operations.converter
@@ -77,7 +79,7 @@ async def test_unreadable_row_is_listed_without_attributes(handlers: Handlers) -
             db.rollback()
 
 
-def test_reply_never_exceeds_its_size() -> None:
+def test_directory_reply_never_exceeds_the_requested_size() -> None:
     """Rows that do not fit are not added."""
     converter = Converter(1 << 20)
     rows = [(b"name%d" % number, Cookie(AT + number), *FILE) for number in range(9)]

@@ -151,7 +151,7 @@ async def test_listing_has_the_inode_number_and_the_type_of_every_entry(mounted:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
-async def test_create_uses_user_group_and_umask_of_the_process(mounted: Mounted) -> None:
+async def test_create_request_uses_uid_and_gid_and_umask_of_the_process(mounted: Mounted) -> None:
     """The extension passes the group and the umask that pyfuse3 would pass."""
     code = (
         "import os\nos.umask(0o027)\nos.setgid(1234)\nos.setuid(4321)\n"
@@ -235,7 +235,7 @@ def set_new_and_existing(path: Path) -> None:
     assert os.getxattr(path, "user.a") == b"4"
 
 
-async def test_setxattr_with_flags_only_creates_or_only_replaces(mounted: Mounted) -> None:
+async def test_setxattr_flags_create_and_replace_are_obeyed(mounted: Mounted) -> None:
     """Requests with flags reach pyfuse3, which checks whether the attribute exists."""
     await mounted.run(set_new_and_existing, mounted.path / "f")
 

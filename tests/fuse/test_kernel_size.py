@@ -9,7 +9,7 @@ from s3fs_meta.fuse.raw_operations import kernel_size
 from s3fs_meta.model import Ino
 
 
-def test_kernel_size_of_an_open_file_is_found_by_device_and_inode(tmp_path: Path) -> None:
+def test_file_size_in_the_kernel_is_found_by_device_and_inode(tmp_path: Path) -> None:
     """The size of an open file is found, even if the file has no name."""
     path = tmp_path / "f"
     path.write_bytes(b"x" * 12345)
@@ -28,7 +28,7 @@ def test_kernel_size_of_an_open_file_is_found_by_device_and_inode(tmp_path: Path
         assert kernel_size(0, device, ino) is None
 
 
-def test_kernel_size_of_an_open_file_is_found_among_other_descriptors(tmp_path: Path) -> None:
+def test_file_size_in_the_kernel_is_found_among_other_open_descriptors(tmp_path: Path) -> None:
     """The size of a file is found although the process has other descriptors, such as pipes."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
@@ -43,7 +43,7 @@ def test_kernel_size_of_an_open_file_is_found_among_other_descriptors(tmp_path: 
         process.communicate()
 
 
-def test_search_for_the_kernel_size_of_an_open_file_is_bounded(tmp_path: Path) -> None:
+def test_search_for_the_file_size_in_the_kernel_is_bounded(tmp_path: Path) -> None:
     """The search for an open file examines a limited number of descriptors of a process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")

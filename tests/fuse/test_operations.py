@@ -110,7 +110,7 @@ async def test_requests_of_every_handler_are_counted(handlers: Handlers) -> None
     assert handlers.operations.requests["release"] == 1
 
 
-async def test_exception_in_forget_degrades_the_mount(
+async def test_exception_in_a_forget_request_degrades_the_mount(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler forget never raises; an exception in it degrades the mount."""

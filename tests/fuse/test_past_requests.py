@@ -40,7 +40,7 @@ PAST, OTHER, NOW = PAST_INO_MIN + 5, PAST_INO_MIN + 6, 7
         ("rename", (NOW, b"f", NOW, b"g", PAST_INO_MIN), NoEntryError(NOW, b"f"), None),
     ],
 )
-def test_request_to_change_the_past_fails_with_the_documented_errno(
+def test_request_to_change_a_past_file_fails_with_the_documented_errno(
     name: str, arguments: tuple[object, ...], exc: S3fsError, expected: int | None
 ) -> None:
     assert errno_of(name, arguments, exc) == expected

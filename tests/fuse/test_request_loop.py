@@ -224,7 +224,7 @@ async def test_new_worker_replaces_a_cancelled_worker(
         await answered.wait()
 
 
-async def test_worker_that_wakes_without_a_request_exits_with_the_loop(
+async def test_worker_that_wakes_without_a_request_ends_with_the_request_loop(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     kernel, daemon = pair

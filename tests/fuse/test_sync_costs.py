@@ -23,7 +23,9 @@ def insert(database: Path, journal_mode: str) -> None:
             connection.execute("INSERT INTO log VALUES (?)", (str(number),))
 
 
-async def test_sqlite_transaction_on_the_mount_syncs_rows_once(mounted: Mounted) -> None:
+async def test_sqlite_transaction_on_a_mounted_file_syncs_metadata_rows_once(
+    mounted: Mounted,
+) -> None:
     """Of the four syncs of a transaction, only the sync of the new journal finds changed rows.
 
     The directory has not changed since then, and the header of the journal and the page of the

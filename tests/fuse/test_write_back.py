@@ -73,7 +73,9 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
     assert operations.write_back.age_s() == 0.0
 
 
-async def test_cost_of_collecting_dirty_data_ignores_the_open_file_count(mounted: Mounted) -> None:
+async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files(
+    mounted: Mounted,
+) -> None:
     """A collection sends requests only for the barrier file and for files with new data."""
     operations = mounted.handlers.operations
     opened: list[int] = []
@@ -101,7 +103,7 @@ async def test_cost_of_collecting_dirty_data_ignores_the_open_file_count(mounted
                 await mounted.run(os.close, one)
 
 
-async def test_dirty_data_that_is_collected_reaches_the_daemon(mounted: Mounted) -> None:
+async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None:
     """A collection updates sizes in rows, and works again after the process was killed."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:

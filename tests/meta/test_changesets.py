@@ -136,7 +136,7 @@ def test_merged_changeset_omits_rows_that_were_added_and_removed(source: Recorde
     assert not changesets.is_news(merged)
 
 
-def test_empty_changeset_can_be_merged_applied_and_queried(source: Recorded) -> None:
+def test_empty_changeset_can_be_merged_and_applied_and_queried(source: Recorded) -> None:
     assert changesets.merge([]) == b""
     assert changesets.merge([b"", b""]) == b""
     apply_in_transaction(source.copy, b"")
@@ -263,7 +263,7 @@ def test_changeset_with_an_unknown_table_is_refused(source: Recorded, strange: s
             ask(changeset)
 
 
-def test_changeset_with_other_columns_than_the_table_is_refused(source: Recorded) -> None:
+def test_changeset_whose_columns_differ_from_the_table_is_refused(source: Recorded) -> None:
     """A changeset must fit the tables of the actual database, not only the program's schema."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
@@ -330,7 +330,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
     assert changesets.named_blocks(changeset) == {500}
 
 
-def test_named_blocks_are_the_blocks_that_new_and_changed_rows_contain(source: Recorded) -> None:
+def test_blocks_named_by_a_changeset_are_those_in_new_or_changed_rows(source: Recorded) -> None:
     """The set of named blocks omits blocks that appear only in deleted rows of the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -338,7 +338,7 @@ def test_named_blocks_are_the_blocks_that_new_and_changed_rows_contain(source: R
         assert changesets.named_blocks(changeset) == {block for _, _, block in new}
 
 
-def test_names_touched_by_a_changeset_are_the_names_of_changed_dentries(source: Recorded) -> None:
+def test_names_touched_by_a_changeset_are_those_of_changed_dentries(source: Recorded) -> None:
     """If only the inode of a dentry changed, the changeset has the cookie but not the name."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -349,7 +349,9 @@ def test_names_touched_by_a_changeset_are_the_names_of_changed_dentries(source: 
         assert named == {(parent, name) for parent, _, name, _ in changed}
 
 
-def test_inodes_and_contents_touched_by_a_changeset_are_in_changed_rows(source: Recorded) -> None:
+def test_changed_rows_determine_which_inodes_and_contents_a_changeset_touches(
+    source: Recorded,
+) -> None:
     """A new size touches the inode and its content; a new link target touches only the inode."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -364,7 +366,7 @@ def test_inodes_and_contents_touched_by_a_changeset_are_in_changed_rows(source: 
         assert found.contents == {ino for ino, _ in sizes ^ old_sizes if ino not in new} | mapped
 
 
-def test_dentry_with_a_new_inode_is_listed_by_its_cookie(source: Recorded) -> None:
+def test_dentry_with_a_new_inode_is_identified_by_its_cookie(source: Recorded) -> None:
     """A rename over a name records the cookie of the dentry, but not the name."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
@@ -374,7 +376,7 @@ def test_dentry_with_a_new_inode_is_listed_by_its_cookie(source: Recorded) -> No
     assert found.cookies == {(ROOT_INO, Cookie(cookie))}
 
 
-def test_old_and_new_name_are_touched_if_the_new_name_reuses_a_cookie(source: Recorded) -> None:
+def test_changeset_touches_both_names_if_the_new_name_reuses_a_cookie(source: Recorded) -> None:
     """If a new name reuses the cookie of a removed name, SQLite records a single UPDATE."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))

@@ -157,7 +157,9 @@ def test_totals_of_a_replica_are_computed_again(pair: Pair) -> None:
     assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
 
 
-def test_replica_refuses_changes_recorded_for_another_state(pair: Pair, tmp_path: Path) -> None:
+def test_replica_refuses_changes_recorded_for_another_database_state(
+    pair: Pair, tmp_path: Path
+) -> None:
     """A replica refuses changes that were recorded on rows which it does not have."""
     a_file(pair.db)
     changeset = pair.changeset()

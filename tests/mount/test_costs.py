@@ -21,7 +21,7 @@ USAGE: Usage = {
 }
 
 
-def test_request_costs_of_today_and_thirty_days_are_summed_by_cause() -> None:
+def test_request_costs_of_today_and_the_last_thirty_days_are_summed_by_cause() -> None:
     """Only the last thirty days are included, even for request causes of a newer program."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 

@@ -15,7 +15,7 @@ __all__ = ["plain"]
 
 
 @pytest.mark.parametrize(("whole", "part", "expected"), [(3, 2, 1.5), (0, 2, 0.0), (3, 0, None)])
-def test_compression_ratio_is_unknown_without_data(
+def test_compression_ratio_is_unknown_if_no_data_is_stored(
     whole: int, part: int, expected: float | None
 ) -> None:
     assert ratio(whole, part) == expected

@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_path_in_the_past_is_split_at_its_mountpoint(
+def test_path_of_a_past_file_is_split_at_its_mountpoint(
     program: Program, mounted: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mnt = mounted.mountpoint

@@ -5,7 +5,7 @@ from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_table import Mounted
 
 
-def test_no_process_holds_a_device_without_a_mount() -> None:
+def test_search_for_holders_of_an_unmounted_device_finds_no_process() -> None:
     wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
     assert not mount_holders.is_mounted_here(wanted)
     assert mount_holders.find(wanted) == []

@@ -22,7 +22,7 @@ class Closable(MemoryStore):
         self.is_closed = True
 
 
-async def test_store_wrapper_passes_on_url_and_endpoint_and_clock_and_close() -> None:
+async def test_store_wrapper_delegates_url_and_endpoint_and_clock_and_close() -> None:
     inner = Closable()
     wrapper = StoreWrapper(inner)
 

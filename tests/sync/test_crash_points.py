@@ -304,7 +304,9 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)
-async def test_next_removal_completes_a_killed_removal(power: Power, step: str) -> None:
+async def test_next_destroy_command_completes_a_killed_destroy_command(
+    power: Power, step: str
+) -> None:
     """No host restores the filesystem, and a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()

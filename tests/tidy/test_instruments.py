@@ -21,7 +21,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 
 @pytest.mark.parametrize("every", [1, 3, 4])
-def test_parameters_outside_the_sample_are_marked_as_slow(every: int) -> None:
+def test_test_parameters_outside_the_sample_are_marked_as_slow(every: int) -> None:
     """All values stay in their order, and all except the sample are marked slow."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
@@ -82,7 +82,7 @@ def test_failed_or_killed_forked_command_has_a_failure_status(
         _run(hangs, "", s_max=0.2)
 
 
-def test_forked_command_of_a_shell_has_its_streams_directory_and_environment(
+def test_forked_shell_command_has_its_own_streams_and_directory_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

@@ -81,7 +81,7 @@ def test_incomplete_location_of_a_dirty_block_is_removed(healthy: Healthy) -> No
     assert healthy.dump() == healthy.before
 
 
-async def test_pack_in_the_bucket_without_a_row_gets_a_new_row(healthy: Healthy) -> None:
+async def test_pack_in_the_bucket_that_has_no_row_gets_a_new_row(healthy: Healthy) -> None:
     """A pack that is found in the bucket gets a new row, to which its blocks refer.
 
     Invariant I32.

@@ -225,7 +225,7 @@ async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
     assert healthy.files.size(clean) is None
 
 
-def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
+def test_recorded_origin_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
     """After a power cut, an origin row of an uploaded block would restore old content.
 
     Invariant I66.
@@ -245,7 +245,7 @@ def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: Blo
     assert healthy.dump() == healthy.before
 
 
-def test_origin_row_of_an_uncached_block_is_removed(healthy: Healthy) -> None:
+def test_recorded_origin_of_an_uncached_block_is_removed(healthy: Healthy) -> None:
     """The number of an uncached block may be reused for other content."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
@@ -256,7 +256,7 @@ def test_origin_row_of_an_uncached_block_is_removed(healthy: Healthy) -> None:
     assert block_origins.blocks(healthy.db) == []
 
 
-async def test_origin_row_of_a_lost_block_is_removed(healthy: Healthy) -> None:
+async def test_recorded_origin_of_a_lost_block_is_removed(healthy: Healthy) -> None:
     """The fsck run that declares a block lost also deletes its origin row."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()

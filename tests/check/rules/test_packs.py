@@ -83,7 +83,7 @@ def test_wrong_number_of_live_bytes_of_a_pack_is_corrected(healthy: Healthy) -> 
     assert healthy.dump() == healthy.before
 
 
-def test_txg_of_death_of_a_live_pack_is_cleared(healthy: Healthy) -> None:
+def test_recorded_death_of_a_live_pack_is_cleared(healthy: Healthy) -> None:
     """Garbage collection would delete a live pack that has a value in ``died_txg``.
 
     Invariant I64.
@@ -93,7 +93,7 @@ def test_txg_of_death_of_a_live_pack_is_cleared(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_txg_of_death_of_a_pack_may_exceed_the_txg_counter(healthy: Healthy) -> None:
+def test_recorded_death_of_a_pack_may_be_later_than_the_txg_counter(healthy: Healthy) -> None:
     """A fence raises the number of the next txg, but not ``txg`` in the table ``counters``."""
     healthy.sql(
         "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
@@ -108,7 +108,7 @@ def test_txg_of_death_of_a_pack_may_exceed_the_txg_counter(healthy: Healthy) -> 
     assert "I64" in healthy.check().broken
 
 
-def test_missing_txg_of_death_of_a_dead_pack_is_set(healthy: Healthy) -> None:
+def test_missing_death_record_of_a_dead_pack_is_added(healthy: Healthy) -> None:
     """A dead pack without a value in ``died_txg`` would never be deleted."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))

@@ -60,7 +60,7 @@ def test_block_spans_cover_every_byte_of_a_range_exactly_once(offset: int, lengt
         (span(0, 100), located(50, BlockState.SEALED), True, How.NEW),
     ],
 )
-def test_write_plan_selects_how_each_part_is_written(
+def test_write_plan_selects_a_method_for_each_part_of_a_write(
     part: Span, there: Located | None, is_local: bool, how: How
 ) -> None:
     """A write plan fetches or copies old content only if a part of that content remains."""

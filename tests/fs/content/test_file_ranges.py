@@ -351,7 +351,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 @pytest.mark.parametrize(("at", "length"), [(0, 9), (BLOCK_BYTES, 5), (7, 10), (0, 1 << 30)])
 @pytest.mark.parametrize("size_bytes", [3, 10, BLOCK_BYTES, BLOCK_BYTES + 9])
 @pytest.mark.parametrize("uploaded", [True, False])
-async def test_immediate_copy_of_a_small_file_equals_its_source(
+async def test_copy_of_a_small_file_without_waiting_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
     """A copy that does not wait produces the same content as a copy of bytearrays."""
@@ -373,7 +373,9 @@ async def test_immediate_copy_of_a_small_file_equals_its_source(
     mapped(fs, other)
 
 
-async def test_try_copy_refuses_a_copy_that_needs_to_wait(fs: Filesystem, volume: Volume) -> None:
+async def test_copy_without_waiting_is_refused_if_it_needs_to_wait(
+    fs: Filesystem, volume: Volume
+) -> None:
     """try_copy refuses uncached content and copies of several blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
@@ -383,7 +385,7 @@ async def test_try_copy_refuses_a_copy_that_needs_to_wait(fs: Filesystem, volume
     assert fs.getattr(other).size_bytes == 0
 
 
-async def test_immediate_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
+async def test_copy_without_waiting_into_a_full_cache_is_refused(volume: Volume) -> None:
     """If dirty blocks fill the cache, a copy has to wait, so try_copy refuses it."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
@@ -540,7 +542,9 @@ async def test_length_of_one_copy_is_limited_by_its_32_bit_result(fs: Filesystem
     assert fs.getattr(other).size_bytes == 1 << 30
 
 
-async def test_sharing_or_punching_a_range_sets_mtime(fs: Filesystem, volume: Volume) -> None:
+async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
+    fs: Filesystem, volume: Volume
+) -> None:
     """Sharing or punching a range sets mtime, because the kernel does not set it."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()

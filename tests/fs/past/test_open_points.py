@@ -108,7 +108,7 @@ async def test_only_the_most_recently_used_points_in_time_stay_open(plain: Power
     assert points.count == 0
 
 
-async def test_point_in_time_opens_with_the_listings_of_its_search(plain: Power) -> None:
+async def test_opening_a_point_in_time_reuses_the_listings_of_its_search(plain: Power) -> None:
     meter = Meter()
     async with plain.session(tasks=False, store=MeteredStore(plain.store, meter)) as session:
         for _ in range(2):
@@ -307,7 +307,7 @@ class _Small(StateDir):
         return self.path / "small"
 
 
-async def test_point_in_time_in_use_at_unmount_is_closed_later(plain: Power) -> None:
+async def test_point_in_time_that_is_in_use_at_unmount_is_closed_later(plain: Power) -> None:
     """A point in time with a running request at unmount is closed when the request ends."""
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)

@@ -362,7 +362,9 @@ async def test_kill_after_a_copy_leaves_a_complete_copy(volume: Volume, is_shipp
         assert_sound(fs)
 
 
-async def test_host_restores_a_copy_from_the_past_from_the_bucket(volume: Volume) -> None:
+async def test_copy_from_the_past_can_be_restored_from_the_bucket_on_another_host(
+    volume: Volume,
+) -> None:
     """Another host restores the copy and its content, and fsck of the rows is clean."""
     async with volume.mounted() as fs:
         wanted = await facts(fs, await make_tree_with_acl(fs))

@@ -162,7 +162,7 @@ async def test_file_unlinked_during_a_copy_keeps_its_content(
 
 
 @sliced(cloned_indexes=2)
-async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesystem) -> None:
+async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_it(fs: Filesystem) -> None:
     """The copy contains a prefix of the content that the file had before its truncation."""
     file = make_file(fs, b"file")
     for index in range(5):
@@ -294,7 +294,7 @@ def _copied_counts(slices: list[TreeProgress]) -> set[int]:
     return {each.done for each in slices}
 
 
-async def test_cancelled_tree_copy_is_removed_at_once(fs: Filesystem) -> None:
+async def test_cancelled_tree_copy_is_removed_immediately(fs: Filesystem) -> None:
     """A cancelled copy leaves no name and no inode."""
     top = await _make_linked_tree(fs)
     before = fs.db.counters.inodes

@@ -55,7 +55,7 @@ async def _removed(fs: Filesystem) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_removed_tree_loses_its_name_before_its_rows(fs: Filesystem) -> None:
+async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) -> None:
     """The name of a removed tree disappears at once; rows and counters follow in the background."""
     before = _rows(fs)
     top = await make_tree(fs)
@@ -69,7 +69,7 @@ async def test_removed_tree_loses_its_name_before_its_rows(fs: Filesystem) -> No
     _assert_counted(fs)
 
 
-async def test_single_file_and_empty_directory_are_removed_at_once(fs: Filesystem) -> None:
+async def test_single_file_and_empty_directory_are_removed_immediately(fs: Filesystem) -> None:
     file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     fs.tree_removal.remove(ROOT_INO, b"f", file)
     fs.tree_removal.remove(ROOT_INO, b"d", directory)

@@ -105,7 +105,9 @@ def test_requested_sqlite_pragmas_take_effect(make_database: MakeDatabase) -> No
     assert db.one("PRAGMA journal_size_limit") == (4096,)
 
 
-def test_invalid_pragmas_create_no_database(tmp_path: Path, properties: dict[str, bytes]) -> None:
+def test_no_database_is_created_if_a_pragma_is_invalid(
+    tmp_path: Path, properties: dict[str, bytes]
+) -> None:
     """An invalid pragma is refused before a database file is created."""
     with pytest.raises(UsageError, match="page_size=3000"):
         Database.create(tmp_path / "meta.db", Pragmas(page_size=3000), properties)
@@ -313,7 +315,7 @@ def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: D
         db.begin()
 
 
-def test_listeners_for_lost_groups_are_called_in_the_order_of_steps(
+def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
     make_database: MakeDatabase,
 ) -> None:
     """Listeners for lost groups are called in the order of their steps."""

@@ -206,7 +206,7 @@ def shown(found: list[Statement]) -> list[str]:
     return [f"{one.file} {one.function}: {one.of}.{one.runs}({one.text[:60]!r}…)" for one in found]
 
 
-def test_only_db_inodes_executes_sql_statements_on_the_table_of_inodes() -> None:
+def test_inode_table_is_queried_only_through_db_inodes() -> None:
     """Outside the listed modules, only ``db.inodes`` runs statements on the table of inodes."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [

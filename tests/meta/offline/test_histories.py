@@ -76,7 +76,7 @@ def test_databases_conflict_if_they_used_a_number_for_different_objects(
 
 
 @pytest.mark.parametrize("change", [_add_file, _add_inode])
-def test_databases_conflict_if_only_the_earlier_database_uses_a_number(
+def test_databases_conflict_if_an_object_number_exists_only_in_the_earlier_database(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
     earlier, later = _two(tmp_path)

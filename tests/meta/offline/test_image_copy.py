@@ -138,7 +138,7 @@ def test_image_does_not_contain_local_tables(make_database: MakeDatabase, tmp_pa
     restored.close()
 
 
-def test_image_manifest_takes_its_properties_from_the_copy(
+def test_image_manifest_contains_the_properties_of_the_image_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """The properties for the manifest are read from the copy of the database."""

@@ -51,7 +51,7 @@ def test_resize_of_a_block_with_a_wrong_length_is_refused(db: Database) -> None:
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (100, 100)
 
 
-def test_reference_count_of_a_block_follows_its_references(db: Database) -> None:
+def test_reference_count_of_a_block_equals_its_number_of_references(db: Database) -> None:
     """A block with reference count 0 keeps its row until its upload ends."""
     block = make_block(db)
     blocks.add_ref(db, block)

@@ -214,7 +214,7 @@ def test_removing_a_name_keeps_the_cookies_of_names_with_equal_hashes(db: Databa
     assert cookies(db) == {b"d": 0x500, b"c": 0x502}
 
 
-def test_reopened_database_knows_which_names_share_a_hash(db: Database) -> None:
+def test_reopened_database_detects_that_two_names_share_a_hash(db: Database) -> None:
     """If two names share a hash, a free first cookie does not prove that a name is new."""
     db.name_hash = lambda _name: ONE_HASH
     make_file(db, b"a")

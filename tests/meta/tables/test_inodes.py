@@ -200,7 +200,7 @@ def test_touch_changes_only_the_given_times(db: Database) -> None:
     assert inodes.get(db, made.ino) == made._replace(ctime_ns=T0 + 3, mtime_ns=T0 + 4, atime_ns=0)
 
 
-def test_set_times_corrects_impossible_times(db: Database) -> None:
+def test_impossible_times_are_corrected_when_times_are_set(db: Database) -> None:
     """Impossible times are clamped even when all times are set at once."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -248,7 +248,7 @@ def test_birth_time_of_a_new_inode_is_stored_as_zero(db: Database) -> None:
     assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
-def test_set_size_changes_size_and_block_count_and_total_bytes(db: Database) -> None:
+def test_setting_the_size_changes_the_block_count_and_total_bytes(db: Database) -> None:
     made = make_file(db, size_bytes=10)
     inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
@@ -302,7 +302,7 @@ def test_orphans_are_found_through_an_index(db: Database) -> None:
     assert inodes.orphans(db) == [orphan.ino]
 
 
-def test_set_times_changes_only_atime_and_mtime_and_ctime(db: Database) -> None:
+def test_setting_the_times_changes_only_atime_and_mtime_and_ctime(db: Database) -> None:
     """set_times() changes neither the birth time nor any other attribute of the inode."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
@@ -313,7 +313,7 @@ def test_set_times_changes_only_atime_and_mtime_and_ctime(db: Database) -> None:
         inodes.set_times(db, Ino(99), ctime_ns=1, mtime_ns=1, atime_ns=1)
 
 
-def test_set_size_preserves_the_times(db: Database) -> None:
+def test_setting_the_size_preserves_the_times(db: Database) -> None:
     """The kernel, not set_size(), sets the times of a written file."""
     before = make_file(db, size_bytes=5)
     inodes.set_size(db, before.ino, 12, 3)

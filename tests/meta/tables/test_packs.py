@@ -70,7 +70,7 @@ def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> N
         end(db, pack)  # type: ignore[operator]  # *end* is a function
 
 
-def test_dead_packs_are_listed_in_order_of_death(db: Database) -> None:
+def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> None:
     """Packs that died after the retention floor are omitted; the next call continues the list."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
@@ -100,7 +100,7 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
-def test_condemned_pack_gets_a_new_txg_of_death_if_another_history_may_need_it(
+def test_death_of_a_condemned_pack_is_moved_to_the_current_txg_for_other_histories(
     db: Database,
 ) -> None:
     """Txgs that a repair has abandoned may refer to the condemned pack."""

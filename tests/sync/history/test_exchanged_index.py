@@ -58,7 +58,7 @@ async def two_histories(power: Power) -> AsyncIterator[tuple[Session, Ino, bytes
         yield session, ino, other
 
 
-async def test_older_index_object_restored_below_a_higher_level_hides_no_change(
+async def test_restored_older_index_object_hides_no_change(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A valid index object does not prove that the lower-level objects it covers are valid."""
@@ -113,7 +113,7 @@ async def test_index_writer_merges_no_index_object_of_another_history(power: Pow
         assert index.unknown == 0b11100
 
 
-async def test_run_that_ends_with_abandoned_txgs_gets_no_index_object(power: Power) -> None:
+async def test_run_of_txgs_that_ends_with_abandoned_txgs_gets_no_index_object(power: Power) -> None:
     """Searches and fsck would refuse the object, because the fence record names another txg."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN - 4 - session.link.txg)

@@ -153,7 +153,7 @@ def test_merge_of_a_large_run_fails_before_all_changes_are_in_memory(
         merger.join()
 
 
-def test_changes_that_are_joined_several_times_preserve_all_bits(
+def test_changes_that_are_joined_several_times_keep_all_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changed = {at: rows(5, 6, other=(6, 7), names=(GONE,)) for at in range(RUN)}

@@ -268,7 +268,9 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     await require_all(power, inos)
 
 
-async def test_fsck_requires_option_publish_local_after_another_host_wrote(power: Power) -> None:
+async def test_fsck_requires_the_publish_local_option_after_another_host_wrote(
+    power: Power,
+) -> None:
     """The other host's txgs stay in the history; the local state becomes the current state."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)

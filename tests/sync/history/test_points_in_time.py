@@ -328,7 +328,7 @@ async def test_point_in_time_from_a_store_that_hides_changelogs_is_refused(
             await snapshot_mount.open_snapshot(bucket, StateDir(tmp_path / "at"), options, point)
 
 
-async def test_option_at_least_is_compared_with_the_hash_of_the_restored_txg(power: Power) -> None:
+async def test_hash_of_the_restored_txg_is_compared_with_the_at_least_option(power: Power) -> None:
     """A mount with --at-least compares the txg and the hash of the state that it serves."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()

@@ -292,7 +292,7 @@ class _Refusing(FaultyStore):
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
-async def test_last_txgs_of_another_host_are_abandoned_only_with_option_end_at(
+async def test_last_txgs_of_another_host_are_abandoned_only_with_the_end_at_option(
     power: Power, lost: list[int]
 ) -> None:
     """Without --end-at, fsck -y abandons no txgs that another host may have written."""
@@ -330,7 +330,9 @@ async def test_last_txgs_of_another_host_are_abandoned_only_with_option_end_at(
         assert (await bucket.find(PointInTime("then", txg=Txg(txg)))).txg == txg
 
 
-async def test_sole_writer_can_abandon_its_last_txgs_without_option_end_at(power: Power) -> None:
+async def test_sole_writer_can_abandon_its_last_txgs_without_the_end_at_option(
+    power: Power,
+) -> None:
     inos = await written(power)
     rot(power, 9)
     for path in (power.home / "a").glob("meta.db*"):

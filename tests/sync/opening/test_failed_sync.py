@@ -85,7 +85,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
     assert not _is_noted(power)
 
 
-async def test_mount_after_a_failed_sync_rewrites_a_deleted_copy_source(
+async def test_mount_after_a_failed_sync_rewrites_a_deleted_source_of_a_copied_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut, the copy is restored from its source, perhaps from the intent log."""

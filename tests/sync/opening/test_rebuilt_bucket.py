@@ -202,7 +202,9 @@ def move(session: Session, ino: Ino) -> None:
     inodes.touch(session.db, ino, ctime_ns=inodes.get(session.db, ino).ctime_ns + 1)
 
 
-async def test_unreplaced_outdated_local_state_is_deleted_after_the_retention(power: Power) -> None:
+async def test_outdated_local_state_of_an_unreplaced_history_is_deleted_after_the_retention(
+    power: Power,
+) -> None:
     await power.retain(0)
     _files, last = await write_files(power)
     async with power.session("b", tasks=False) as session:

@@ -183,7 +183,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
         assert await read_file(session, again) == content
 
 
-async def test_all_hosts_record_one_txg_of_death_for_a_pack_emptied_by_an_image(
+async def test_all_hosts_agree_when_a_pack_emptied_by_an_image_died(
     power: Power,
 ) -> None:
     """Points in time before the image still need the emptied pack."""

@@ -201,7 +201,6 @@ def test_missing_root_directory_is_not_recreated(files: PrunedTree, tmp_path: Pa
 
 
 def test_object_is_stored_at_the_path_given_by_its_key(tmp_path: Path) -> None:
-    """The key of an object is also the path of its file in the tree."""
     tree = PrunedTree(tmp_path)
     put(tree, "pack/3f/7-9a")
     put(tree, "pack/40/7-9b")
@@ -213,7 +212,6 @@ def test_object_is_stored_at_the_path_given_by_its_key(tmp_path: Path) -> None:
 
 
 def test_listing_of_a_tree_does_not_follow_symlinks_to_directories(tmp_path: Path) -> None:
-    """Names are listed without following symlinks to directories."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").touch()
@@ -258,7 +256,6 @@ def test_removal_of_many_files_tries_to_remove_each_directory_once(
 
 
 def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: NumberedDir) -> None:
-    """If a removal of several files fails, no empty directory is left."""
     put(numbered, "17")
     numbered.path("1001").mkdir(parents=True)
 
@@ -305,7 +302,6 @@ def test_root_directory_is_synced_only_after_a_directory_is_created_in_it(
 
 
 def test_sync_of_parent_directories_ignores_a_removed_directory(numbered: NumberedDir) -> None:
-    """If another thread has removed a parent directory, the sync skips that directory."""
     put(numbered, "17")
     numbered.remove("17")
 

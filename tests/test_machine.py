@@ -83,7 +83,6 @@ def test_boot_id_is_constant_until_a_reboot() -> None:
 
 
 def test_boot_id_is_read_by_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each call reads the boot id from its file again."""
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")
 
@@ -106,7 +105,6 @@ def _attach(devices: Path, directory: Path, sequence: str, *, partition: bool = 
 def test_disk_that_was_detached_and_reattached_has_lost_unwritten_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: bool
 ) -> None:
-    """A disk that was detached and attached again has lost its unwritten pages."""
     monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")
     state, copy = tmp_path / "state", tmp_path / "copy"
     state.mkdir()

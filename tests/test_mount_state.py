@@ -38,7 +38,6 @@ def test_mount_state_transitions_outside_the_table_are_rejected(before: MountSta
 
 
 def test_mount_can_become_serving_only_from_starting_or_following() -> None:
-    """No state except starting and following can change to serving."""
     before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(
         itertools.chain.from_iterable(NEXT[one] for one in MountState if one not in before)

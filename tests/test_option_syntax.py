@@ -117,14 +117,12 @@ def test_point_in_time_can_be_the_name_of_a_kept_point(text: str) -> None:
     "text", ["", "a b", "10", "10x", "now", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
 )
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
-    """The error about an invalid point in time shows an example."""
     with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
         point_in_time("at", text)
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
 def test_printed_time_is_never_parsed_as_an_earlier_time(time_ns: int) -> None:
-    """A printed time is never parsed as an earlier time."""
     read = point_in_time("at", format_time(time_ns))
 
     assert read.time_ns is not None
@@ -172,7 +170,6 @@ def test_loopback_addresses_are_recognised() -> None:
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 300 + "T", "8388608T"])
 def test_size_above_the_largest_integer_of_the_database_is_refused(text: str) -> None:
-    """A size that does not fit into an integer of the database is refused."""
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("cachesize", text)
     assert parse_size("cachesize", "4194304T") == 1 << 62

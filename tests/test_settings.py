@@ -21,7 +21,6 @@ from s3fs_meta.settings import (
 
 
 def test_empty_option_string_gives_the_default_options() -> None:
-    """An empty string and an empty list both select the default options."""
     assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
 
 
@@ -142,7 +141,6 @@ def test_parsed_mount_options_are_immutable() -> None:
 
 @pytest.mark.parametrize("word", sorted(REFUSED_WORDS))
 def test_unsupported_linux_mount_option_is_refused_with_a_reason(word: str) -> None:
-    """An option of Linux that is not supported is refused with a reason."""
     with pytest.raises(UsageError, match=f"option '{word}': "):
         parse_mount_options([f"noatime,{word}"])
 

@@ -73,7 +73,6 @@ def test_benchmark_page_shows_how_many_targets_are_met_and_missed() -> None:
 
 
 def test_benchmark_page_lists_unmeasured_filesystems_and_failed_benchmarks() -> None:
-    """The benchmark page lists each filesystem that was not measured and each failed benchmark."""
     report = _report(peers={"absent": ["JuiceFS"]})
     report["benchmarks"]["fsck"] = {
         "command": "fsck", "method": "", "seconds": 1.0, "error": "SubjectError: it <ended>",
@@ -101,7 +100,6 @@ def test_benchmark_page_groups_records_with_equal_keys_in_a_table() -> None:
 
 
 def test_benchmark_chart_shows_a_dash_for_a_missing_result() -> None:
-    """The chart shows a dash instead of a bar for a filesystem without a result."""
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     drawn = page.picture(page.Group("", {"a": {"s": 1.5}, "b": {"t": SUMMARY}}, {}), "salt")
 

@@ -61,7 +61,6 @@ def test_postgres_benchmark_is_skipped_if_postgres_is_missing(
 
 @pytest.mark.slow
 def test_pgbench_run_stops_its_database_server() -> None:
-    """When a pgbench run in a directory ends, it stops its database server."""
     try:
         programs = postgres.find_programs()
     except postgres.NotInstalledError as exc:

@@ -186,7 +186,6 @@ async def test_write_after_the_end_of_a_torn_block_file_is_refused(bench: CacheB
 
 
 async def test_hole_at_the_beginning_of_a_block_needs_no_sync(bench: CacheBench) -> None:
-    """A hole at the beginning of a block counts as synced."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"abc")
 
@@ -412,7 +411,6 @@ async def test_cache_above_its_block_limit_has_no_room_for_more_blocks(
 
 
 async def test_cache_index_matches_the_rows_after_a_rollback(bench: CacheBench) -> None:
-    """After a rollback the index in memory contains exactly the blocks that have rows."""
     bench.write(0, b"kept")
     bench.db.commit()
     bench.write(1, b"lost")

@@ -28,7 +28,6 @@ class MeasuredDisk(DiskSpace):
 
 
 def test_free_disk_space_is_measured_once_for_many_operations(tmp_path: Path) -> None:
-    """Free disk space is measured once for many operations, not once per operation."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
 
     for _ in range(100):

@@ -341,7 +341,6 @@ async def test_block_being_fetched_is_not_requested_again(bench: CacheBench) -> 
 async def test_waiting_reader_gets_no_error_if_another_reader_is_cancelled(
     bench: CacheBench,
 ) -> None:
-    """If a reader is cancelled, others that wait for the same block get no error."""
     content = b"content" * 10_000
     await bench.upload_content(content)
     bench.cache.evictor.evict_bytes(1 << 60)

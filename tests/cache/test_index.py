@@ -147,7 +147,6 @@ def test_unpinned_block_can_be_evicted_again() -> None:
 
 
 def test_pinned_block_that_may_be_the_last_copy_counts_as_pinned_only() -> None:
-    """A block that is both pinned and a possible last copy is counted only as pinned."""
     index = index_of((1, BlockState.CLEAN, 10))
     index.spare(BlockId(1))
     index.pin(BlockId(1), 10)

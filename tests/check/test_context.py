@@ -59,7 +59,6 @@ def test_query_of_an_invariant_is_built_from_a_source_and_a_condition() -> None:
 
 
 def test_invariant_can_have_a_separate_query_that_lists_its_findings() -> None:
-    """An invariant may have a separate query that lists the damaged files."""
     one = Invariant(7, "t", source="s", damaged="d", columns="c", text="", listing="SELECT 1")
     assert one.query == "SELECT 1"
 

@@ -193,7 +193,6 @@ async def test_rebuild_ignores_leftover_changelogs_and_an_oversized_lease(
 async def test_rebuild_is_refused_if_another_host_takes_the_lease_during_the_rebuild(
     power: Power, before: str
 ) -> None:
-    """If another host acquires the lease, the result of the rebuild is not published."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()

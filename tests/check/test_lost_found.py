@@ -22,7 +22,6 @@ def exam(healthy: Healthy) -> Examination:
 
 
 def test_lost_and_found_directory_is_created_only_once(healthy: Healthy, exam: Examination) -> None:
-    """A second request for lost+found returns the directory that the first request created."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
     assert dentries.find(healthy.db, ROOT_INO, lost_found.NAME) == home

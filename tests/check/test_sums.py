@@ -47,7 +47,6 @@ def test_sums_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Hea
 
 
 def test_temporary_tables_of_sums_are_dropped_after_an_fsck_run(healthy: Healthy) -> None:
-    """After a run, no temporary table of sums remains in the connection."""
     sums.make_tables(healthy.db)
     sums.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []

@@ -64,7 +64,6 @@ def test_destroy_command_keeps_a_foreign_object_named_like_a_changelog(
 def test_destroying_an_encrypted_filesystem_requires_the_keys_or_the_by_name_option(
     program: Program, tmp_path: Path
 ) -> None:
-    """Without the keys of an encrypted filesystem, destroy requires --by-name."""
     for words, status in (
         (["--passphrase-file", tmp_path / "right"], 0),
         (["--passphrase-file", tmp_path / "wrong"], 4),

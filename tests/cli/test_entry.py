@@ -53,7 +53,6 @@ def test_fsck_with_invalid_arguments_exits_with_16(capsys: pytest.CaptureFixture
 
 
 def test_option_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """The option --version prints the version and exits."""
     assert entry.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("s3fs-meta ")
 
@@ -93,7 +92,6 @@ def test_status_command_loads_only_the_modules_that_it_needs(program: Program) -
 
 
 def test_interrupted_program_exits_without_waiting_for_its_threads(program: Program) -> None:
-    """An interrupted program exits even if one of its threads still waits."""
     done = subprocess.run(
         [
             sys.executable,

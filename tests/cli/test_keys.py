@@ -32,6 +32,5 @@ def test_key_commands_fail_on_an_unencrypted_filesystem(place: Place, program: P
 
 
 def test_key_commands_advise_mkfs_if_no_filesystem_exists(tmp_path: Path) -> None:
-    """If no filesystem exists, commands about keys advise mkfs."""
     with pytest.raises(NotAFilesystemError, match="mkfs"):
         _change(f"local://{tmp_path}", tmp_path)

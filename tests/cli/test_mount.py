@@ -294,7 +294,6 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
 
 
 def test_output_of_the_list_options_option_describes_every_mount_option(program: Program) -> None:
-    """The output of --list-options describes each option of -o."""
     listed = program.run("mount", "--list-options", here=False).stdout
 
     assert [one.word for one in OPTIONS if f"\n{one.word}" not in f"\n{listed}"] == []

@@ -39,7 +39,6 @@ def test_new_passphrase_is_never_read_from_the_environment(program: Program, emp
 def test_passphrase_file_that_other_users_can_read_causes_one_warning(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """A command warns once if other users can read the passphrase file."""
     old, new = tmp_path / "old", tmp_path / "new"
     for file in (old, new):
         file.write_text(file.name)

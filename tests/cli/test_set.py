@@ -14,7 +14,6 @@ pytestmark = pytest.mark.mount
 
 
 def test_set_command_without_values_lists_the_settings(program: Program, mounted: Place) -> None:
-    """Without values, the set command only lists the settings that it can change."""
     found = json.loads(program.ok("set", "--json", mounted.mountpoint))["settings"]
 
     assert {one["name"]: one["value"] for one in found} == {

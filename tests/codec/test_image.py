@@ -129,7 +129,6 @@ def test_error_about_a_newer_manifest_version_advises_an_upgrade() -> None:
 
 @both
 def test_renamed_image_manifest_is_refused(keyring: Keyring) -> None:
-    """A manifest copied to the name of another image is refused."""
     with pytest.raises(FormatError):
         decode(OLD_KEY, encode(MANIFEST, KEY, keyring), keyring)
 

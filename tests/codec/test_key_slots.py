@@ -37,7 +37,6 @@ def test_slightly_different_passphrase_does_not_open_a_key_slot(lock: Passphrase
 
 
 def test_key_slot_can_be_opened_only_in_its_own_filesystem(lock: PassphraseLock) -> None:
-    """A key slot copied to another filesystem cannot be opened."""
     other = UUID.replace("0", "1")
 
     with pytest.raises(PassphraseError):

@@ -135,7 +135,6 @@ def test_index_of_a_pack_needs_at_most_two_range_reads(keyring: Keyring) -> None
 
 
 def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
-    """Neither content nor hashes of blocks appear in the bytes of an encrypted pack."""
     data = b"a text that an attacker knows is stored here" * 10
     pack = make_pack(ENCRYPTED, [data])
 
@@ -177,7 +176,6 @@ def test_plain_keyring_cannot_open_encrypted_packs_and_vice_versa(keyring: Keyri
 
 
 def test_encrypted_record_can_be_opened_only_in_its_pack_and_at_its_offset() -> None:
-    """A record cannot be opened in another pack or at another offset of its pack."""
     pack = make_pack(ENCRYPTED, [b"same" * 20, b"same" * 20])
     first, second = pack.entries
 

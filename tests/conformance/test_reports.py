@@ -58,7 +58,6 @@ def test_xfstests_parser_finds_the_result_of_each_test(size: int) -> None:
 
 
 def test_dangerous_group_of_xfstests_is_excluded() -> None:
-    """Tests in the xfstests group "dangerous" are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
     assert xfstests.members(groups) == ["generic/001", "generic/004"]
@@ -85,7 +84,6 @@ def test_ltp_case_fails_if_any_of_its_parts_fails(
 
 
 def test_ltp_report_contains_the_reason_for_a_skipped_case() -> None:
-    """The parser stores the reason that LTP prints for a skipped case."""
     output = "x.c:1: TCONF: not supported here\n\nSummary:\nskipped  1\nwarnings 0\n"
 
     _, detail = ltp.judge(programs.Finished(32, output, 1.0))

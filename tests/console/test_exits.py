@@ -84,8 +84,6 @@ def test_fsck_and_mount_use_only_the_exit_statuses_of_their_manual_pages() -> No
 
 
 def test_exceptions_in_nested_exception_groups_are_found() -> None:
-    """The search returns the exceptions of a group and of all nested groups."""
-
     class GroupError(Exception):
         exceptions = (ValueError(1), KeyError(2))
 

@@ -91,5 +91,4 @@ def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> 
 async def test_every_kind_of_store_passes_the_contract_suite(
     store: ObjectStore, case: Case
 ) -> None:
-    """Each case of the contract suite passes on each kind of store."""
     await case(store)

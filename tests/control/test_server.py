@@ -244,7 +244,6 @@ async def test_silent_control_client_is_disconnected(
 async def test_control_client_above_the_connection_limit_waits_until_another_disconnects(
     directory: Path, commands: Commands
 ) -> None:
-    """Clients above the connection limit are answered when another client disconnects."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_CONNECTIONS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")

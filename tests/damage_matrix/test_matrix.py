@@ -90,7 +90,6 @@ def test_damage_matrix_has_at_least_five_kinds_of_damage_per_object_kind(worlds:
 
 
 def test_oracle_computes_the_recorded_trees_from_a_healthy_bucket(worlds: Worlds) -> None:
-    """For the undamaged bucket, the oracle computes exactly the recorded trees."""
     for world in worlds.values():
         healthy = Oracle(world, world.objects)
         assert healthy.reachable == world.points.keys()

@@ -112,7 +112,6 @@ def test_file_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
 
 
 def test_reads_from_the_page_cache_do_not_change_atime(place: Place, program: Program) -> None:
-    """A read from the kernel's page cache does not update atime."""
     program.ok("mount", "-o", "strictatime", place.url, place.mountpoint)
     path = place.mountpoint / "f"
     path.write_bytes(b"content")

@@ -170,7 +170,6 @@ def test_mount_continues_if_the_lease_is_deleted(mounted: Place, program: QuickP
 def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The umount of a fenced mount reports that its changes are quarantined, not uploaded."""
     (mounted.mountpoint / "f").write_bytes(b"mine")
     pid = program.status(mounted.mountpoint)["pid"]
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"

@@ -92,10 +92,9 @@ def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
         assert _objects(exchanged) == before, entrance
 
 
-def test_host_that_has_mounted_the_filesystem_refuses_a_plain_superblock(
+def test_host_that_mounted_an_encrypted_filesystem_refuses_a_plain_superblock(
     program: Program, exchanged: Place
 ) -> None:
-    """A host that has mounted an encrypted filesystem refuses a plain superblock."""
     before = _objects(exchanged)
     del program.environment["S3FS_META_PASSPHRASE"]
     for entrance in ENTRANCES[:-2]:

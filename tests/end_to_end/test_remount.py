@@ -144,7 +144,6 @@ def test_mount_created_read_only_cannot_be_remounted_read_write(
 
 
 def test_remount_with_another_url_is_refused(mounted: Place, program: QuickProgram) -> None:
-    """A remount with the URL of another filesystem is refused."""
     other = mounted._replace(url=mounted.url + "2")
 
     refused = _helper(program, other, "remount,ro")

@@ -47,7 +47,6 @@ def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
 def test_compiled_program_and_git_clone_are_identical_on_another_host(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A compiled program and a cloned repository are identical on another host."""
     mnt = on_server.mountpoint
     make_repository(tmp_path / "origin")
     write_project(tmp_path / "project", 8)

@@ -264,7 +264,6 @@ def test_xattr_names_and_values_have_the_size_limits_of_linux(folder: Path) -> N
 
 
 def test_removing_a_missing_xattr_fails_with_enodata(folder: Path) -> None:
-    """Removing a missing attribute fails with ENODATA."""
     for name in ("f", "user.a", "g"):
         (folder / name).write_bytes(name.encode())
     os.setxattr(folder / "g", "user.a", b"kept")

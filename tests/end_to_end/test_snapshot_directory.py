@@ -221,7 +221,6 @@ def test_directory_of_the_user_named_snapshots_hides_the_snapshot_directory(
 def test_mount_of_a_point_in_time_has_no_snapshot_directory(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A mount of a point in time has no directory .snapshots."""
     mnt = mounted.mountpoint
     (mnt / "f").write_bytes(b"x")
     program.ok("flush", mnt)

@@ -161,7 +161,6 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_calls_of_other_users(
 async def test_read_requests_have_a_user_and_write_back_requests_have_no_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read request contains its user, but a write-back request of the kernel contains no user."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
         _record_callers(monkeypatch, name, seen)

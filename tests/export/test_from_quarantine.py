@@ -131,7 +131,6 @@ async def test_recovered_file_has_the_metadata_of_its_quarantined_inode(
 async def test_block_of_a_missing_pack_is_found_by_its_hash_in_another_pack(
     power: Power, tmp_path: Path
 ) -> None:
-    """If the pack of a block is missing, the block is found by its hash in another pack."""
     content = b"written again" * 1000
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, content), b"file")
@@ -205,7 +204,6 @@ async def test_unsynced_content_is_reported_after_a_power_loss(
 async def test_unsynced_content_is_reported_until_a_mount_has_verified_it(
     power: Power, tmp_path: Path
 ) -> None:
-    """After a power loss, unsynced content is reported until a mount has verified the blocks."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "power_lost", "1")
@@ -332,7 +330,6 @@ async def test_torn_copy_of_a_dirty_block_is_replaced_by_its_synced_content(
 async def test_lost_write_into_a_hole_is_reported_without_the_rest_of_the_hole(
     power: Power, tmp_path: Path
 ) -> None:
-    """If a write into a hole is lost, only the written range is reported as missing."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino

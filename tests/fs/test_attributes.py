@@ -100,7 +100,6 @@ async def test_getattr_returns_the_result_of_setattr(fs: Filesystem, volume: Vol
 
 
 async def test_kernel_can_set_times_without_other_attributes(fs: Filesystem) -> None:
-    """Times that the kernel sends without other attributes are stored."""
     ino = make_file(fs, b"f")
     after = await fs.setattr(ino, SetAttributes(mtime_ns=T0 - 5, ctime_ns=T0 - 3), ROOT)
     assert fs.getattr(ino) == after

@@ -106,7 +106,6 @@ async def test_operations_execute_at_most_a_fixed_number_of_sql_statements(
 async def test_removal_of_a_small_file_reads_and_deletes_each_row_once(
     volume: Volume, fs: Filesystem, is_uploaded: bool, most: float
 ) -> None:
-    """Each row of a file with one block is read once and deleted once."""
     for number in range(COUNT):
         ino = make_file(fs, name_of(number))
         await fs.write(ino, 0, b"content of %d" % number)

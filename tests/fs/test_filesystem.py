@@ -144,7 +144,6 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
 
 
 async def test_one_request_can_change_mode_owner_and_size(fs: Filesystem) -> None:
-    """A request with mode, owner and size changes all three attributes."""
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
     after = await fs.setattr(ino, wanted, ROOT)

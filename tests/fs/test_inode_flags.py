@@ -100,7 +100,6 @@ async def test_immutable_and_append_only_inodes_refuse_changes_by_root(
 
 
 async def test_only_the_current_time_can_be_set_on_an_append_only_file(fs: Filesystem) -> None:
-    """A program can set the times of an append-only file only to the current time."""
     for ino in await _with_flag(fs, FS_APPEND_FL):
         before = fs.attributes.get(ino)
         now_ns = before.ctime_ns
@@ -238,7 +237,6 @@ async def test_tree_with_an_immutable_file_can_be_removed_only_with_option_locke
 async def test_one_of_two_names_of_an_immutable_file_is_removed_with_locked_option(
     fs: Filesystem,
 ) -> None:
-    """With *locked*, one of two names of an immutable file can be removed."""
     ino = make_file(fs, b"f")
     fs.namespace.link(ino, ROOT_INO, b"g")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -267,7 +265,6 @@ def _refuse(_parent: Ino, _name: bytes) -> None:
 
 
 async def test_copy_into_an_append_only_file_must_start_at_its_end(fs: Filesystem) -> None:
-    """A copy to any position before the end of an append-only file is refused."""
     file, _directory = await _with_flag(fs, FS_APPEND_FL)
     other = look(fs, b"other").ino
     await fs.write(other, 0, b"new")

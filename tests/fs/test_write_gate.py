@@ -46,7 +46,6 @@ async def test_files_can_be_removed_on_a_full_disk(
 
 
 async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: Volume) -> None:
-    """Only names and inodes of the uncommitted group are reported as lost."""
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         make_file(fs, b"safe")
@@ -61,7 +60,6 @@ async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: V
 
 
 async def test_group_with_the_maximum_number_of_operations_is_committed(volume: Volume) -> None:
-    """A group that reaches its maximum number of operations is committed."""
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         for number in range(GROUP_OPERATIONS_MAX + 10):

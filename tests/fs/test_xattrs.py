@@ -141,7 +141,6 @@ async def test_setgid_bit_is_preserved_if_a_group_member_sets_an_acl(
 async def test_query_for_a_missing_capability_of_an_open_file_is_answered_from_memory(
     fs: Filesystem,
 ) -> None:
-    """The missing ``security.capability`` of an open file is answered without a query."""
     ino = make_file(fs, b"f")
     assert not fs.xattrs.lacks_capability(ino)
     await fs.open(ino, ROOT)

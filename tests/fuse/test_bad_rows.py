@@ -132,7 +132,6 @@ async def test_unreadable_inode_row_causes_eio_only_for_its_own_requests(
     column: str,
     value: str,
 ) -> None:
-    """An unreadable inode causes EIO for its own requests, not for those of other files."""
     bad, good, link = await make_entries(handlers)
     spoil(handlers, "inodes", column, value, (bad, link))
 

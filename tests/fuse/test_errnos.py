@@ -26,7 +26,6 @@ def test_every_specific_error_class_has_an_errno(leaf: type[S3fsError]) -> None:
 
 @pytest.mark.parametrize("leaf", _leaves(errors.FsError), ids=lambda leaf: leaf.__name__)
 def test_every_error_of_a_request_has_an_entry_in_the_errno_table(leaf: type[S3fsError]) -> None:
-    """Each error that a request can raise is listed in the table of errnos."""
     assert leaf in errnos.ERRNOS
 
 

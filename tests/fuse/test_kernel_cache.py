@@ -85,7 +85,6 @@ async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
 async def test_capability_of_an_open_file_is_looked_up_again_after_a_new_txg(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """After a new txg the daemon looks up the capability of an open file again."""
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 
@@ -98,7 +97,6 @@ async def test_capability_of_an_open_file_is_looked_up_again_after_a_new_txg(
 async def test_all_kernel_caches_are_invalidated_if_the_changes_are_unknown(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """If the changes are unknown, all known names and inodes are invalidated."""
     root, context = ROOT_INO, Context()
     await handlers.operations.mkdir(root, b"known", 0o755, context)
     unknown = await handlers.operations.mkdir(root, b"unknown", 0o755, context)

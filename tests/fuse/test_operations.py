@@ -76,7 +76,6 @@ async def test_removed_open_directory_lists_only_dot_and_dotdot(
 async def test_request_for_a_missing_capability_of_an_open_file_fails_with_enodata(
     handlers: Handlers,
 ) -> None:
-    """A request for ``security.capability`` of an open file fails with ENODATA."""
     operations = handlers.operations
     info, _ = await operations.create(ROOT_INO, b"f", 0o100644, os.O_RDWR, CONTEXT)
     for _ in range(2):

@@ -78,7 +78,6 @@ async def test_lseek_reports_no_holes_while_a_file_is_being_written(mounted: Mou
 async def test_lseek_reports_no_holes_if_the_size_in_the_kernel_is_unknown(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the kernel's size of an open file is unknown, lseek(2) reports no holes."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:

@@ -162,7 +162,6 @@ async def test_continuous_writes_are_not_reported_as_a_failed_collection(mounted
 async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
     mounted: Mounted,
 ) -> None:
-    """If the write-back process is stopped, a caller waits for a limited time."""
     write_back = mounted.handlers.operations.write_back
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")

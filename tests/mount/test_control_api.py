@@ -57,8 +57,6 @@ async def test_status_of_a_stopped_daemon_fails_after_a_timeout(
 async def test_flush_request_reports_progress_and_result(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """A flush request shows the progress and returns the result."""
-
     async def flush(_arguments: Message, report: Report) -> Message:
         report({"what": "blocks", "done": 1, "total": 2})
         return {"published": True, "txg": 7}
@@ -75,7 +73,6 @@ async def test_flush_request_reports_progress_and_result(
 async def test_unmount_waits_until_the_state_directory_is_unlocked(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """An unmount waits until the daemon has released the state directory."""
     outcome = {"complete": True, "why": ""}
 
     async def finished(_arguments: Message, report: Report) -> Message:

@@ -95,7 +95,6 @@ async def test_list_of_versions_reports_too_many_changes_that_are_not_uploaded(
 async def test_version_pattern_also_matches_removed_names_and_names_not_uploaded(
     plain: Power,
 ) -> None:
-    """A pattern also matches removed names, and names that are not uploaded yet."""
     async with plain.session(tasks=False) as session:
         for name in (b"a.pdf", b"b.pdf", b"c.txt"):
             named(session, name, b"x")

@@ -5,7 +5,6 @@ from s3fs_meta.sync.kernel import NoKernel
 
 
 async def test_kernel_calls_do_nothing_without_a_mountpoint() -> None:
-    """Without a mountpoint, calls that would reach the kernel have no effect."""
     for kernel in (KernelSide(), NoKernel()):
         assert await kernel.collect() in {True, None}
         await kernel.before_turn(None)

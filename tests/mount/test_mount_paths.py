@@ -152,7 +152,6 @@ def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> No
 
 
 def test_command_fails_if_the_kernel_does_not_show_its_effect_in_time(tmp_path: Path) -> None:
-    """If the kernel does not show the effect of a command in time, the command fails."""
     old, new = _entry(tmp_path, tmp_path.stat().st_ino), _entry(tmp_path / "new", 0)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([old], there=False, within_s=0.05)
@@ -169,7 +168,6 @@ def test_command_fails_if_the_kernel_does_not_show_its_effect_in_time(tmp_path: 
 def test_rm_and_clone_fail_if_the_kernel_does_not_show_their_effect(
     program: Program, mounted: Place, words: list[str], what: str
 ) -> None:
-    """The commands rm and clone fail if the kernel does not show their effect."""
     (mounted.mountpoint / "f").touch()
     paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
     done = subprocess.run(

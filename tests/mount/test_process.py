@@ -98,6 +98,5 @@ def test_daemon_can_send_to_an_abstract_notify_socket() -> None:
 
 
 def test_daemon_sends_no_state_without_a_systemd_socket(tmp_path: Path) -> None:
-    """Without a socket of systemd, the daemon sends no message."""
     assert not notify("READY=1", "")
     assert not notify("READY=1", str(tmp_path / "missing"))

@@ -50,7 +50,6 @@ def test_remount_error_names_an_unknown_option() -> None:
 
 
 def test_remount_of_an_unmounted_path_is_refused(tmp_path: Path) -> None:
-    """A path that is not a mountpoint is refused."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])
 

@@ -58,5 +58,4 @@ def test_supplementary_groups_in_proc_equal_the_result_of_getgroups() -> None:
 
 
 def test_exited_process_has_no_supplementary_groups() -> None:
-    """A process that has exited since its request has no supplementary groups."""
     assert supplementary_groups(2**22 + 1) == frozenset()

@@ -144,7 +144,6 @@ def test_only_the_latest_mount_notes_of_unmounted_filesystems_are_kept(
 
 
 def test_pid_namespace_is_found_only_while_it_has_a_process() -> None:
-    """A PID namespace is found only while a process runs in it."""
     if os.geteuid() != 0:
         pytest.skip("the test needs root privileges")
     command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo; read line"]
@@ -222,7 +221,6 @@ def test_mount_note_in_an_unknown_format_is_ignored(
 
 
 def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Path) -> None:
-    """A note with an unknown additional field can be read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None

@@ -37,7 +37,6 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
 
 
 async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Filesystem) -> None:
-    """A name in a request can be any bytes, not only UTF-8."""
     ino = make_directory(fs, b"a\xff")
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     arguments = {"parent": ROOT_INO, "name": "a\udcff", "ino": ino}

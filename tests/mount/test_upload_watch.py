@@ -101,7 +101,6 @@ async def test_upload_progress_is_printed_at_growing_intervals(
 async def test_bucket_that_does_not_answer_is_reported_before_a_request_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A line reports a bucket that does not answer, even before a request fails."""
     lines = Lines()
     watched = watch(lines)
     watched.note(RemainingUpload.of(figures()))

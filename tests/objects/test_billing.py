@@ -65,7 +65,6 @@ def counted(meter: Meter, day: int = DAY) -> dict[str, int]:
 
 
 def test_object_key_determines_the_billing_cause_of_a_write() -> None:
-    """The key of a written object determines the billing cause of the request."""
     for cause, key in KEYS.items():
         assert cause_of(RequestClass.PUT, key) is cause
     part_key = changelog.part_key(changelog.part_prefix(Txg(3), Epoch(1), bytes(8)), 0)

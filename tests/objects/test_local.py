@@ -158,7 +158,6 @@ async def test_write_returns_after_the_file_and_its_directories_are_synced(
 async def test_new_content_is_synced_before_it_replaces_an_object(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
-    """New content of an object is synced before it replaces the old content."""
     etag = await store.create(KEY, b"old")
     synced.clear()
 

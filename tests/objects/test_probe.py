@@ -78,7 +78,6 @@ async def test_lost_reply_does_not_change_the_result_of_the_probe(
 
 
 async def test_cancelled_probe_deletes_its_object(faulty: FaultyStore) -> None:
-    """A cancelled probe deletes the object that it has created."""
     gate = faulty.hold("replace")
 
     async with trio.open_nursery() as nursery:

@@ -366,7 +366,6 @@ async def test_store_that_does_not_answer_is_abandoned_after_the_reported_time(
 async def test_store_that_has_answered_once_is_not_reported_as_unreachable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A store that has answered before is not reported as unreachable."""
     notices: list[str] = []
     store = _Distant()
     retrying = RetryingStore(store, notify=notices.append)
@@ -402,7 +401,6 @@ async def test_unresolvable_host_name_is_requested_only_once(
 async def test_error_of_a_watched_attempt_is_not_an_exception_group(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The error of a watched attempt is raised alone, not in an exception group."""
     retrying = RetryingStore(_Distant(takes_s=60.0))
     with trio.move_on_after(5.0) as scope:
         await retrying.get(KEY, PACK_BYTES_MAX)

@@ -238,7 +238,6 @@ async def test_damaged_last_changelog_is_reported(power: Power) -> None:
 async def test_search_by_time_is_refused_if_a_damaged_changelog_may_match(
     power: Power, damage: Damage
 ) -> None:
-    """A time is refused if it may select the damaged changelog."""
     links = await nine_txgs(power)
     damage(power, Txg(4))
     bucket = await bucket_at(power, FAR)

@@ -54,7 +54,6 @@ async def test_unreadable_kept_point_protects_all_objects_it_may_need(
 async def test_incomplete_kept_point_cannot_be_kept_under_another_name(
     power: Power, harm: str
 ) -> None:
-    """A point that cannot be restored cannot be kept under a second name."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)

@@ -56,7 +56,6 @@ async def test_explicit_flush_restores_a_lost_superblock(power: Power, key: Obje
 
 
 async def test_explicit_flush_checks_the_superblock_with_one_extra_listing(power: Power) -> None:
-    """An explicit flush checks the superblock with one additional listing."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:
         await session.flush()

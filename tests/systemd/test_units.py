@@ -129,7 +129,6 @@ def inspect_options(command: str) -> set[str]:
 
 
 def test_unit_check_reports_an_unknown_command_option(tmp_path: Path) -> None:
-    """The check of the commands in a unit reports an option that does not exist."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
     wrong = tmp_path / "wrong.service"

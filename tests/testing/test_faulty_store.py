@@ -35,7 +35,6 @@ async def test_faulty_store_fails_the_given_number_of_calls(faulty: FaultyStore)
 
 
 async def test_faulty_store_fails_only_the_next_call_of_any_method(faulty: FaultyStore) -> None:
-    """Only the next call, of any method, raises the programmed error."""
     faulty.fail(ANY, StoreAccessError(KEY, "AccessDenied", "ask"))
 
     with pytest.raises(StoreAccessError):
@@ -85,7 +84,6 @@ async def test_decoder_refuses_damaged_answers(faulty: FaultyStore) -> None:
 async def test_store_outage_affects_every_method_until_the_test_ends_it(
     faulty: FaultyStore,
 ) -> None:
-    """Every method fails with the same error until the test stops the outage."""
     faulty.down = TransientStoreError(KEY, "down")
     for request in (faulty.get(KEY, PACK_BYTES_MAX), faulty.put(KEY, b""), faulty.delete([KEY])):
         with pytest.raises(TransientStoreError, match="down"):

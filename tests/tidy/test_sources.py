@@ -129,7 +129,6 @@ def _late_wiring(
 
 
 def test_only_methods_of_an_object_assign_its_attributes() -> None:
-    """Only methods of an object change its attributes."""
     assert [
         f"{_relative(path)}:{found}"
         for path in SOURCES
@@ -155,7 +154,6 @@ def _repeated_names(classes: Iterable[tuple[str, ast.ClassDef]]) -> list[str]:
 
 
 def test_public_class_names_in_the_package_are_unique() -> None:
-    """No two public classes of the package have the same name."""
     assert (
         _repeated_names(
             (_relative(path), node) for path in SOURCES for node in nodes_of(path, ast.ClassDef)

@@ -213,7 +213,6 @@ def test_wrong_counters_are_corrected_by_a_scan_of_all_rows(healthy: Healthy, co
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
 def test_negative_capacity_or_txg_number_is_corrected(healthy: Healthy, counter: str) -> None:
-    """fsck sets a negative capacity or txg number to a valid value."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 
     assert "I65" in healthy.check().broken

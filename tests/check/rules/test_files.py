@@ -75,7 +75,6 @@ async def test_missing_row_of_a_block_is_recreated_from_its_pack(healthy: Health
 async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(
     healthy: Healthy,
 ) -> None:
-    """fsck recreates the row of a dirty block from its cache file."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM blocks WHERE block = ?", block)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)

@@ -340,7 +340,6 @@ def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
 
 
 def test_removed_flag_of_a_named_directory_is_cleared(healthy: Healthy) -> None:
-    """fsck clears the removed flag of a directory that has a name."""
     healthy.sql(
         f"UPDATE inodes SET flags = flags | {InodeFlag.REMOVED:d} WHERE ino = ?", healthy.directory
     )

@@ -140,7 +140,6 @@ def test_directory_with_two_names_keeps_the_name_in_its_parent_directory(healthy
 
 
 def test_name_of_the_root_directory_is_removed(healthy: Healthy) -> None:
-    """fsck removes a name that refers to the root directory."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"root", ROOT_INO)
     inodes.change_directory(healthy.db, healthy.inner, NOW_NS, entries=1, subdirectories=1)

@@ -324,7 +324,6 @@ async def test_failed_write_keeps_the_bytes_before_the_error(
 async def test_failed_write_into_a_copied_block_leaves_no_row_for_the_copy(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
 ) -> None:
-    """A failed write into a copied block leaves no row of the copy in the database."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.upload()

@@ -191,7 +191,6 @@ async def test_copied_tree_counts_against_the_capacity(fs: Filesystem) -> None:
 
 
 async def test_single_file_symlink_or_directory_can_be_copied(fs: Filesystem) -> None:
-    """A file, a symlink and an empty directory can each be copied alone."""
     file = make_file(fs, b"file")
     await fs.write(file, 0, b"a")
     fs.xattrs.set(file, b"user.a", b"1", ROOT)
@@ -327,7 +326,6 @@ async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
 
 
 async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volume) -> None:
-    """A copy fails if a block of its source is lost."""
     top = await make_tree(fs)
     volume.session.files.remove(cached_blocks.in_state(volume.session.db, BlockState.DIRTY)[0])
     with pytest.raises(LostBlockError):

@@ -250,7 +250,6 @@ async def test_warmed_blocks_are_evicted_last(volume: Volume, fs: Filesystem) ->
 async def test_tree_with_too_many_blocks_is_not_warmed_and_only_partly_pinned(
     volume: Volume, fs: Filesystem
 ) -> None:
-    """A tree with too many blocks cannot be warmed, and is pinned only in part."""
     await fill(fs, make_file(fs, b"f"), 3 * BLOCK_BYTES)
     cache = volume.session.cache
     content_of = partial(warm.content_of, fs.db, cache, blocks_max=2)

@@ -74,7 +74,6 @@ def test_value_above_the_length_limit_is_reported_as_damage(tmp_path: Path) -> N
 
 
 def test_limit_of_value_lengths_is_restored_when_the_context_ends(hostile: Path) -> None:
-    """Leaving the context restores the previous limit of value lengths."""
     connection = connections.connect(hostile, read_only=False)
     with pytest.raises(apsw.TooBigError), connections.short_values(connection, 10_000):
         connection.execute("SELECT zeroblob(10001)").fetchall()

@@ -108,7 +108,6 @@ def test_requested_sqlite_pragmas_take_effect(make_database: MakeDatabase) -> No
 def test_no_database_is_created_if_a_pragma_is_invalid(
     tmp_path: Path, properties: dict[str, bytes]
 ) -> None:
-    """An invalid pragma is refused before a database file is created."""
     with pytest.raises(UsageError, match="page_size=3000"):
         Database.create(tmp_path / "meta.db", Pragmas(page_size=3000), properties)
     assert list(tmp_path.iterdir()) == []
@@ -318,7 +317,6 @@ def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: D
 def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
     make_database: MakeDatabase,
 ) -> None:
-    """Listeners for lost groups are called in the order of their steps."""
     db = make_database()
     called: list[LossStep] = []
     for step in (LossStep.REPORT, LossStep.REFUSE, LossStep.RELOAD, LossStep.REFUSE):

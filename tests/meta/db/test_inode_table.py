@@ -56,7 +56,6 @@ def test_sql_statement_on_the_table_of_inodes_sees_unwritten_rows(db: Database) 
 
 
 def test_rollback_discards_the_inode_rows_of_the_group(db: Database) -> None:
-    """A rollback forgets the inode rows that the group added or changed."""
     kept = make_file(db, b"kept")
     db.commit()
     made = make_file(db, b"made")

@@ -45,7 +45,6 @@ def test_intact_ranges_are_removed_from_the_list_of_lost_ranges() -> None:
 
 
 def test_lost_ranges_are_extended_to_complete_blocks(db: Database) -> None:
-    """A lost range that ends within a block is extended to the end of the block."""
     size = 65_536
     ino = inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
     xattrs.set(

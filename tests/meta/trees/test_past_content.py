@@ -121,7 +121,6 @@ def test_pack_that_remained_alive_is_not_listed_in_the_next_changelog(db: Databa
 
 
 def test_second_copy_of_past_content_shares_the_blocks_of_the_first_copy(db: Database) -> None:
-    """A second copy of the same past file shares the blocks of the first copy."""
     _remove(db, Ino(2))
     first, _done = _share(db)
     second, done = _share(db)

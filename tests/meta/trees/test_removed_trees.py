@@ -72,7 +72,6 @@ def test_files_of_many_removed_directories_are_deleted_together(db: Database) ->
 
 
 def test_removal_slice_contains_complete_directories_or_part_of_the_first(db: Database) -> None:
-    """A slice of a removal contains complete directories, or a part of the first one."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:
         for number in range(3):

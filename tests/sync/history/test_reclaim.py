@@ -487,7 +487,6 @@ async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) ->
 
 
 async def test_dry_run_of_garbage_collection_lists_exactly_the_next_deletions(power: Power) -> None:
-    """The next garbage collection deletes exactly the objects that the dry run lists."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)

@@ -284,7 +284,6 @@ async def test_unencrypted_superblock_with_wrong_keys_is_ignored(
 async def test_superblock_copy_is_not_used_after_a_tombstone_replaced_the_superblock(
     power: Power,
 ) -> None:
-    """After a tombstone replaced the superblock, no host uses the copy of the superblock."""
     await _mount_once(power, "a")
     power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
 
@@ -480,7 +479,6 @@ async def test_local_state_without_a_record_of_keys_refuses_an_unencrypted_super
 
 
 async def test_mount_records_the_keys_of_local_state_made_by_an_older_program(power: Power) -> None:
-    """The next mount records the keys of local state that an older program left."""
     await _mount_once(power, "a")
     _forget_keys(power, "a")
 

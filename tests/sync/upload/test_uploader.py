@@ -95,7 +95,6 @@ async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Pow
 
 
 async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power: Power) -> None:
-    """A block that the store has not confirmed is dirty again after a kill."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)

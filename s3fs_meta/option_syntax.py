@@ -94,7 +94,7 @@ def percent(word: str, text: str) -> float:
     match = _PERCENT.fullmatch(text.strip())
     if match is None or float(match[1]) > 100:  # noqa: PLR2004 - by definition
         raise UsageError(
-            f"{word}={text} is not a share from 0 to 100 %; write for example {word}=5%"
+            f"{word}={text} is not a percentage from 0 to 100; write for example {word}=5%"
         )
     return float(match[1])
 

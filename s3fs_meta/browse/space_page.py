@@ -69,9 +69,7 @@ async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
     async with site.used(wanted.txg) as point:
         found = source.find(point, wanted.names)
         if not stat.S_ISDIR(found.mode):
-            raise WrongAddressError(
-                "this path is not a folder, so there are no file sizes to add up"
-            )
+            raise WrongAddressError("this path is not a folder, so it has no folder sizes")
         sizes = await site.sizes.of(point)
         parts = _parts(point, wanted, found, sizes, before)
         values = await common(site, wanted, point.volume.link)

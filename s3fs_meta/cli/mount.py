@@ -100,7 +100,7 @@ def mount(
     ] = None,
     foreground: Annotated[
         bool,
-        typer.Option("--foreground", "-f", help="Stay in the foreground, log to the terminal."),
+        typer.Option("--foreground", "-f", help="Stay in the foreground, and log to the terminal."),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     mkdir: Annotated[

@@ -85,7 +85,7 @@ def warm(
     if result["missing_bytes"]:
         raise ControlError(
             "NoSpaceLeftError",
-            "other programs filled the cache, so some content was evicted again; raise cachesize, "
+            "other programs filled the cache, so part of the content was evicted; raise cachesize, "
             "or use --pin",
         )
 

@@ -43,7 +43,7 @@ class KeepHandlers:
         name, at = arguments.get("name"), arguments.get("at")
         if not isinstance(name, str) or not (at is None or isinstance(at, str)):
             raise UsageError(
-                "a request to keep a point needs a name; its time must be text or null"
+                "a request to keep a point needs a name; its time must be a string or null"
             )
         wanted = None if at is None else point_in_time("--at", at)
 
@@ -60,7 +60,7 @@ class KeepHandlers:
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
         names = arguments.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UsageError("the names of kept points must be a list of texts")
+            raise UsageError("the names of kept points must be a list of strings")
         dropped = await self._keeper.drop(names)
         await self._changed()
         return {"objects": len(dropped)}

@@ -77,7 +77,7 @@ def parse(where: str, data: bytes) -> PriceTable:
     _require_names(where, fields, (*_TEXTS, "as_of", *_TABLES))
     for name in _TEXTS:
         if not isinstance(fields[name], str) or not fields[name].isprintable():
-            raise UsageError(f"{where}: the field {name} must be text of one line, in quotes")
+            raise UsageError(f"{where}: the field {name} must be one line of text in quotes")
     if type(fields["as_of"]) is not date:
         raise UsageError(
             f"{where}: the field as_of must be a date such as 2026-03-01, without quotes"

@@ -246,7 +246,7 @@ def _require_free(name: str, kept: KeptPoints) -> None:
     taken = kept.named(name)
     if taken:
         raise UsageError(
-            f"{name!r} is kept already: txg {taken[0].txg} of {format_time(taken[0].created_ns)};"
+            f"{name!r} is already kept: txg {taken[0].txg} of {format_time(taken[0].created_ns)};"
             f" choose another name, or drop that point first: keep --drop {name}"
         )
     if len(kept.points) + len(kept.unreadable) >= KEPT_POINTS_MAX:

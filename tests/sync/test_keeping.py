@@ -320,7 +320,7 @@ async def test_kept_point_with_a_used_or_invalid_name_is_refused(power: Power) -
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
         await keeper.keep("a")
-        with pytest.raises(UsageError, match="kept already"):
+        with pytest.raises(UsageError, match="already kept"):
             await keeper.keep("a")
         for name in ("", "2026-01-01", "a/b", "newest"):
             with pytest.raises(UsageError, match="is not valid for a kept point"):

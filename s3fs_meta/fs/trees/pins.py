@@ -116,8 +116,9 @@ class Pins:
         pinned_bytes = self._cache.index.pinned_bytes
         if pinned_bytes > pinned_bytes_max(cache_bytes):
             raise NoSpaceLeftError(
-                f"{mib(pinned_bytes)} are pinned, but in a cache of {mib(cache_bytes)} pins may use"
-                f" at most {mib(max(pinned_bytes_max(cache_bytes), 0))}; run s3fs-meta unpin first"
+                f"{mib(pinned_bytes)} are pinned, but pins may use at most"
+                f" {mib(max(pinned_bytes_max(cache_bytes), 0))} of a cache of {mib(cache_bytes)};"
+                " run s3fs-meta unpin first"
             )
 
     async def add(self, roots: Iterable[Ino]) -> None:

@@ -266,7 +266,7 @@ class _Opening:
         path = self._state_dir.path
         if not self._options.accept_superblock:
             raise ExchangedSuperblockError(
-                self._store.url, f"has other keys than the local state in {path}"
+                self._store.url, f"has keys that differ from those of the local state in {path}"
             )
         local.db.close()
         self.db = None

@@ -68,7 +68,6 @@ def test_last_of_two_contradictory_mount_options_applies() -> None:
     ],
 )
 def test_options_for_mount_or_systemd_are_ignored(text: str) -> None:
-    """Options for mount(8) and systemd are accepted without effect."""
     assert parse_mount_options([text]) == MountOptions()
 
 

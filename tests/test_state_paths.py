@@ -32,7 +32,6 @@ def test_different_urls_have_different_state_directories(tmp_path: Path) -> None
 
 
 def test_trailing_slash_of_a_url_does_not_change_the_state_directory(tmp_path: Path) -> None:
-    """A URL with a trailing slash refers to the same filesystem as the URL without it."""
     assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_kept_points_are_marked_in_the_time_line_plot_and_listed(served: Served)
     assert served.ask("/go?at=before-the-change&path=").headers["Location"].endswith("/at/2/")
 
 
-def test_time_line_page_is_the_same_when_requested_again(served: Served) -> None:
+def test_time_line_page_is_identical_when_requested_again(served: Served) -> None:
     """The changes in a run of txgs are counted only for the first view."""
     path = f"/?first=1&last={served.txg}"
     assert served.page(path) == served.page(path)

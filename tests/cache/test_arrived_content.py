@@ -87,7 +87,7 @@ def test_block_that_is_fetched_twice_is_kept_in_memory_once() -> None:
     assert (arrived.size_bytes, arrived.take(located(1), 3)) == (100, CONTENT)
 
 
-def test_content_is_not_returned_from_memory_after_it_is_cleared() -> None:
+def test_cleared_content_is_not_returned_from_memory() -> None:
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 

@@ -132,7 +132,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_block_keeps_its_content_if_its_number_is_used_before_its_file_exists(
+async def test_block_keeps_its_content_if_its_file_is_being_created_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block may use a number whose file a slow thread is still creating in advance."""

@@ -6,7 +6,7 @@ import trio.testing
 from s3fs_meta.cache.upload_signal import UploadSignal
 
 
-async def test_upload_signal_set_before_a_wait_ends_only_the_first_wait(
+async def test_early_upload_signal_ends_only_the_next_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A writer may set the signal while the uploader is busy."""

@@ -35,7 +35,6 @@ def _damage(healthy: Healthy) -> None:
 
 
 def test_fsck_in_report_mode_does_not_change_any_row(healthy: Healthy) -> None:
-    """fsck -n leaves every row unchanged."""
     _damage(healthy)
     before = healthy.dump()
     healthy.db.changed = False

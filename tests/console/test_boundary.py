@@ -93,7 +93,7 @@ def test_error_boundary_returns_the_exit_status_of_the_command() -> None:
     assert boundary.run(lambda: 4) == 4
 
 
-def test_exception_group_with_one_expected_error_is_reported_as_the_error(
+def test_exception_group_with_one_expected_error_is_reported_as_that_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class GroupError(Exception):

@@ -223,7 +223,7 @@ def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: Qu
     wait_until_gone(pid)
 
 
-def test_sigterm_keeps_another_filesystem_that_is_mounted_on_the_former_mountpoint(
+def test_sigterm_does_not_unmount_another_filesystem_on_the_former_mountpoint(
     place: Place, program: QuickProgram
 ) -> None:
     """After SIGTERM, the daemon exits without unmounting another filesystem on its mountpoint."""

@@ -64,7 +64,7 @@ def test_systemd_receives_the_state_of_a_mount(service: Service, place: Place) -
     assert mount_table.find(str(place.mountpoint)) is None
 
 
-def test_daemon_that_a_watchdog_aborts_prints_its_stacks(service: Service) -> None:
+def test_daemon_aborted_by_a_watchdog_prints_the_stacks_of_its_threads(service: Service) -> None:
     service.wait_for("READY=1")
 
     service.process.send_signal(signal.SIGABRT)

@@ -331,7 +331,9 @@ def read_first(path: Path, count: int) -> bytes:
         return file.read(count)
 
 
-async def test_read_of_a_truncated_cache_file_does_not_return_fewer_bytes(mounted: Mounted) -> None:
+async def test_read_of_a_truncated_cache_file_fails_instead_of_returning_fewer_bytes(
+    mounted: Mounted,
+) -> None:
     """If the file of a dirty block is too short, the read fails, because no other copy exists."""
     path = mounted.path / "f"
     await mounted.run(path.write_bytes, b"a" * 10_000)

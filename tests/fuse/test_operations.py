@@ -13,7 +13,9 @@ from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
-async def test_every_reply_with_an_inode_increments_its_lookup_count(handlers: Handlers) -> None:
+async def test_every_reply_with_an_inode_increments_the_lookup_count_of_the_inode(
+    handlers: Handlers,
+) -> None:
     """Requests such as create, lookup and link add 1 to the lookup count, but getattr does not."""
     operations, count = handlers.operations, handlers.fs.lookups.count
     ino = await make_file(handlers, b"f")

@@ -103,7 +103,6 @@ def changeset_of(table: str, insert: str) -> bytes:
 
 
 def test_merged_changeset_equals_its_parts_applied_in_order(source: Recorded) -> None:
-    """A merged changeset produces the same rows as its changesets applied one by one."""
     for _ in range(GROUPS):
         source.group()
     merged = changesets.merge(iter(source.changesets))

@@ -56,7 +56,6 @@ def a_file(db: Database) -> Ino:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int) -> None:
-    """After each txg, the replicated tables match those of the writer."""
     tree = Tree(pair.db, seed)
     for txg in range(1, 6):
         for _ in range(30):
@@ -144,7 +143,7 @@ def test_replica_deletes_the_row_of_a_deleted_pack_without_reusing_its_number(pa
     assert pair.copy.counters.next_pack == 6
 
 
-def test_totals_of_a_replica_are_computed_again(pair: Pair) -> None:
+def test_totals_of_a_replica_are_recomputed(pair: Pair) -> None:
     """A replica that becomes the writer needs totals, which changelogs do not contain."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))

@@ -43,7 +43,6 @@ def test_high_limit_of_open_files_is_not_lowered(bounds: tuple[int, int]) -> Non
 
 
 def test_limit_of_open_files_does_not_exceed_the_hard_limit(bounds: tuple[int, int]) -> None:
-    """The soft limit of open files is raised at most to the hard limit."""
     process.raise_open_files(bounds[1] + 1)
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (bounds[1], bounds[1])

@@ -156,7 +156,6 @@ def test_pauses_between_retries_double_up_to_a_limit() -> None:
 async def test_pause_between_retries_can_be_cancelled(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """A caller can be cancelled during the pause before a retry."""
     faulty.down = TransientStoreError(KEY, "down")
 
     with trio.move_on_after(0.2) as scope:

@@ -190,7 +190,6 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
 
 
 async def test_error_about_an_unresolvable_host_names_the_host() -> None:
-    """A host name that cannot be resolved is named in the error."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
     text = "the server's name in http://nowhere.invalid:9 cannot be resolved"

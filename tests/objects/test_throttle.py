@@ -201,7 +201,7 @@ async def test_wall_clock_jump_does_not_permit_a_burst(
     assert await _took_s(throttle, 20 * KIB) == pytest.approx(10, abs=0.6)
 
 
-async def test_bytes_of_repeated_uploads_count_for_the_rate_limit(
+async def test_bytes_of_repeated_uploads_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Bytes of a failed upload count against the limit, except those of small objects."""
@@ -219,7 +219,7 @@ async def test_bytes_of_repeated_uploads_count_for_the_rate_limit(
         await trio.sleep(60)
 
 
-async def test_bytes_of_a_repeated_download_count_for_the_rate_limit(
+async def test_bytes_of_a_repeated_download_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Bytes of a failed download count against the limit."""

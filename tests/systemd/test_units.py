@@ -109,7 +109,6 @@ def test_systemd_finds_no_error_in_the_backup_units(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_backup_unit_are_valid() -> None:
-    """Each s3fs-meta command line in the backup unit has valid options."""
     lines = [line for line in BACKUP.read_text().splitlines() if "bin/s3fs-meta " in line]
     assert len(lines) == 3
     for line in lines:

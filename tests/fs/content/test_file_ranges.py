@@ -167,7 +167,7 @@ async def test_many_blocks_are_unmapped_in_several_slices(fs: Filesystem) -> Non
 
 
 @sliced(purged_blocks=2)
-async def test_lock_during_a_hole_punch_keeps_the_remaining_blocks(fs: Filesystem) -> None:
+async def test_file_locked_during_a_hole_punch_keeps_its_remaining_blocks(fs: Filesystem) -> None:
     """If a file is locked between two slices of a hole punch, its remaining blocks stay."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 

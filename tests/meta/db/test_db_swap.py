@@ -27,7 +27,7 @@ def test_wal_of_a_replaced_database_is_moved_together_with_the_database(home: Pa
     assert contents(home) == {"meta.db": "new", "gone.db": "old", "gone.db-wal": "log"}
 
 
-def test_undo_of_a_database_swap_restores_the_first_database(home: Path) -> None:
+def test_undo_of_a_database_swap_restores_the_original_database(home: Path) -> None:
     """A database swap can be undone even if the second database already has a log."""
     before = contents(home)
     files = Exchange(home / "meta.db", home / "anew.db", home / "tmp")

@@ -17,7 +17,7 @@ from s3fs_meta.model import ObjectKey, PackId, PackState
 from tests.meta.offline.files_in_packs import database, file_in, pack
 
 
-def test_rollback_never_decreases_the_next_numbers(tmp_path: Path) -> None:
+def test_rollback_never_decreases_the_next_unused_numbers(tmp_path: Path) -> None:
     """The older database gets the higher value of each number counter and of the txg."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100

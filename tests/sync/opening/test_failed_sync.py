@@ -326,7 +326,7 @@ async def test_failed_sync_during_a_quarantine_is_recorded(
     assert _is_noted(power)
 
 
-async def test_read_only_fsck_writes_the_database_again_but_no_block(
+async def test_read_only_fsck_writes_the_database_again_but_not_the_blocks(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing the database copies the WAL into it, so fsck first makes the WAL durable."""

@@ -14,7 +14,7 @@ def test_errno_of_a_full_filesystem_is_in_both_errno_sets(small_disk: Path) -> N
     assert full.value.errno in FULL_ERRNOS & NO_ROOM_ERRNOS
 
 
-def test_errno_of_a_file_that_is_too_large_is_only_in_the_larger_errno_set(tmp_path: Path) -> None:
+def test_errno_of_an_oversized_file_is_only_in_the_larger_errno_set(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (tmp_path / "file").open("wb", buffering=0) as file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

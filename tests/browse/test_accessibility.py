@@ -43,7 +43,7 @@ def findings(browser: Browser) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
-def test_pages_have_no_serious_accessibility_violation(
+def test_browse_pages_have_no_serious_accessibility_violation(
     served: Served, browser: Browser, path: str, width: int, scheme: str
 ) -> None:
     browser.look(width, 800, scheme)

@@ -97,7 +97,7 @@ def test_every_browse_page_has_the_security_headers(served: Served, path: str) -
 
 
 @pytest.mark.mount
-def test_pages_load_nothing_from_other_hosts(served: Served) -> None:
+def test_browse_pages_load_nothing_from_other_hosts(served: Served) -> None:
     """No page has a URL of another host, an inline style or an inline script."""
     for path in ("/", f"/at/{served.txg}/reports/page.html", f"/space/{served.txg}/"):
         page = served.page(path)

@@ -40,7 +40,7 @@ def test_time_line_plot_has_a_bar_for_each_run_of_txgs(served: Served) -> None:
     assert set(re.findall(r'data-move="(\w+)"', part)) == {"Earlier", "Later", "Wider"}
 
 
-def test_kept_points_are_marked_in_the_time_line_plot_and_listed(served: Served) -> None:
+def test_time_line_page_marks_kept_points_in_the_plot_and_lists_them(served: Served) -> None:
     page = served.page("/")
     assert re.findall(r'class="kept"[^>]* data-txg="(\d+)"', page) == ["2"]
     listed = re.search(r'<a href="([^"]*)">before-the-change</a>', page)

@@ -168,7 +168,9 @@ def test_threads_can_share_one_compressor() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
-def test_decompression_restores_arbitrary_bytes(data: bytes, times: int, name: str) -> None:
+def test_any_bytes_are_unchanged_after_compression_and_decompression(
+    data: bytes, times: int, name: str
+) -> None:
     """Compression adds at most one byte, which names the method."""
     packed = Compressor.for_name(name).compress(data * times)
 

@@ -142,7 +142,7 @@ def _ask_as_other_user(directory: Path) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-async def test_control_server_disconnects_another_user(directory: Path) -> None:
+async def test_control_server_disconnects_a_client_of_another_user(directory: Path) -> None:
     """The server checks the user of a client, even if the socket file is accessible to all."""
     for path in (directory, *directory.parents):
         if path.stat().st_mode & 0o055 != 0o055:

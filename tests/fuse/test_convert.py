@@ -11,7 +11,7 @@ from tests.fuse.conftest import FILE
 MIB = 1 << 20
 
 
-def test_attributes_are_converted_without_loss() -> None:
+def test_inode_attributes_are_converted_for_the_kernel_without_loss() -> None:
     """Times are exact to the nanosecond from before 1970 to after 2038."""
     entry = Converter(MIB).entry(FILE)
     assert (entry.st_ino, entry.st_mode, entry.st_nlink) == (1 << 40, 0o100640, 3)

@@ -87,7 +87,9 @@ async def test_write_plan_of_a_new_block_is_made_only_once(handlers: Handlers) -
         assert functions.count(once) == 1, once
 
 
-async def test_first_write_of_a_file_needs_no_block_query_and_no_plan(handlers: Handlers) -> None:
+async def test_first_write_of_a_file_needs_no_block_query_and_no_write_plan(
+    handlers: Handlers,
+) -> None:
     """An inode without mapped blocks has no row in the block map."""
     write = handlers.operations.write
     await write(await make_file(handlers, b"f"), 0, DATA)  # create the directory of block files

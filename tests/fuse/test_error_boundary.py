@@ -124,7 +124,7 @@ def test_failed_lookup_does_not_roll_back_the_open_group() -> None:
     assert taken_back == []
 
 
-def test_every_handler_in_the_list_of_reading_handlers_exists() -> None:
+def test_every_handler_listed_as_needing_no_rollback_exists() -> None:
     """A misspelt name in the list of reading handlers would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS

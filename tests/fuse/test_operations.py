@@ -126,7 +126,7 @@ async def test_exception_in_a_forget_request_degrades_the_mount(
     assert handlers.fs.lookups.count(ino) == 0
 
 
-async def test_names_of_a_rolled_back_group_are_invalidated(
+async def test_names_of_a_rolled_back_group_are_invalidated_in_the_kernel_cache(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a rollback the kernel drops the names of the lost group."""

@@ -213,7 +213,7 @@ async def test_cached_listing_shows_changes_by_the_daemon(mounted: Mounted) -> N
         assert await mounted.run(listed, path) == ["f"], number
 
 
-async def test_symlink_target_is_requested_once(mounted: Mounted) -> None:
+async def test_kernel_requests_a_symlink_target_only_once(mounted: Mounted) -> None:
     """The kernel caches the target of a symlink."""
     await mounted.run(os.symlink, "target", mounted.path / "l")
     for _ in range(3):

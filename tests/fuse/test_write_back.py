@@ -142,7 +142,9 @@ class _Ceaseless(dict[str, int]):
         return super().__getitem__(name)
 
 
-async def test_continuous_writes_are_not_reported_as_a_failed_collection(mounted: Mounted) -> None:
+async def test_continuous_writes_are_not_reported_as_a_failed_write_back_process(
+    mounted: Mounted,
+) -> None:
     """If programs write continuously, a collection reports this, and not a failed process."""
     barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
     write_back = WriteBack(barrier, opened, _Ceaseless(read=0, write=0))

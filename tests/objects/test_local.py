@@ -493,7 +493,7 @@ async def test_conditional_writes_are_atomic_across_processes(
         (errno.EXDEV, UnexpectedStoreError),
     ],
 )
-def test_operating_system_errors_are_classified(
+def test_operating_system_errors_are_translated_to_store_errors(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
     """The error for a failed system call contains the errno and the directory."""

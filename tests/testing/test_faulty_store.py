@@ -68,7 +68,7 @@ async def test_truncated_store_answer_has_half_of_its_bytes(faulty: FaultyStore)
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
-async def test_decoder_refuses_damaged_answers(faulty: FaultyStore) -> None:
+async def test_decoder_refuses_damaged_answers_of_the_faulty_store(faulty: FaultyStore) -> None:
     """The codec refuses damaged answers, which the store itself cannot detect."""
     keyring = Keyring(None, bytes(32))
     await faulty.put(KEY, encode(b"test", KEY, b"payload", keyring))

@@ -33,7 +33,7 @@ def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> N
     healthy.assert_mended("I19", concerns={healthy.symlink})
 
 
-def test_impossible_extended_attributes_are_removed(healthy: Healthy) -> None:
+def test_invalid_extended_attributes_are_removed(healthy: Healthy) -> None:
     """fsck removes extended attributes without a name or with too large a value, and no others.
 
     Invariant I20.

@@ -268,7 +268,7 @@ async def test_pin_does_not_follow_a_reused_inode_number(
     assert await other.listing() == []
 
 
-async def test_pin_of_a_too_large_tree_is_refused_before_any_download(volume: Volume) -> None:
+async def test_pin_of_an_oversized_tree_is_refused_before_any_download(volume: Volume) -> None:
     """A pin that would use too much of the cache is refused with advice."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)

@@ -203,7 +203,7 @@ async def test_warming_over_a_slow_network_sends_small_requests(
     assert 12 <= requests[1] <= 14
 
 
-async def test_warm_refuses_a_too_large_tree_even_if_part_of_it_is_cached(volume: Volume) -> None:
+async def test_warm_refuses_an_oversized_tree_even_if_part_of_it_is_cached(volume: Volume) -> None:
     """Warming a tree larger than the cache is refused, even if much of the tree is cached."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         for name, count in ((b"a", 10), (b"b", 12)):

@@ -261,7 +261,7 @@ def test_salvage_refuses_rows_of_a_newer_schema(filled: Database, tmp_path: Path
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_salvage_skips_a_too_long_row_without_reading_it_into_memory(
+def test_salvage_skips_an_oversized_row_without_reading_it_into_memory(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
     """All rows before and after a row that is too long are read."""

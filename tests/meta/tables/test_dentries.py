@@ -189,7 +189,7 @@ def test_readdir_returns_unchanged_names_exactly_once_during_changes(
 # --- collisions of name hashes -----------------------------------------------------------------
 
 
-def test_names_with_equal_hashes_coexist(db: Database) -> None:
+def test_names_with_equal_hashes_can_exist_in_one_directory(db: Database) -> None:
     """Names with equal hashes get consecutive cookies, and each name can be found."""
     db.name_hash = lambda _name: ONE_HASH
     inos = {name: make_file(db, name) for name in (b"a", b"b", b"c")}

@@ -376,7 +376,7 @@ async def test_latest_version_is_found_without_reading_all_former_inodes(
     assert len(read) <= 2
 
 
-async def test_former_path_refers_to_the_first_of_two_removed_files_of_that_name(
+async def test_former_path_selects_the_first_of_two_removed_files_with_that_name(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:

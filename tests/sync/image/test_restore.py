@@ -298,7 +298,7 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 
 
 @pytest.mark.parametrize("column", ["x'61', 300", "zeroblob(2000000), 1"])
-async def test_unencrypted_image_with_a_too_long_value_is_ignored(
+async def test_unencrypted_image_with_an_oversized_value_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
     """The state of the ignored image is restored from an older image and changelogs.

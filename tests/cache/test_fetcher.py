@@ -74,7 +74,9 @@ async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> N
     assert not bench.cache.is_local(bench.located(2))
 
 
-async def test_damaged_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
+async def test_damaged_neighbouring_block_does_not_fail_the_fetch_of_a_block(
+    bench: CacheBench,
+) -> None:
     """Only the reader of a damaged block gets an error, not the reader of its neighbour."""
     contents = await bench.store_evicted(3, _SMALL_BYTES)
     # The flipped bit in the middle of the byte range is in block 1.
@@ -161,7 +163,9 @@ async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: Cache
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBench) -> None:
+async def test_failed_request_is_retried_by_readers_of_neighbouring_blocks(
+    bench: CacheBench,
+) -> None:
     """A reader that waits for another reader's failed request sends its own request."""
     contents = await bench.store_evicted(2, _SMALL_BYTES)
     gate = bench.store.hold("get_range")
@@ -185,7 +189,7 @@ async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBe
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_reader_of_a_neighbour_waits_only_once_during_an_outage(
+async def test_reader_of_a_neighbouring_block_waits_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """If a shared request times out, all of its readers fail without a second timeout."""
@@ -208,7 +212,9 @@ async def test_reader_of_a_neighbour_waits_only_once_during_an_outage(
     assert trio.current_time() - began_s < 61
 
 
-async def test_fetched_neighbours_do_not_evict_recently_used_blocks(bench: CacheBench) -> None:
+async def test_fetched_neighbouring_blocks_do_not_evict_recently_used_blocks(
+    bench: CacheBench,
+) -> None:
     """Fetched neighbours that no reader has used take at most a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await bench.store_evicted(400, _SMALL_BYTES)
@@ -228,7 +234,7 @@ async def test_fetched_neighbours_do_not_evict_recently_used_blocks(bench: Cache
     assert kept * 2 * KIB > MIB * 7 // 8
 
 
-async def test_neighbour_removed_during_its_fetch_leaves_no_cache_file_and_no_row(
+async def test_neighbouring_block_removed_during_its_fetch_leaves_no_cached_copy(
     bench: CacheBench,
 ) -> None:
     await bench.store_evicted(3, _SMALL_BYTES)

@@ -22,7 +22,7 @@ def test_small_block_is_fetched_with_the_blocks_before_and_after_it() -> None:
     assert _chosen(_at(5000), _at(6000), _at(5000), _at(4000), _at(7000)) == [4000, 6000, 7000]
 
 
-def test_number_of_fetched_neighbours_is_limited_and_later_blocks_come_first() -> None:
+def test_number_of_fetched_neighbouring_blocks_is_limited_and_later_blocks_come_first() -> None:
     """Following blocks are preferred, because files are mostly read in the order of writing."""
     step = 50 * KIB
     rows = [_at(number * step, step, step) for number in range(100)]
@@ -40,7 +40,7 @@ def test_large_block_is_not_fetched_together_with_a_small_block() -> None:
     assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1001 + _LARGE)) == []
 
 
-def test_uncompressed_size_of_fetched_neighbours_is_limited() -> None:
+def test_uncompressed_size_of_fetched_neighbouring_blocks_is_limited() -> None:
     """Without a limit, a small download of highly compressed blocks could fill the cache."""
     assert _chosen(_at(0), _at(1000), _at(2000), _at(3000), plain_bytes_max=4000) == [1000, 2000]
     assert _chosen(_at(2000), _at(1000), plain_bytes_max=-1) == []

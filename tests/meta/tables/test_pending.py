@@ -27,7 +27,7 @@ def create(db: Database) -> Ino:
     return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
 
 
-def test_pending_record_is_committed_or_rolled_back_with_its_group(
+def test_pending_change_record_is_committed_or_rolled_back_with_its_group(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)
@@ -82,7 +82,9 @@ def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> No
     assert recorder.last_seq == 0
 
 
-def test_shipped_records_are_ignored_and_deleted_in_slices(make_database: MakeDatabase) -> None:
+def test_shipped_change_records_are_ignored_and_deleted_in_slices(
+    make_database: MakeDatabase,
+) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(60):
@@ -102,7 +104,7 @@ def test_shipped_records_are_ignored_and_deleted_in_slices(make_database: MakeDa
     assert db.all("SELECT seq FROM pending ORDER BY seq") == [(59,), (60,)]
 
 
-def test_number_of_a_pending_record_is_never_reused(make_database: MakeDatabase) -> None:
+def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDatabase) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -132,7 +134,7 @@ def test_changes_of_a_large_group_are_split_into_several_records(
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
-def test_slices_of_pending_records_contain_every_record_once(
+def test_slices_of_pending_change_records_contain_every_record_once(
     make_database: MakeDatabase, bytes_max: int
 ) -> None:
     """A run merges as many pending records as fit into one object."""
@@ -235,7 +237,7 @@ def test_commit_can_be_repeated_after_a_failure_during_recording(
     assert copy.all(query) == db.all(query)
 
 
-def test_inodes_of_pending_records_are_read_in_slices(make_database: MakeDatabase) -> None:
+def test_inodes_of_pending_change_records_are_read_in_slices(make_database: MakeDatabase) -> None:
     """Each slice of the inodes returns the position at which the next slice continues."""
     db = make_database()
     ChangeRecorder(db, now_ns)

@@ -37,7 +37,7 @@ def _why_no_mount() -> str:
 def pytest_configure() -> None:
     """Make the mounts of the tests private, and let commands that tests start receive Ctrl-C.
 
-    Without this, commands ignore SIGINT if a shell runs the tests as a background job.
+    Otherwise commands ignore SIGINT if a shell runs the tests as a background job.
     """
     make_private()
     apsw.connection_hooks.append(watch)

@@ -20,7 +20,7 @@ PROCESS_S_MAX: Final = 250
 
 
 class Program:
-    """Runs ``s3fs-meta`` in separate processes, with local state of its own.
+    """A runner of ``s3fs-meta`` in separate processes, with local state of its own.
 
     A command is forked from a process that has imported the program. If ``executes`` is true, it
     is started with execve(2), for tests of its command line and of its initial environment.
@@ -83,7 +83,7 @@ class Program:
 
 
 class QuickProgram(Program):
-    """Runs commands in this process, which is faster than a separate process.
+    """A runner of commands in this process, which is faster than a separate process.
 
     The command mount is run in a separate process, because it forks, which is not safe in a process
     with threads.

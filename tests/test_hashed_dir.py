@@ -145,7 +145,6 @@ def test_move_of_a_missing_file_into_a_tree_leaves_no_directory(
 def test_renamed_file_leaves_no_empty_directory(
     numbered: NumberedDir, new: str, left: list[str]
 ) -> None:
-    """A rename removes the directory that it empties."""
     put(numbered, "17", b"content")
     put(numbered, new, b"replaced")
 
@@ -157,7 +156,6 @@ def test_renamed_file_leaves_no_empty_directory(
 
 
 def test_rename_of_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
-    """A rename of a missing file raises an error and creates no directory."""
     with pytest.raises(FileNotFoundError):
         files.rename("17", "1018")
 
@@ -268,7 +266,7 @@ def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: Number
 def test_root_directory_is_synced_only_after_a_directory_is_created_in_it(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root is synced after a directory was created in it, and again if that sync failed."""
+    """The root directory is synced after a subdirectory is created, and again after a failure."""
     synced: list[str] = []
 
     def note(path: str) -> None:

@@ -31,7 +31,7 @@ def test_machine_id_and_product_uuid_are_read(files: Path) -> None:
 
 
 def test_machine_identity_is_unknown_without_identity_files(files: Path) -> None:
-    """If an identity file is missing or unreadable, that identity is unknown."""
+    """If an identity file is missing or unreadable, the identity is unknown."""
     assert not list(files.iterdir())
     assert this_machine() == UNKNOWN
 

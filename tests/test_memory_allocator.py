@@ -63,7 +63,7 @@ def test_new_buffer_has_exactly_the_requested_size_and_contains_zeros(size_bytes
 
 
 def test_memory_allocator_is_configured_only_for_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without glibc, the function changes no setting and raises no error."""
+    """Without glibc, the configuration of the allocator changes nothing and raises no error."""
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
 
     assert not memory_allocator.bound_free_memory()
@@ -88,7 +88,7 @@ def test_memory_of_a_range_is_reused_after_its_last_view_is_released() -> None:
 
 
 def test_released_ranges_are_kept_only_up_to_a_maximum() -> None:
-    """Without ``keep``, and after ``free``, no memory is kept."""
+    """Without ``keep``, and after ``free``, no memory of ranges is kept."""
     buffers = memory_allocator.RangeBuffers()
     counts = []
     for kept_max in (0, 2):

@@ -91,7 +91,6 @@ def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
 
 
 def test_background_task_failure_during_startup_degrades_the_mount() -> None:
-    """If a background task fails before the filesystem is mounted, the mount is degraded."""
     status = MountStatus()
 
     status.degrade("the disk failed")
@@ -112,7 +111,6 @@ def test_read_only_remount_refuses_new_changes() -> None:
 
 
 def test_promoted_follower_accepts_changes() -> None:
-    """A follower is read-only, and accepts changes after its promotion."""
     status = MountStatus(read_only=True)
     status.enter(MountState.FOLLOWING)
     assert not status.ships

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
 def test_documented_default_values_equal_the_actual_default_values(option: Option) -> None:
-    """The table has the same defaults as MountOptions, where None is described in words."""
+    """The option table has the same defaults as MountOptions; None is described in words."""
     actual = getattr(MountOptions(), option.field)
 
     if option.default:

@@ -125,7 +125,7 @@ def test_contradictory_mount_options_are_refused(text: str) -> None:
 
 
 def test_backslash_escapes_a_comma_in_an_option_value() -> None:
-    """In a value, a comma or a backslash must be preceded by a backslash."""
+    """A comma or a backslash in an option value must be preceded by a backslash."""
     assert split_options(r"cachedir=/a\,b,ro,profile=c\\d") == [
         "cachedir=/a,b",
         "ro",

@@ -46,7 +46,7 @@ def test_sync_failure_before_a_reboot_is_ignored(
 
 
 def test_record_of_a_sync_failure_also_applies_to_a_copied_directory(tmp_path: Path) -> None:
-    """A copy of the directory may have been made from cached pages that never reached a disk."""
+    """A copied state directory may come from cached pages that never reached a disk."""
     state = tmp_path / "state"
     state.mkdir()
     sync_failures.note(state)
@@ -68,7 +68,7 @@ def test_sync_failure_can_be_recorded_on_a_full_disk(small_disk: Path) -> None:
 def test_failure_to_record_a_sync_failure_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the failure cannot be recorded, the log advises a reboot."""
+    """If a sync failure cannot be recorded, the log advises a reboot."""
     gone = tmp_path / "gone"
     sync_failures.prepare(gone)
     sync_failures.note(gone)

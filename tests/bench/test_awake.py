@@ -57,7 +57,6 @@ def test_failed_benchmark_stops_the_processes_that_keep_processors_busy() -> Non
 
 
 def test_killed_benchmark_stops_the_processes_that_keep_processors_busy() -> None:
-    """After SIGKILL of a benchmark, no process continues to keep a processor busy."""
     words = [sys.executable, "-c", PARENT]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=awake.PROJECT
@@ -74,7 +73,6 @@ def test_killed_benchmark_stops_the_processes_that_keep_processors_busy() -> Non
 def test_reported_load_excludes_processes_that_keep_processors_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reported load excludes the benchmark's processes that keep the processors awake."""
     count = len(os.sched_getaffinity(0))
     with awake.kept() as processors:
         monkeypatch.setattr(os, "getloadavg", lambda: (count + 0.5, 0.0, 0.0))

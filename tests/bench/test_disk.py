@@ -15,7 +15,6 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_disk_image_is_freed_when_its_last_user_exits() -> None:
-    """The context ends only after the last program that uses the disk has exited."""
     with disk.new(bytes_min=1 << 20, bytes_max=64 << 20) as place:
         device = subprocess.check_output(
             ["findmnt", "-no", "SOURCE", "--target", place], text=True

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.thorough
 
 
 def test_fsync_latency_is_measured_without_load_and_during_copies(tmp_path: Path) -> None:
-    """The results combine the samples of all rounds; only s3fs-meta has a latency target."""
+    """An fsync benchmark combines the samples of all rounds; only s3fs-meta has a target."""
     source = tmp_path / "large"
     source.write_bytes(os.urandom(1 << 20))
     subjects = [PlainDirectory(name, tmp_path / name) for name in (DISK, OURS)]

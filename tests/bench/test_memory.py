@@ -25,7 +25,6 @@ sys.stdin.readline()
 
 
 def test_peak_memory_includes_child_processes_and_is_reset_after_each_reading() -> None:
-    """The memory peak includes a child that allocates memory and frees it."""
     words = [sys.executable, "-c", PROGRAM]
     with (
         memory.sampled() as sampler,
@@ -56,7 +55,7 @@ def test_peak_memory_includes_child_processes_and_is_reset_after_each_reading() 
 
 
 def test_peak_memory_is_the_largest_among_processes_with_the_same_name() -> None:
-    """The largest memory peak is reported; a mount with a changed cache size has no target."""
+    """A benchmark reports the largest memory peak; a changed cache size has no memory target."""
     with memory.sampled() as sampler, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         sampler.peaks["one"] = Peak(LARGE, counts=True)
         for counts in (True, False):

@@ -85,7 +85,7 @@ def test_benchmark_page_lists_unmeasured_filesystems_and_failed_benchmarks() -> 
 
 
 def test_benchmark_page_groups_records_with_equal_keys_in_a_table() -> None:
-    """Records with the same keys form a group; records in a list are numbered."""
+    """Benchmark records with the same keys form a group; records in a list are numbered."""
     lag: dict[str, dict[str, Any]] = {"a": {"x_ms": 1.0, "y": "z"}, "b": {"x_ms": 2.0}}
     figures = {"files": 3, "lag": lag, "turns": [{"s": 1}, {"s": 2}]}
 

@@ -30,7 +30,7 @@ def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> ben
 def test_environment_variables_of_a_benchmark_are_unset_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A passphrase that stays set would make the next benchmark on a plain bucket fail."""
+    """A passphrase left in the environment would make the next unencrypted benchmark fail."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -66,7 +66,7 @@ def test_signal_stops_all_benchmarks_even_if_their_cleanup_fails(
 
 
 def test_benchmark_memory_is_measured_even_if_a_signal_ends_the_benchmark() -> None:
-    """A benchmark's cleanup can measure memory even after a signal to the process group."""
+    """The cleanup of a benchmark can measure memory even after a signal to its process group."""
     program = """
 import os, signal
 from contrib.bench import memory

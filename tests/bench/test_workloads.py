@@ -19,7 +19,7 @@ def _names(only: list[str]) -> list[str]:
 
 
 def test_benchmark_step_runs_after_the_steps_that_it_needs() -> None:
-    """The step rm runs after the two steps that create its trees."""
+    """The benchmark step rm runs after the two steps that create the trees it removes."""
     assert _names(["rm -rf of both"]) == ["untar of sources", "cp -a", "rm -rf of both trees"]
 
 
@@ -31,7 +31,7 @@ def test_unknown_benchmark_step_is_refused_before_any_measurement() -> None:
 def test_benchmark_step_is_skipped_if_its_program_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The report of a skipped step shows the missing program."""
+    """The report of a skipped benchmark step names the missing program."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     found, skipped = steps.chosen(["rsync", "find"])
@@ -41,7 +41,7 @@ def test_benchmark_step_is_skipped_if_its_program_is_missing(
 
 
 def test_benchmark_steps_are_listed_after_the_steps_that_they_need() -> None:
-    """Each step is listed after the steps that it needs, and its input files can be created."""
+    """The input files of each benchmark step can be created."""
     earlier: list[str] = []
     for step in steps.STEPS:
         assert set(step.needs) <= set(earlier), step.name
@@ -64,7 +64,7 @@ def test_benchmark_input_files_are_the_same_in_every_run(tmp_path: Path) -> None
 
 
 def test_benchmark_results_contain_only_the_chosen_steps(tmp_path: Path) -> None:
-    """The step grep needs the step untar, which runs without a result of its own."""
+    """The benchmark step grep needs the step untar, which then runs without a result."""
     figures = session.run(
         tmp_path,
         files=30,
@@ -86,7 +86,7 @@ def test_benchmark_results_contain_only_the_chosen_steps(tmp_path: Path) -> None
 
 
 def test_next_benchmark_step_runs_after_a_failed_step(tmp_path: Path) -> None:
-    """A failed step has a reason instead of a result, and the next step runs."""
+    """A failed benchmark step has a reason instead of a result."""
     disk = PlainDirectory(DISK, tmp_path / "disk")
     todo = [
         steps.Step("broken", ("sh", "-c", "echo no room >&2; exit 3")),
@@ -104,6 +104,6 @@ def test_next_benchmark_step_runs_after_a_failed_step(tmp_path: Path) -> None:
 
 
 def test_hanging_benchmark_step_is_killed() -> None:
-    """A command that takes too long raises TimeoutExpired."""
+    """A benchmark command that takes too long raises TimeoutExpired."""
     with pytest.raises(subprocess.TimeoutExpired):
         session.call(["sh", "-c", "sleep 60 & wait"], 0.1)

@@ -1,4 +1,4 @@
-"""Access to the pages: a login token, which is exchanged for a cookie and a secret path."""
+"""Access to the browse pages: a login token is exchanged for a cookie and a secret path."""
 
 import re
 

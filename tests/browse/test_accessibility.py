@@ -1,4 +1,4 @@
-"""Accessibility of the pages with a keyboard or a screen reader, checked by axe-core."""
+"""Accessibility of the browse pages with a keyboard or a screen reader, checked by axe-core."""
 
 from importlib import resources
 from importlib.util import find_spec

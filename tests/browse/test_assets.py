@@ -9,7 +9,7 @@ from tests.browse.serving import Served
 
 
 def test_page_script_sets_no_style_and_inserts_no_html() -> None:
-    """The script reads file names from attributes, so it must not parse them as HTML."""
+    """The page script reads file names from attributes, so it must not parse them as HTML."""
     text = SCRIPT.content.decode()
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(", text

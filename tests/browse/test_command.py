@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_browse_serves_the_bucket_without_local_state(served: Served) -> None:
-    """The fixture stops the command with SIGINT, and checks the status and the absence of state."""
+    """The fixture checks that SIGINT stops the browse command and that no local state remains."""
     assert served.port > 0
     assert served.ask("/").status == 200
     assert "/mount" not in served.page("/")

@@ -1,4 +1,4 @@
-"""The page that compares two versions of a text side by side."""
+"""The browse page that compares two versions of a text side by side."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page that shows the results of a search by name."""
+"""The browse page that shows the results of a search by name."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""The page that plots the statistics of a mount over time."""
+"""The browse page that plots the statistics of a mount over time."""
 
 from collections.abc import Iterator
 from pathlib import Path

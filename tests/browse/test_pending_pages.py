@@ -1,4 +1,4 @@
-"""Pages that take so long to make that the browser has to wait for them."""
+"""Browse pages that take so long to make that the browser has to wait for them."""
 
 import pytest
 import trio
@@ -42,7 +42,7 @@ async def test_page_that_is_made_quickly_is_returned_immediately_and_not_cached(
 async def test_slow_page_is_made_only_once_while_the_browser_polls(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """The first request is answered before the page is made; the second returns the page."""
+    """The first request is answered before the slow page is made; the second returns the page."""
     pages, make = PendingPages(nursery), Slow(BROWSE_PENDING_S / 2)
     began_s = trio.current_time()
 

@@ -213,7 +213,7 @@ class _Damaged(_Away):
 
     @override
     async def bounds(self) -> Any:
-        """Raise an error that advises a command without the URL."""
+        """Raise an error whose advice is a command without the URL of the bucket."""
         raise CorruptionError("log/1 is damaged: s3fs-meta fsck -y repairs as much as possible")
 
 

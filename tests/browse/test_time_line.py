@@ -53,7 +53,7 @@ def test_time_line_page_marks_kept_points_in_the_plot_and_lists_them(served: Ser
 
 
 def test_time_line_page_is_identical_when_requested_again(served: Served) -> None:
-    """The changes in a run of txgs are counted only for the first view."""
+    """The changes in a run of txgs are counted only for the first view of the page."""
     path = f"/?first=1&last={served.txg}"
     assert served.page(path) == served.page(path)
     assert served.page("/").count("changes since") == served.txg + 1

@@ -56,7 +56,7 @@ def kept(name: str, txg: int, time_s: int) -> KeptPoint:
 
 
 def test_time_line_bar_marks_the_kept_points_in_its_txgs() -> None:
-    """Each kept point has a mark with its name, unless it is outside the shown runs."""
+    """Each kept point in the shown runs of txgs has a mark with its name."""
     points = [kept(*one) for one in (("a", 2, 10), ("b", 3, 100), ("c", 3, 100), ("d", 8, 1000))]
     found = kept_in(RUNS, points)
     assert {first: [one.name for one in some] for first, some in found.items()} == {

@@ -1,4 +1,4 @@
-"""The commands that the pages suggest for restoring a file."""
+"""The commands that the browse pages suggest for restoring a file."""
 
 import html
 import subprocess

@@ -103,5 +103,5 @@ async def test_zip_archive_of_too_many_entries_is_refused(tmp_path: Path) -> Non
 
 
 def test_longest_path_fits_into_the_zip_format() -> None:
-    """One byte of a name can become three characters, and the path length has 16 bits."""
+    """One byte of a name can become three characters, and zip stores the path length in 16 bits."""
     assert BROWSE_PATH_BYTES_MAX * len("%XX") < 1 << 16

@@ -25,7 +25,7 @@ def test_content_in_memory_is_dropped_after_its_last_byte_is_read() -> None:
 
 
 def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
-    """Another block may have the same number, for example after a lost group."""
+    """After a lost group, another block may have the number of a block in memory."""
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 
@@ -33,7 +33,7 @@ def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
 
 
 def test_memory_of_a_range_is_counted_until_its_last_block_is_dropped() -> None:
-    """A view of one block keeps the memory of the complete range in use."""
+    """A memory view of one block keeps the complete fetched range in memory."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     for block in (1, 2):
         arrived.add(located(block), CONTENT, source)
@@ -46,7 +46,7 @@ def test_memory_of_a_range_is_counted_until_its_last_block_is_dropped() -> None:
 
 
 def test_decompressed_content_in_memory_is_counted_until_its_range_is_dropped() -> None:
-    """A range with views and decompressed bytes uses the memory of both."""
+    """A fetched range uses memory both for its views and for its decompressed bytes."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     sizes = []
     for block, content in ((1, b"decompressed"), (2, CONTENT), (3, CONTENT)):

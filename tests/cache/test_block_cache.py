@@ -32,7 +32,6 @@ async def test_dirty_block_is_overwritten_and_extended_in_place(bench: CacheBenc
 
 
 async def test_write_to_a_sealed_block_changes_a_copy(bench: CacheBench) -> None:
-    """A write to a sealed block changes a copy, and the sealed block keeps its content."""
     old = bench.write(0, b"abcdef")
     bench.cache.seal([old])
 
@@ -70,7 +69,6 @@ async def test_write_to_a_clean_block_renames_its_file(
 
 
 async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -> None:
-    """A write to a file copies a clean block that the file shares with another file."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
     blocks.add_ref(bench.db, old)
@@ -99,7 +97,6 @@ async def test_block_whose_rename_was_rolled_back_is_fetched_again(bench: CacheB
 async def test_write_to_a_clean_block_with_a_short_file_fetches_the_block(
     bench: CacheBench,
 ) -> None:
-    """A write to a clean block whose file is too short fetches the block first."""
     old = await bench.upload_content(b"abcdef")
     os.truncate(bench.files.root / "xxx" / f"{old:x}", 3)
     bench.db.begin()
@@ -344,7 +341,6 @@ async def test_reader_of_an_unreachable_store_gets_an_error(
 
 
 async def test_waiting_writer_continues_after_an_upload(bench: CacheBench) -> None:
-    """A writer that waits in a cache full of dirty blocks continues when an upload makes room."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -422,7 +418,7 @@ async def test_cache_index_matches_the_rows_after_a_rollback(bench: CacheBench) 
 
 
 async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -> None:
-    """If compaction seals a block during a fetch, the block must still enter the new pack."""
+    """A block that compaction seals during its fetch must still enter the new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(10)

@@ -24,7 +24,6 @@ def files(tmp_path: Path) -> BlockFiles:
 
 
 def test_gap_before_the_first_written_byte_of_a_block_reads_as_zeros(files: BlockFiles) -> None:
-    """A block whose first write is in its middle begins with zeros."""
     files.create(ONE, 5, b"abc")
 
     assert files.read(ONE, 0, 8) == b"\0\0\0\0\0abc"
@@ -269,7 +268,7 @@ def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[st
 def test_hard_linked_block_files_survive_the_removal_of_their_first_names(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    """Block files can be hard-linked: missing files are skipped, existing names are refused."""
+    """Hard links of block files skip missing files and refuse existing names."""
     aside = tmp_path / "kept" / "blocks"
     for block in (ONE, TWO):
         files.create(block, 0, b"content")

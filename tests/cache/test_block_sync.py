@@ -106,7 +106,7 @@ async def _sync_three_times(
 async def test_syncs_that_wait_for_a_running_sync_share_the_next_sync(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second sync contains everything that was written before the calls that share it."""
+    """The shared sync covers everything that was written before the calls that share it."""
     first = bench.write(0, b"first")
 
     begun = await _sync_three_times(bench, monkeypatch, lambda: bench.write(2, b"third"))

@@ -88,7 +88,6 @@ def test_disk_space_reserved_for_a_growing_file_is_refused_to_other_files(tmp_pa
 
 
 def test_reservation_larger_than_the_free_disk_space_is_refused(tmp_path: Path) -> None:
-    """A refused reservation of disk space reserves nothing."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 
     with pytest.raises(NoSpaceLeftError), disk.holding(tmp_path / "image.db", 101):

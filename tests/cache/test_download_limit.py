@@ -85,7 +85,6 @@ async def test_reader_does_not_wait_for_read_ahead_under_a_download_limit(
 async def test_download_limit_does_not_delay_cached_reads(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Reads of cached content do not count against the download limit."""
     contents = await _limited(bench, 1, "off")
     await bench.cache.fetch(bench.located(0))
     bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
@@ -116,7 +115,7 @@ async def test_delayed_download_skips_blocks_that_other_readers_have_fetched(
 async def test_neighbours_of_a_small_block_count_against_the_download_limit(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The download limit applies to all bytes of a request, not only to the wanted block."""
+    """The download limit applies to all bytes of a request, not only to the requested block."""
     await bench.store_evicted(20, 8 * KIB)
     bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
     gate = bench.store.hold("get_range")

@@ -19,7 +19,7 @@ WAIT_S_MAX = 60.0
 async def test_write_back_of_large_writes_starts_before_a_sync(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The file of a removed block is skipped."""
+    """Early write-back skips the file of a removed block."""
     files = BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
     real, started = files.start_write_back, trio.Event()
     begun: list[BlockId] = []

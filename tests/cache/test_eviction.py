@@ -159,7 +159,6 @@ async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBen
 
 
 async def test_smaller_cache_evicts_clean_blocks(bench: CacheBench) -> None:
-    """After the cache shrinks, clean blocks are evicted until the new size is reached."""
     for index in range(4):
         bench.write(index, bytes([index + 1]) * 5000)
     await bench.upload(0, 1, 2)

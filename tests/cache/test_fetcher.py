@@ -32,7 +32,6 @@ async def _read(bench: CacheBench, index: int) -> bytes:
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, count: int) -> None:
-    """Reading a thousand small blocks of one pack takes few requests, in any order."""
     contents = await bench.store_evicted(count, _SMALL_BYTES)
     bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
     bench.new_cache()
@@ -124,7 +123,7 @@ async def test_missing_pack_counts_as_damage_only_if_the_superblock_exists(
 
 
 async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) -> None:
-    """If both locations are damaged, the reader gets the error of the first location."""
+    """If both locations of a block are damaged, the reader gets the error of the first one."""
     [content] = await bench.store_evicted(1, _SMALL_BYTES)
     bench.write(7, content)
     other = await bench.upload(7)
@@ -146,7 +145,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
 
 
 async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: CacheBench) -> None:
-    """If a range exceeds a truncated pack, the wanted block is requested again on its own."""
+    """If a range exceeds a truncated pack, the block is requested again on its own."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)
@@ -260,7 +259,7 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
 
 
 async def test_run_of_blocks_is_fetched_with_one_request(bench: CacheBench) -> None:
-    """One request fetches a run of adjacent blocks; a reader of the last block waits for it."""
+    """Another reader of a block in the run waits for the request of the first reader."""
     contents = await bench.store_evicted(6, 64 * KIB)
     found: list[bytes] = []
 

@@ -14,7 +14,7 @@ BARRIER_S_MAX = 60.0
 
 
 def test_files_are_synced_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each of the two syncs ends only after the other one has begun."""
+    """Each of two syncs ends only after the other one has begun."""
     fdatasync, both = os.fdatasync, threading.Barrier(2)
 
     def meet(fd: int) -> None:
@@ -43,7 +43,7 @@ def test_sync_of_several_files_fails_if_one_of_the_syncs_fails(tmp_path: Path, p
 
 
 def test_write_back_of_a_pipe_is_skipped() -> None:
-    """A pipe has no pages to write, so the kernel refuses the call."""
+    """A pipe has no pages, so the kernel refuses to write it back."""
     reader, writer = os.pipe()
     try:
         start_write_back(writer)

@@ -87,7 +87,6 @@ async def test_later_blocks_use_files_whose_names_are_already_durable(
 
 
 async def test_unused_files_created_in_advance_are_removed_at_unmount(blocks: Blocks) -> None:
-    """After an unmount, only block files that were used remain."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()

@@ -13,7 +13,7 @@ def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
 
 
 def test_cache_index_totals_are_updated_when_the_state_of_a_block_changes() -> None:
-    """The index counts a block only in its current state."""
+    """The cache index counts each block in its current state only."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
 
     index.move(BlockId(1), BlockState.SEALED)

@@ -107,7 +107,7 @@ def test_file_content_is_never_read_as_an_intent_log_entry(tmp_path: Path) -> No
 def test_changed_byte_invalidates_its_log_entry_and_all_later_entries(
     tmp_path: Path, at: int
 ) -> None:
-    """A power cut may tear the last entry, and an old valid entry may follow it by chance."""
+    """A power cut may tear the last log entry, and an old valid entry may follow it by chance."""
     log = log_in(tmp_path)
     log.append([HELLO])
     log.append([LoggedPiece(ONE, 0, b"y" * 2 * PAGE)])
@@ -152,7 +152,7 @@ def test_intent_log_refuses_an_entry_larger_than_its_free_space(tmp_path: Path) 
 
 
 def test_disk_space_of_the_intent_log_is_allocated_in_advance(tmp_path: Path) -> None:
-    """An append into a hole of the log would need a commit of the disk's journal."""
+    """An append into a hole of the intent log would need a commit of the disk's journal."""
     log_in(tmp_path)
 
     found = (tmp_path / NAME).stat()

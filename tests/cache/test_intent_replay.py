@@ -392,7 +392,7 @@ async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first(
 async def test_first_intent_log_entry_makes_older_programs_quarantine_the_state(
     logged: CacheBench,
 ) -> None:
-    """After a power cut, older programs quarantine this state together with the log."""
+    """After a power cut, older programs quarantine the local state together with its intent log."""
     assert not intent_replay.is_in_use(logged.db)
     logged.write(0, b"first")
     await fsync(logged)

@@ -96,7 +96,6 @@ def _hasty_threads() -> Iterator[None]:
 def test_threads_may_drop_block_files_while_the_event_loop_closes_other_files(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Threads remove entries of the table of open files while the event loop closes files."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()

@@ -27,7 +27,6 @@ async def test_blocks_beyond_the_pin_limit_are_not_pinned(bench: CacheBench) -> 
 
 
 async def test_new_block_in_a_pinned_tree_is_not_evicted(bench: CacheBench) -> None:
-    """Eviction pins a new block of a pinned tree instead of evicting it."""
     bench.db.begin()
     ino = ROOT_INO
     while ino != INO:

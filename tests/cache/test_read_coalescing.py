@@ -74,7 +74,7 @@ def test_empty_list_of_blocks_has_no_run() -> None:
 
 
 def test_allowed_small_gap_does_not_end_a_run_of_blocks() -> None:
-    """Records in a small gap between two wanted blocks are downloaded to save a request."""
+    """Records in a small gap between two requested blocks are downloaded to save a request."""
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 1, 41), block(4, 1, 40)]
     found = list(runs(wanted, plain_bytes_max=100, gap_bytes_max=10))
     assert found == [wanted[:2], wanted[2:3], wanted[3:]]

@@ -164,7 +164,7 @@ async def test_stray_block_files_below_the_first_unused_number_are_kept(
 
 
 async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """Files that are not block files are kept and do not prevent a mount."""
+    """Files that are not block files do not prevent a mount."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
     (bench.files.root / "photo").write_bytes(b"photo")

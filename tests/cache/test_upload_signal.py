@@ -9,7 +9,7 @@ from s3fs_meta.cache.upload_signal import UploadSignal
 async def test_early_upload_signal_ends_only_the_next_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A writer may set the signal while the uploader is busy."""
+    """A writer may set the upload signal while the uploader is busy."""
     signal = UploadSignal()
     signal.set()
     began_s = trio.current_time()

@@ -1,4 +1,4 @@
-"""A random healthy filesystem, which tests damage."""
+"""A random healthy filesystem, made to be damaged by tests."""
 
 import os
 import random
@@ -357,7 +357,7 @@ class Healthy:
         )
 
     def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
-        """Require that exactly these invariants are broken; repair them and compare other rows.
+        """Require that exactly the given invariants are broken; repair them and compare other rows.
 
         Only rows of the inodes in *concerns* may differ after the repair. *broken* contains names
         of invariants, such as I26.
@@ -373,7 +373,7 @@ class Healthy:
     async def assert_all_mended(
         self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
     ) -> None:
-        """Do the same as ``assert_mended``, and also check the cache directory and the bucket."""
+        """Call ``assert_mended``, and also check the cache directory and the bucket."""
         assert (await self.check_all(deep=deep)).broken == list(broken)
         mode = Mode.SAFE if _all_safe(broken) else Mode.ALL
         report = await self.check_all(mode, deep=deep)

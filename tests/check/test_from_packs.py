@@ -317,7 +317,7 @@ async def test_failed_rebuild_keeps_the_local_state(power: Power) -> None:
 
 
 async def test_kept_point_can_be_restored_after_a_rebuild(power: Power) -> None:
-    """The rebuild renumbers packs, and later a user restores the point's metadata from a backup."""
+    """A rebuild renumbers packs, and then a backup restores the metadata of the kept point."""
     files: Files = {}
     async with power.session("a", tasks=False) as session:
         for number in range(3):

@@ -73,7 +73,6 @@ async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
 
 
 async def test_rebuild_uses_the_retained_image_of_a_kept_point(power: Power) -> None:
-    """A rebuild uses the image of a kept point if the image is also retained."""
     await fill_around_a_kept_point(power, passed=False)
     del power.store.objects[changelog.key_of(Txg(1))]
     await damage_images(power)

@@ -40,7 +40,7 @@ def test_new_lost_ranges_are_merged_with_the_recorded_lost_ranges(healthy: Healt
 
 
 def test_lost_range_begins_at_the_first_lost_byte_of_a_block(healthy: Healthy) -> None:
-    """A file keeps the bytes of a block before the lost end."""
+    """A file keeps the bytes of a block that precede its lost range."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)

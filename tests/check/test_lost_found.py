@@ -15,7 +15,7 @@ from tests.check.healthy import NOW_NS, Healthy
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return an examination with an open group."""
+    """Return an fsck examination with an open group."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     healthy.db.begin()
     return made
@@ -49,7 +49,7 @@ def test_recovered_name_never_exceeds_the_maximum_length(
 def test_search_for_a_free_name_in_lost_and_found_is_bounded(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The search raises MetadataError if all names that it tries exist."""
+    """The search for a free name raises MetadataError if all tried names exist."""
     dentries.add(healthy.db, healthy.inner, b"same", healthy.fifo)
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         dentries.add(healthy.db, healthy.inner, b"same~%d" % number, healthy.fifo)

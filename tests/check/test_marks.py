@@ -52,7 +52,7 @@ async def test_every_check_with_repairs_marks_a_missing_pack_as_damaged(healthy:
 
 
 async def test_damage_mark_remains_after_its_block_is_recorded_as_lost(healthy: Healthy) -> None:
-    """A mark stays after the repair, because earlier txgs still refer to the damaged location."""
+    """A damage mark stays after a repair, because earlier txgs still refer to the location."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 

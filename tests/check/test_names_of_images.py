@@ -147,7 +147,7 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_rebuild_loses_only_the_file_names_in_a_lost_image_piece(power: Power) -> None:
-    """Files whose names were in the lost piece keep their content, owner and mode."""
+    """Files whose names were in a lost image piece keep their content, owner and mode."""
     files = await filled(power)
     manifest = await manifest_of(power)
     assert len(manifest.pieces) > 12
@@ -163,7 +163,7 @@ async def test_rebuild_loses_only_the_file_names_in_a_lost_image_piece(power: Po
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_image_without_its_schema_restores_no_file_names(power: Power) -> None:
-    """Without its schema the image cannot be read, so files are named by inode number."""
+    """An image without its schema cannot be read, so files are named by inode number."""
     files = await filled(power)
     flip(power, (await manifest_of(power)).pieces[0].key)
 
@@ -186,7 +186,7 @@ async def test_image_whose_only_piece_is_damaged_restores_no_file_names(power: P
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
 async def test_image_without_a_manifest_restores_all_file_names(power: Power, damage: str) -> None:
-    """The key of a piece contains its position, even if an older image shares the piece."""
+    """The key of an image piece contains its position, even if an older image shares the piece."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}

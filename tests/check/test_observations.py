@@ -14,7 +14,6 @@ def test_object_key_is_counted_once_if_a_listing_repeats_it(healthy: Healthy) ->
 
 
 def test_new_fsck_run_deletes_observations_of_earlier_runs(healthy: Healthy) -> None:
-    """A new run deletes the observations of an earlier run on the same connection."""
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
     first.note_strays(["/x"])
@@ -50,7 +49,7 @@ def test_fsck_observations_are_not_stored_in_the_database_file(healthy: Healthy)
 
 
 def test_fsck_does_not_record_an_unreadable_block_location_again(healthy: Healthy) -> None:
-    """The index of the pack lists the location again, but the block there is unreadable."""
+    """The index of the pack lists the location of the unreadable block again."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

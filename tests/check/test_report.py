@@ -36,7 +36,7 @@ def test_exit_status_of_fsck_follows_the_fsck_manual_page(
 
 
 def test_fsck_report_counts_all_findings_but_keeps_a_limited_number_of_them() -> None:
-    """The report keeps a limited number of examples, which limits its memory."""
+    """The fsck report keeps a limited number of examples, which limits its memory."""
     report = _report(Severity.DAMAGE, found=FSCK_EXAMPLES_MAX + 5, left=0)
     [verdict] = report.verdicts
     assert (verdict.found, len(verdict.examples)) == (FSCK_EXAMPLES_MAX + 5, FSCK_EXAMPLES_MAX)

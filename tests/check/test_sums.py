@@ -41,7 +41,6 @@ def test_sums_contain_the_set_of_reachable_directories(healthy: Healthy) -> None
 
 
 def test_sums_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Healthy) -> None:
-    """The sums contain the number of blocks of a file and the end of its last block."""
     row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 

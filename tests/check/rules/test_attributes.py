@@ -8,7 +8,7 @@ from tests.check.healthy import Healthy
 
 
 def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
-    """The symlink keeps its name. Its new target does not exist and contains the inode number.
+    """fsck sets a missing symlink target to a nonexistent path that contains the inode number.
 
     Invariant I18.
     """

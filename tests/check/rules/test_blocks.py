@@ -74,7 +74,7 @@ def test_wrong_block_location_is_repaired_only_after_fsck_has_checked_the_bucket
 
 
 def test_incomplete_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
-    """fsck clears the partial location, because the cached block is the only copy."""
+    """fsck clears the incomplete location of a dirty block, whose cached copy is the only one."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")
@@ -152,7 +152,7 @@ def test_pack_with_live_blocks_is_marked_as_stored(healthy: Healthy, state: int)
 
 
 async def test_block_without_any_copy_is_reported_as_lost_data(healthy: Healthy) -> None:
-    """fsck -y replaces the block with a hole and records the lost range as an attribute.
+    """fsck -y replaces a lost block with a hole and records the lost range as an attribute.
 
     Invariant I37.
     """
@@ -182,7 +182,7 @@ async def test_missing_row_of_a_cached_block_is_created_again(healthy: Healthy) 
 
 
 async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Healthy) -> None:
-    """A cached block that no pack contains becomes dirty, once for each of its positions."""
+    """A cached block that no pack contains becomes dirty, once for each of its file positions."""
     healthy.db.begin()
     block = healthy.write(healthy.dirty, 5, b"shared content")
     healthy.upload()

@@ -40,7 +40,7 @@ async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(health
 
 
 async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy) -> None:
-    """The report contains the paths of damaged files; -y records their lost ranges.
+    """The fsck report contains the paths of damaged files; -y records their lost ranges.
 
     Invariant I46.
     """
@@ -102,7 +102,7 @@ async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None
 
 
 async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Healthy) -> None:
-    """fsck reads the blocks before the end of the pack, and stores them in another pack.
+    """fsck reads the blocks before the end of a truncated pack, and stores them in another pack.
 
     Invariant I47.
     """
@@ -136,7 +136,7 @@ async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Heal
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """Neither of the exchanged packs matches its row. Their cached blocks become dirty."""
+    """Neither of two exchanged packs matches its row, so their cached blocks become dirty."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -206,7 +206,7 @@ class _WrongListing(FaultyStore):
 
 
 async def test_fsck_replaces_a_missing_image_by_a_new_image(healthy: Healthy) -> None:
-    """fsck requests a new image of the local state, which is complete.
+    """For a missing image, fsck requests a new image of the complete local state.
 
     Invariant I48.
     """
@@ -322,7 +322,7 @@ async def test_deep_check_finds_an_unreadable_block(healthy: Healthy) -> None:
 
 
 async def test_unreadable_block_is_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """An intact cached block becomes dirty and replaces the damaged record."""
+    """An intact cached block becomes dirty, and its next upload replaces the damaged record."""
     healthy.write_uploaded(healthy.attributed, b"sound in the cache")
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]

@@ -90,7 +90,7 @@ def test_wrong_file_position_of_a_pending_block_is_corrected(healthy: Healthy) -
 async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     healthy: Healthy,
 ) -> None:
-    """Each position gets its own block, because a write must change only one position.
+    """Each file position gets its own block, because a write must change only one position.
 
     Invariant I42.
     """
@@ -120,7 +120,7 @@ async def test_pending_block_with_a_missing_cache_file_is_lost(healthy: Healthy)
 
 
 async def test_pending_block_with_a_short_cache_file_keeps_its_bytes(healthy: Healthy) -> None:
-    """fsck records the missing bytes at the end of the block as lost.
+    """fsck records the missing bytes at the end of a short block as lost.
 
     Invariant I43.
     """
@@ -137,7 +137,7 @@ async def test_pending_block_with_a_short_cache_file_keeps_its_bytes(healthy: He
 
 
 async def test_pending_block_with_a_long_cache_file_is_valid(healthy: Healthy) -> None:
-    """After a crash between a write and its commit, the file is longer than recorded (I43)."""
+    """After a crash between a write and its commit, the cache file is too long (I43)."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 

@@ -63,7 +63,7 @@ def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: s
 
 
 async def test_null_value_in_a_not_null_column_is_found(healthy: Healthy) -> None:
-    """fsck replaces the NULL, and the repair of another invariant corrects the value.
+    """fsck replaces a forbidden NULL, and the repair of another invariant corrects the value.
 
     Invariant I1.
     """
@@ -147,7 +147,7 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
 async def test_missing_property_is_read_from_the_superblock(healthy: Healthy, name: str) -> None:
-    """fsck reads the property from the superblock; without a superblock it stays missing.
+    """fsck reads a missing property from the superblock; without a superblock it stays missing.
 
     Invariant I5.
     """
@@ -241,7 +241,7 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 async def test_value_of_the_wrong_type_is_found_and_repaired(
     healthy: Healthy, table: str, column: str, value: str
 ) -> None:
-    """fsck -n reports the value; -y repairs it before all other invariants.
+    """fsck -n reports a value of the wrong type; -y repairs it before all other damage.
 
     Invariant I70.
     """

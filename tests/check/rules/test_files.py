@@ -31,7 +31,7 @@ def test_block_at_an_impossible_index_is_moved_to_a_separate_file(
 
 
 async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
-    """fsck records the lost range as an attribute, and keeps the other blocks of the file.
+    """fsck records the range of a missing block as an attribute, and keeps the file's other blocks.
 
     Invariant I30.
     """
@@ -87,7 +87,7 @@ async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(
 
 
 def test_too_small_file_size_is_extended_to_the_end_of_the_last_block(healthy: Healthy) -> None:
-    """Without the correction, the end of the file could not be read.
+    """Without the corrected size, the end of the file could not be read.
 
     Invariant I59.
     """

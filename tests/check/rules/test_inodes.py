@@ -92,7 +92,7 @@ def test_impossible_inode_number_is_replaced_by_a_new_number(
 
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
 def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known: str) -> None:
-    """Entries make the inode a directory, a target makes it a symlink; otherwise it is a file.
+    """An inode with entries becomes a directory, with a target a symlink, otherwise a file.
 
     Invariant I9.
     """
@@ -183,7 +183,7 @@ def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> 
 
 
 def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """The file keeps its blocks; a new symlink in lost+found gets the target.
+    """A file with blocks keeps them, and a new symlink in lost+found gets its symlink target.
 
     Invariant I13.
     """
@@ -255,7 +255,7 @@ def test_extended_attributes_of_a_missing_inode_are_removed(healthy: Healthy) ->
 
 
 def test_extended_attributes_of_a_missing_inode_are_kept_if_it_has_a_name(healthy: Healthy) -> None:
-    """fsck recreates a missing inode with a name as an empty file with the same attributes."""
+    """fsck recreates a missing inode with a name as an empty file with its extended attributes."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
     assert "I17" in healthy.check().broken

@@ -92,7 +92,7 @@ def test_name_at_a_wrong_directory_position_can_be_found_after_repair(healthy: H
 def test_second_of_two_equal_names_in_one_directory_is_renamed(
     healthy: Healthy, same_inode: bool
 ) -> None:
-    """fsck renames the second name, or removes it if both names refer to one inode.
+    """fsck renames the second of two equal names, or removes it if both refer to one inode.
 
     Invariant I24.
     """
@@ -170,7 +170,7 @@ def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known
 
 
 def test_existing_lost_and_found_directory_is_used(healthy: Healthy) -> None:
-    """A second run of fsck uses the directory that the first run created (I26)."""
+    """A second run of fsck uses the lost+found directory that the first run created (I26)."""
     for ino in (healthy.fifo, healthy.attributed):
         healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
         healthy.check(Mode.ALL)

@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
 async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: str) -> None:
-    """Live blocks prove that the pack is stored, and the listing shows its size.
+    """Live blocks prove that a pack is stored, and the bucket's listing shows its size.
 
     Invariant I38.
     """

@@ -33,7 +33,7 @@ __all__ = ["power"]  # power is an imported pytest fixture
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return an examination without any survey."""
+    """Return an fsck examination without any survey."""
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
@@ -133,7 +133,7 @@ async def test_unknown_objects_are_deleted_in_batches(healthy: Healthy, exam: Ex
 async def test_survey_checks_at_most_a_maximum_number_of_unreferenced_packs(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packs beyond the maximum count as foreign objects and are kept."""
+    """Unreferenced packs beyond the maximum count as foreign objects and are kept."""
     monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
     for number in range(5):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))

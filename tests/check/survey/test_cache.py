@@ -52,7 +52,6 @@ def test_cached_block_counts_as_intact_if_it_matches_its_hash(healthy: Healthy) 
 
 
 def test_survey_without_a_cache_directory_finds_no_intact_block(healthy: Healthy) -> None:
-    """Nothing can be verified without a cache directory."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
     assert healthy.db.all("SELECT * FROM temp.seen_intact_copies") == []

@@ -65,7 +65,7 @@ async def test_fsck_finds_no_problem_in_an_intact_chain_of_changelogs(power: Pow
 async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_missing(
     power: Power,
 ) -> None:
-    """fsck requests a new image of the local state, which is complete.
+    """fsck requests a new image of the complete local state.
 
     Without intact changelogs no other host could restore the current state.
 

@@ -71,7 +71,7 @@ async def test_block_of_a_damaged_pack_is_found_in_another_pack(
 async def test_block_of_a_condemned_pack_is_uploaded_again(
     healthy: Healthy, damage: str, same: bool
 ) -> None:
-    """A delayed request may still delete the condemned pack, so its block becomes dirty."""
+    """A delayed request may still delete a condemned pack, so its block becomes dirty."""
     await _lose(healthy, damage)
     key = _other_pack(healthy, same=same)
     healthy.db.begin()

@@ -22,7 +22,7 @@ from tests.damage import flipped
 
 @pytest.fixture
 async def exam(healthy: Healthy) -> Examination:
-    """Return an examination after the surveys of the cache directory and the listing."""
+    """Return an fsck examination after the surveys of the cache directory and the listing."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
     await bucket_survey.survey(made, healthy.store, healthy.keyring)

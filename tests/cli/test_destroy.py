@@ -146,7 +146,6 @@ def test_destroy_command_is_refused_if_the_filesystem_is_mounted_during_the_prom
     released: bool,
     status: int,
 ) -> None:
-    """Destroy deletes nothing if a host mounts the filesystem before the user confirms."""
     lease = place.bucket / "lease"
     before = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
 

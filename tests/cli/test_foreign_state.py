@@ -36,7 +36,7 @@ def _listing(state: Path) -> list[tuple[str, int, int]]:
 def test_state_directory_of_another_user_is_refused_and_stays_unchanged(
     program: Program, place: Place, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """Root creates no file in the directory, because its owner could then not mount."""
+    """Root creates no file in a user's state directory, because the user could then not mount."""
     if os.geteuid() != 0:
         pytest.skip("only root can open the state directory of another user")
     state = locate(place.url, program.cachedir)

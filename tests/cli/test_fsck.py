@@ -100,7 +100,7 @@ def test_fsck_repairs_a_damaged_changelog_from_local_state(
 def test_fsck_replaces_an_empty_local_database_from_the_bucket(
     program: Program, place: Place
 ) -> None:
-    """Other commands advise fsck -y, which quarantines the empty database."""
+    """For an empty database, other commands advise fsck -y, which quarantines the database."""
     program.ok("fsck", "-n", place.url)
     state = locate(place.url, program.cachedir)
     (state / "meta.db").write_bytes(b"")

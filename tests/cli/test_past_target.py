@@ -39,7 +39,7 @@ def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_pat
 def test_path_in_the_snapshot_directory_refers_to_the_path_in_the_mount(
     program: Program, mounted: Place
 ) -> None:
-    """The path may exist at that time, only at another time, or be the directory itself."""
+    """The tested paths exist at the chosen txg, exist only later, or are .snapshots itself."""
     mnt = mounted.mountpoint
     (mnt / "folder").mkdir()
     (mnt / "folder" / "report").write_text("first")

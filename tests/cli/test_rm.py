@@ -122,7 +122,6 @@ def test_rm_removes_nothing_if_one_path_is_invalid(
 
 
 def test_rm_on_a_read_only_mount_is_refused(program: Program, mounted: Place, here: bool) -> None:
-    """rm on a read-only mount fails, and the directory stays."""
     (mounted.mountpoint / "d" / "e").mkdir(parents=True)
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)

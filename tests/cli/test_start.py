@@ -27,7 +27,7 @@ _SLOW_MODULES = ("apsw", "rich", "trio", "typer", "typing_extensions")
 
 
 def test_fast_path_of_rm_imports_no_slow_modules(program: Program) -> None:
-    """Importing one of these modules takes at least as long as the removal of a tree."""
+    """Importing one slow module takes at least as long as removing a tree."""
     done = subprocess.run(
         [sys.executable, "-c", "import s3fs_meta.mount.mount_paths, sys; print(*sys.modules)"],
         capture_output=True,

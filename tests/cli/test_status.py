@@ -146,7 +146,6 @@ def test_status_reports_the_age_of_the_last_image_after_an_unmount(
 def test_status_hides_the_compression_ratio_until_all_blocks_are_uploaded(
     program: Program, mounted: Place
 ) -> None:
-    """Status shows no compression ratio while blocks wait for their upload."""
     (mounted.mountpoint / "f").write_bytes(b"x" * (3 << 20))
     before = program.status(mounted.mountpoint)
     program.ok("flush", mounted.mountpoint)

@@ -10,7 +10,6 @@ from s3fs_meta.cli import entry
 def test_version_command_lists_program_and_library_versions(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command prints the versions of the program and its libraries for bug reports."""
     assert entry.main(["version", "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)

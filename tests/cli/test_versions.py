@@ -71,7 +71,7 @@ def test_every_version_of_a_file_is_listed_and_can_be_restored(
 def test_versions_command_accepts_the_path_of_a_mounted_file(
     program: Program, mounted: Place
 ) -> None:
-    """Only the mount lists versions not yet uploaded; after a flush, the URL lists the same."""
+    """Only a mount lists versions before their upload; after a flush its URL lists them too."""
     path = mounted.mountpoint / "d" / "f"
     path.parent.mkdir()
     path.write_bytes(b"first")

@@ -142,7 +142,7 @@ def test_bytes_after_a_zstd_frame_are_refused(tail: bytes) -> None:
 
 
 def test_error_about_an_unknown_compression_method_names_two_possible_causes() -> None:
-    """An unknown method means either damage or a newer program."""
+    """An unknown compression method means either damage or a newer program."""
     with pytest.raises(DecompressionError, match="damaged, or a newer s3fs-meta wrote them"):
         decompress(b"\x07data", 4)
 
@@ -192,7 +192,7 @@ def test_decompression_of_random_bytes_fails_or_returns_the_expected_length(
 
 
 def test_decompression_of_a_damaged_frame_fails_or_returns_the_expected_length() -> None:
-    """A frame has no checksum; the hash of its block detects changes that still decompress."""
+    """A compressed frame has no checksum; the block's hash detects changes that decompress."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)

@@ -96,7 +96,7 @@ def test_every_truncation_and_extension_of_an_envelope_is_detected(keyring: Keyr
 
 @both
 def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyring) -> None:
-    """An unknown version means a newer program, unless the checksum is valid for version 1."""
+    """An unknown envelope version means a newer program, unless a version 1 checksum is valid."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
@@ -119,7 +119,7 @@ def test_error_about_a_damaged_envelope_version_advises_no_upgrade(keyring: Keyr
 
 
 def test_oversized_payload_of_an_envelope_allocates_no_memory() -> None:
-    """An envelope that declares more than the limit is refused before memory is allocated."""
+    """An envelope that declares too large a payload is refused before memory is allocated."""
     packed = b"\1" + zstandard.ZstdCompressor().compress(bytes(ENVELOPE_BYTES_MAX + 1))
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)

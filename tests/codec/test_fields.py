@@ -103,7 +103,7 @@ def test_error_names_the_missing_or_unknown_json_field() -> None:
 
 
 def test_json_value_with_the_wrong_structure_is_refused() -> None:
-    """An object, an array and a text of a given pattern are not mistaken for each other."""
+    """A JSON object, array or text of a given pattern is not mistaken for another type."""
     values = {"a": [1, 2], "b": {}, "c": "abc"}
     with pytest.raises(FormatError):
         Fields("object", values).array("a", 1)

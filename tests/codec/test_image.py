@@ -144,7 +144,7 @@ def test_decoded_image_piece_equals_the_encoded_piece(keyring: Keyring) -> None:
 
 @both
 def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
-    """An authentic piece is refused if the manifest contains a different hash."""
+    """An authentic image piece is refused if the manifest has a different hash for it."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 

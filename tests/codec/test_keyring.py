@@ -54,7 +54,7 @@ def test_cipher_depends_on_its_salt_and_purpose_and_master_key() -> None:
 
 
 def test_checksum_depends_on_the_boundaries_between_its_arguments() -> None:
-    """The checksum changes if a byte moves from one argument to the next."""
+    """The checksum of several arguments changes if a byte moves from one to the next."""
     keyring = Keyring(None, bytes(32))
 
     assert keyring.checksum(b"p", b"ab", b"c") != keyring.checksum(b"p", b"a", b"bc")

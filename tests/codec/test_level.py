@@ -136,7 +136,7 @@ def test_flipped_bit_in_any_byte_of_a_level_object_is_detected() -> None:
 
 
 def test_encoding_a_level_object_does_not_copy_its_changes() -> None:
-    """Memory is needed for the payload, its compressed form and the object, not for the check."""
+    """Memory holds the payload, its compressed form and the object, but no copy for the check."""
     locations = tuple(
         Location(BlockId(number), 4096, os.urandom(HASH_BYTES), PACKS[0].pack, 4096, 4096)
         for number in range(1, 10_001)

@@ -83,7 +83,7 @@ def test_reading_a_block_requires_only_its_record_in_the_pack(keyring: Keyring) 
 
 
 def test_uncompressed_block_of_a_plain_pack_is_a_view_of_its_record() -> None:
-    """``view_block`` verifies such a block without copying it; ``open_block`` returns a copy."""
+    """``view_block`` verifies a block without copying it; ``open_block`` returns a copy."""
     noise = random.Random(1).randbytes(10_000)
     pack = make_pack(PLAIN, [noise])
     record, entry = stored(pack, pack.entries[0]), pack.entries[0]
@@ -121,7 +121,7 @@ def test_opening_a_pack_verifies_and_returns_every_block(keyring: Keyring) -> No
 
 @both
 def test_index_of_a_pack_needs_at_most_two_range_reads(keyring: Keyring) -> None:
-    """If the first range read returns only a part of the index, one more read is enough."""
+    """If the first range read returns only a part of a pack's index, one more read is enough."""
     pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
     size = len(pack.data)
     first = pack.data[-PACK_TAIL_BYTES:]
@@ -253,7 +253,7 @@ def test_error_about_a_newer_pack_version_advises_an_upgrade() -> None:
 
 @both
 def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring) -> None:
-    """If a pack's trailer is authentic except for its version, the version is damaged."""
+    """If only the version in a pack's trailer fails to authenticate, the version is damaged."""
     data = bytes(make_pack(keyring, contents(3)).data)
 
     # Bytes 8 to 11 of a pack's trailer are the version and the flags.
@@ -388,7 +388,7 @@ def test_random_bytes_are_refused_as_a_pack(
 def test_pack_index_with_arbitrary_numbers_is_refused_unless_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """Even with a valid checksum, an index describes no block outside its pack."""
+    """Even with a valid checksum, a pack index describes no block outside its pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)

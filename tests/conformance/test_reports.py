@@ -152,7 +152,6 @@ def test_silent_conformance_program_is_reported_as_hanging() -> None:
 
 
 def test_complete_output_of_a_conformance_program_is_read() -> None:
-    """The output of a program is read completely, including the part just before its exit."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 
     pieces = list(

@@ -47,7 +47,7 @@ def test_every_error_class_has_an_exit_status(kind: type[errors.S3fsError]) -> N
 def test_exit_status_table_lists_each_subclass_before_its_base_class(
     error: Exception, expected: ExitStatus
 ) -> None:
-    """The first entry of the table that matches an error decides the exit status."""
+    """The first matching entry of the exit status table decides the status of an error."""
     assert exits.status_of(error) is expected
 
 

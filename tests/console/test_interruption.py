@@ -9,7 +9,7 @@ from s3fs_meta.errors import UsageError
 
 
 def test_interrupted_command_prints_the_latest_description_of_its_effects() -> None:
-    """A command may update the description while it runs; an interrupt prints the latest one."""
+    """A command may update the description of its effects; an interrupt prints the latest one."""
 
     def command() -> None:
         with interruption.explained("nothing was removed") as remains:

@@ -60,7 +60,7 @@ def test_sizes_are_printed_with_binary_units(size_bytes: int, expected: str) -> 
 
 
 def test_tables_print_brackets_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets in a table cell are not markup."""
+    """Brackets in a table cell are printed, not interpreted as markup."""
     output.print_table({"name": "[red]x"})
 
     assert "[red]x" in capsys.readouterr().out

@@ -54,7 +54,6 @@ def test_passphrase_is_overwritten_in_proc_environ() -> None:
 
 
 def test_proc_environ_without_a_passphrase_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the passphrase variable, /proc/self/environ does not change."""
     before = Path("/proc/self/environ").read_bytes()
     take()
     assert Path("/proc/self/environ").read_bytes() == before

@@ -42,7 +42,6 @@ def test_progress_bars_and_notices_are_shown_on_a_terminal(
 def test_progress_bar_of_zero_items_shows_100_percent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A progress bar whose total is zero is shown as full."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:
@@ -55,7 +54,7 @@ def test_progress_bar_of_zero_items_shows_100_percent(
 def test_progress_bar_is_full_after_a_successful_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """The bar of a successful command is full, even if the last progress report was skipped."""
+    """The progress bar of a successful command is full, even if the last report was skipped."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with contextlib.suppress(KeyboardInterrupt), TerminalFront() as front:

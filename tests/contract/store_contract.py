@@ -42,7 +42,7 @@ OTHER: Final = ObjectKey("pack/3f/7-9b")
 
 
 def case(function: Case) -> Case:
-    """Add a case to the suite."""
+    """Add a case to the contract suite."""
     CASES.append(function)
     return function
 
@@ -380,7 +380,7 @@ async def check_pages(store: ObjectStore, count: int) -> None:
 
 
 async def listing_of_a_page_and_one_object_is_complete(store: ObjectStore) -> None:
-    """A listing of one object more than a page is complete; two batches delete the objects."""
+    """A listing one object longer than a page is complete; two batches delete the objects."""
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
@@ -494,7 +494,7 @@ async def store_and_objects_have_one_clock(store: ObjectStore) -> None:
 
 @case
 async def every_method_can_be_cancelled(store: ObjectStore) -> None:
-    """Every method has a schedule point, where a cancelled task stops."""
+    """Every method of a store has a schedule point, where a cancelled task stops."""
     await store.put(KEY, b"content")
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
@@ -530,7 +530,7 @@ async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_has_a_scheme_and_error_messages_one_line(store: ObjectStore) -> None:
-    """The URL has a scheme, and the message about a missing object is a single line."""
+    """The URL of a store has a scheme, and the message about a missing object is a single line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

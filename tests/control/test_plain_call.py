@@ -18,8 +18,6 @@ from s3fs_meta.mount_errors import NotMountedError
 async def test_synchronous_control_call_ignores_progress_and_returns_the_result(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """A synchronous call ignores progress events that the server sends before the result."""
-
     async def handler(arguments: Message, report: Report) -> Message:
         report({"what": "half", "done": 1, "total": 2})
         return {"twice": arguments["number"] * 2}

@@ -271,7 +271,6 @@ async def test_socket_file_of_a_killed_daemon_is_replaced(tmp_path: Path) -> Non
 async def test_control_server_stops_only_after_its_answer_is_sent(
     tmp_path: Path, commands: Commands
 ) -> None:
-    """The server sends its last answer before it stops."""
     results: list[dict[str, Any]] = []
 
     async def ask() -> None:

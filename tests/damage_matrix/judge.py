@@ -45,7 +45,7 @@ class NoSuchCellError(Exception):
 
 
 class Judge:
-    """Collects the deviations of one matrix cell from the rule for that cell."""
+    """A judge that collects the deviations of one matrix cell from the rule for that cell."""
 
     def __init__(self, world: World, where: Coordinates, home: Path) -> None:
         """Prepare a cell.

@@ -5,12 +5,10 @@ from s3fs_meta import errors
 
 
 def test_errno_page_omits_an_error_class_only_if_it_has_subclasses() -> None:
-    """The errno page may omit an error class only if the class is the base class of others."""
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 
 
 def test_errno_page_lists_exactly_the_errors_of_requests() -> None:
-    """The errno page has a row for each error of requests, and no row for any other error."""
     rows = [line for line in errnos_page.page().splitlines() if line.startswith("| E")]
 
     assert any(row.startswith("| ENOENT | ") and row.endswith("| no | no |") for row in rows)

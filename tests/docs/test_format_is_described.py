@@ -217,7 +217,6 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 async def test_reader_that_follows_only_the_format_page_can_read_a_bucket(
     tmp_path: Path, encrypted: bool
 ) -> None:
-    """A reader that follows the format page decodes every kind of object in a bucket."""
     for name in ("bucket", "state"):
         (tmp_path / name).mkdir()  # noqa: ASYNC240 - no other task runs
     await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)

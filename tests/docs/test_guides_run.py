@@ -42,7 +42,7 @@ def test_commands_of_the_failover_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_time_travel_guide_succeed(tmp_path: Path) -> None:
-    """The guide mounts an old txg, copies files from it, rolls back and undoes the rollback."""
+    """The time travel guide mounts an old txg, copies files, rolls back and undoes the rollback."""
     printed = run_page(GUIDE / "time-travel.md", tmp_path)
 
     assert re.search(r"^- .*thesis", printed, re.MULTILINE), printed
@@ -53,7 +53,7 @@ def test_commands_of_the_time_travel_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_retention_guide_succeed(tmp_path: Path) -> None:
-    """The guide shows and changes the retention, and deletes the history to free space."""
+    """The retention guide shows and changes the retention, and deletes history to free space."""
     printed = run_page(GUIDE / "retention.md", tmp_path)
 
     before_kib, after_kib = (
@@ -65,7 +65,7 @@ def test_commands_of_the_retention_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_restore_guide_succeed(tmp_path: Path) -> None:
-    """The guide restores all files, and then only some files, on another host."""
+    """The restore guide restores all files, and then only some files, on another host."""
     printed = run_page(GUIDE / "restore.md", tmp_path)
 
     assert printed.count("Dear reader,") == 1
@@ -76,7 +76,7 @@ def test_commands_of_the_restore_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_browse_guide_succeed(tmp_path: Path) -> None:
-    """The guide finds the version of a report from before it was overwritten."""
+    """The browse guide finds a version of a report from before the report was overwritten."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed (Debian package curl)")
     printed = run_page(GUIDE / "browse.md", tmp_path)
@@ -87,7 +87,7 @@ def test_commands_of_the_browse_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_directory_trees_guide_succeed(tmp_path: Path) -> None:
-    """The guide copies, locks and removes trees; the comments in the guide show the output."""
+    """The tree guide copies, locks and removes directory trees; its comments show the output."""
     page = GUIDE / "trees.md"
     promised = re.findall(r" # (.+)$", "\n".join(blocks_of(page)), re.MULTILINE)
     assert len(promised) == 4
@@ -100,7 +100,7 @@ def test_commands_of_the_directory_trees_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_offline_guide_succeed(tmp_path: Path) -> None:
-    """The guide reads and changes pinned files while the bucket is unreachable."""
+    """The offline guide reads and changes pinned files while the bucket is unreachable."""
     printed = run_page(GUIDE / "offline.md", tmp_path)
 
     assert "downloaded, all 9 B cached and pinned\n" in printed
@@ -113,7 +113,7 @@ def test_commands_of_the_offline_guide_succeed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("rsync")
 def test_commands_of_the_moving_in_guide_succeed(tmp_path: Path) -> None:
-    """The guide copies a tree with links and holes, and rsync finds no difference."""
+    """The moving-in guide copies a tree with links and holes, and rsync finds no difference."""
     printed = run_page(GUIDE / "moving-in.md", tmp_path)
 
     assert re.search(r"transaction group \d+\n[^\n]*: clean\nDear reader,", printed)
@@ -122,7 +122,7 @@ def test_commands_of_the_moving_in_guide_succeed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("rsync")
 def test_commands_of_the_backup_guide_succeed(tmp_path: Path) -> None:
-    """The guide keeps a point in time for each day, and makes a backup of a consistent copy."""
+    """The backup guide keeps a point in time for each day, and backs up a consistent copy."""
     printed = run_page(GUIDE / "backup.md", tmp_path)
 
     before, kept, after = printed.partition("kept first-night: ")
@@ -147,7 +147,7 @@ def public() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root privileges")
 def test_commands_of_the_export_guide_succeed(public: Path) -> None:
-    """In the guide, Samba and NFS clients read each other's files, even after restarts."""
+    """In the export guide, Samba and NFS clients read each other's files, even after restarts."""
     printed = run_page(GUIDE / "exporting.md", public)
 
     assert printed.count("Dear reader,") == 3
@@ -156,7 +156,7 @@ def test_commands_of_the_export_guide_succeed(public: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root privileges")
 def test_commands_of_the_container_guide_succeed(tmp_path: Path) -> None:
-    """In the guide, a new mount appears only in containers with slave mount propagation."""
+    """In the container guide, new mounts appear only in containers with slave mount propagation."""
     printed = run_page(GUIDE / "containers.md", tmp_path)
 
     assert "Dear reader,\nstatus 17\nDear reader,\n" in printed
@@ -165,7 +165,7 @@ def test_commands_of_the_container_guide_succeed(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_upgrade_guide_succeed(tmp_path: Path) -> None:
-    """The guide mounts with the existing local state, and with separate state for a trial."""
+    """The upgrade guide mounts with existing local state, and with separate state for a trial."""
     printed = run_page(GUIDE / "upgrading.md", tmp_path)
 
     assert printed.count("Dear reader,") == 2

@@ -87,7 +87,7 @@ def test_docstring_of_an_invariant_test_has_the_invariant_number(described: Desc
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_invariants_page_shows_the_fsck_option_of_each_repair(described: Described) -> None:
-    """A row shows -p for a safe repair, -y for any other repair, and no option without a repair."""
+    """Each row shows fsck -p for a safe repair, -y for any other, and no option without repair."""
     one = BY_NAME[described.name]
     assert described.repair.startswith("leftover") == (one.severity is Severity.LEFTOVER)
     if one.repair is None:

@@ -70,7 +70,6 @@ def test_every_file_named_in_a_document_exists(page: Path) -> None:
 
 
 def test_every_claim_of_the_security_page_refers_to_a_test() -> None:
-    """Each row of SECURITY.md refers to a test that checks the claim of that row."""
     page = (ROOT / "SECURITY.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     statements = [row for row in rows if not row.startswith(("| --- ", "| statement "))]

@@ -37,7 +37,7 @@ def bucket(s3_server: S3Server) -> S3Server:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the root of a mount that all tests of a module share, accessible to all users.
 
-    At the end of the module it must unmount cleanly, and fsck must report nothing.
+    The mount must unmount cleanly at the end of the module, and fsck must report nothing.
     """
     base = tmp_path_factory.mktemp("shared")
     mnt, program, url = base / "mnt", QuickProgram(base / "state"), f"local://{base}/bucket"

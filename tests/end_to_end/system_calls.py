@@ -42,7 +42,7 @@ def renameat2(old: Path, new: Path, flags: int) -> None:
 
 
 def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
-    """Set atime and mtime, each as (seconds, nanoseconds, or UTIME_NOW, or UTIME_OMIT)."""
+    """Set atime and mtime, each given as seconds and nanoseconds, or UTIME_NOW, or UTIME_OMIT."""
     times = (ctypes.c_long * 4)(*atime, *mtime)
     _checked(_libc.utimensat(AT_FDCWD, os.fsencode(path), ctypes.byref(times), 0), path)
 

@@ -216,7 +216,6 @@ def test_clone_of_a_tree_that_changes_is_consistent(
 def test_clone_that_contains_a_synced_write_contains_all_earlier_synced_writes(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """If a clone of open files contains a synced write, it also contains all earlier ones."""
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     for name in ("first", "second"):

@@ -225,7 +225,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
 
 
 def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
-    """After the restore, open files are readable, or fail with ESTALE if they were removed."""
+    """After a restore, a follower's open files are readable, or fail with ESTALE if removed."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")

@@ -132,7 +132,7 @@ def test_copies_from_a_kept_point_stay_intact_during_garbage_collection(
 def test_copy_from_a_kept_point_survives_a_kill_while_the_bucket_is_full(
     program: Program, tight: Place, tmp_path: Path
 ) -> None:
-    """The daemon is killed before the bucket has room for the txg that contains the copy."""
+    """The daemon may be killed before the bucket has room for the txg that contains the copy."""
     mnt = tight.mountpoint
     program.ok("mount", tight.url, mnt)
     contents = make_kept_folder(program, tight)

@@ -226,7 +226,6 @@ def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: Qu
 def test_sigterm_does_not_unmount_another_filesystem_on_the_former_mountpoint(
     place: Place, program: QuickProgram
 ) -> None:
-    """After SIGTERM, the daemon exits without unmounting another filesystem on its mountpoint."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]

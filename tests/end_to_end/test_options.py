@@ -176,7 +176,7 @@ def test_wal_mode_is_refused_if_local_state_is_on_a_fuse_filesystem(
 
 @pytest.fixture
 def encrypted(empty: Place, program: Program) -> Place:
-    """Return a place with an encrypted filesystem; its passphrase is "right"."""
+    """Return the URL and mountpoint of an encrypted filesystem with the passphrase "right"."""
     program.environment["S3FS_META_PASSPHRASE"] = "right"
     program.ok("mkfs", empty.url)
     del program.environment["S3FS_META_PASSPHRASE"]
@@ -246,7 +246,7 @@ def kill(place: Place, program: Program) -> None:
 def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """An unmount keeps all content, and a kill keeps all synced content."""
+    """In safe journal modes an unmount keeps all content, and a kill keeps all synced content."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)

@@ -395,7 +395,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
     words: tuple[str, ...],
     on_terminal: bool,
 ) -> None:
-    """The command prints bucket, server and size of the changes; the filesystem stays mounted."""
+    """The interrupted command prints bucket, server and size of changes; the mount stays."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         where = f"{cold.url} at {server.endpoint_url}"

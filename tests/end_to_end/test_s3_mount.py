@@ -127,7 +127,7 @@ def test_command_prints_one_line_if_the_server_refuses_access(
     url: str,
     says: str,
 ) -> None:
-    """If the server refuses access, each command prints one line and exits with its status."""
+    """For refused access, each command prints one line and exits with its error status."""
     if bucket.make == "moto" and change:
         pytest.skip("moto does not check credentials")
     program.environment |= {**bucket.environment(), "AWS_ENDPOINT_URL": bucket.endpoint_url}

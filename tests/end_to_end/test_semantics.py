@@ -240,7 +240,6 @@ def test_file_name_of_256_bytes_is_refused(folder: Path) -> None:
 
 
 def test_symlink_target_has_at_most_4095_bytes(folder: Path) -> None:
-    """A symlink target may have 4,095 bytes, but not 4,096 bytes."""
     target = "t" * 4095
     (folder / "l").symlink_to(target)
 
@@ -385,7 +384,7 @@ def test_directory_listing_during_changes_neither_omits_nor_repeats_a_name(folde
 
 
 def test_directory_listing_can_be_resumed_at_any_earlier_position(folder: Path) -> None:
-    """A position stays valid in another descriptor, and after its entry is removed."""
+    """A listing position stays valid in another descriptor, and after its entry is removed."""
     for number in range(400):
         os.mknod(folder / str(number))
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -502,7 +501,6 @@ def test_file_that_is_written_later_never_has_an_earlier_mtime(folder: Path) -> 
 
 
 def test_directory_that_is_created_later_never_has_an_earlier_mtime(folder: Path) -> None:
-    """The mtime of a new directory is not before the mtime of a file written earlier."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"
         kernel_stamp_ns()

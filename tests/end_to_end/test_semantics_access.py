@@ -242,7 +242,7 @@ def test_flags_xattr_create_and_xattr_replace_are_enforced(folder: Path) -> None
 
 
 def test_xattr_names_and_values_have_the_size_limits_of_linux(folder: Path) -> None:
-    """A name has up to 255 bytes; a value, and the list of names, have up to 64 KiB."""
+    """An xattr name has up to 255 bytes; a value, and the list of names, have up to 64 KiB."""
     file = folder / "f"
     file.touch()
     name = "user." + "n" * 250

@@ -88,7 +88,7 @@ def test_directory_of_20000_entries_lists_each_name_once(folder: Path) -> None:
 def test_directory_of_a_million_entries_lists_each_name_once(
     mounted: Place, program: Program
 ) -> None:
-    """All names still exist after an unmount and a mount without local state."""
+    """All names of a directory still exist after an unmount and a mount without local state."""
     (mounted.mountpoint / "d").mkdir()
     names = fill(mounted.mountpoint / "d", 1_000_000)
     assert_holds(mounted.mountpoint / "d", names)

@@ -55,7 +55,7 @@ def test_past_files_can_be_read_in_the_snapshot_directory(program: Program, moun
 
 
 def test_root_listing_omits_the_snapshot_directory(program: Program, mounted: Place) -> None:
-    """The listing omits .snapshots, so a recursive search does not find files of the past."""
+    """The root listing omits .snapshots, so a recursive search does not find files of the past."""
     mnt = mounted.mountpoint
     (mnt / "f").touch()
     program.ok("flush", mnt)

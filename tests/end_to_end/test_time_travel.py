@@ -75,7 +75,7 @@ def test_mount_at_an_earlier_time_shows_a_removed_tree(
 def test_two_points_in_time_and_the_current_state_can_be_mounted_together(
     mounted: Place, program: Program
 ) -> None:
-    """Each of the three mounts shows its own content and uses a separate state directory."""
+    """Each of three mounts shows its own content and uses a separate state directory."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
     for number, content in enumerate((b"one", b"two")):
@@ -141,7 +141,7 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
 def test_mount_with_the_at_least_option_refuses_an_older_bucket(
     place: Place, program: Program
 ) -> None:
-    """The mount fails if the bucket is older than the state that at_least requires."""
+    """A mount fails if the bucket is older than the state that the option at_least requires."""
     program.ok("mount", place.url, place.mountpoint)
     mark = program.status(place.mountpoint)["chain"]["mark"]
     program.ok("umount", place.mountpoint)

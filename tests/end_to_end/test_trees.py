@@ -111,7 +111,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 def test_cloned_tree_is_complete_or_missing_after_a_kill(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """After a kill at any step, the next mount shows a complete copy or no copy."""
+    """After a kill at any step of a clone, the next mount shows a complete copy or no copy."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

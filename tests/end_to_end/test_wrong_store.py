@@ -71,7 +71,7 @@ def test_commands_fail_after_a_few_seconds_if_the_server_port_is_closed(
 def test_server_that_never_answers_is_reported_while_the_first_request_waits(
     quick: QuickProgram,
 ) -> None:
-    """The kernel accepts the connection, but no program reads the request."""
+    """The kernel accepts the connection to the server, but no program reads the request."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         line = first_line(

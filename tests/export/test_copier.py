@@ -57,7 +57,7 @@ def test_copier_creates_special_files_and_hard_links(db: Database, target: Path)
 def test_copier_reports_metadata_that_the_target_filesystem_refuses(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report contains the number of refused attributes and device nodes of each kind."""
+    """The copier reports the number of refused attributes and device nodes of each kind."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
@@ -127,7 +127,7 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
 def test_mode_of_a_directory_is_set_after_its_entries_are_created(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory stays accessible until the end, even if its own mode forbids access."""
+    """A copied directory stays accessible until the end, even if its own mode forbids access."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)

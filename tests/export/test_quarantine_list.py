@@ -61,7 +61,7 @@ def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
 def test_list_of_quarantined_state_without_dirty_blocks_needs_no_bucket(
     db: Database, tmp_path: Path
 ) -> None:
-    """The summary is computed from the rows of the quarantined database."""
+    """The summary of a quarantined state is computed from the rows of its database."""
     db.commit()
     db.close()
 
@@ -91,7 +91,6 @@ def test_only_unshipped_changes_of_quarantined_state_are_listed(
 
 
 def test_quarantine_list_shows_every_name_of_a_changed_file(db: Database) -> None:
-    """A changed file with two names is listed with both paths."""
     outer = _make(db, ROOT_INO, b"outer", DIRECTORY)
     inner = _make(db, outer, b"inner", DIRECTORY)
     file = _make(db, inner, b"file")

@@ -107,7 +107,6 @@ async def test_kernel_can_set_times_without_other_attributes(fs: Filesystem) -> 
 
 
 async def test_inode_times_from_the_kernel_are_not_stored_after_unlink(fs: Filesystem) -> None:
-    """Times that the kernel sends for a file after its last unlink are not stored."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")

@@ -132,7 +132,7 @@ async def test_read_of_cached_attributes_executes_no_sql_statement(
 
 
 async def test_upload_of_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:
-    """The upload reads the row, searches for equal blocks, and sets the state three times."""
+    """An upload reads a block's row, searches for equal blocks, and sets its state three times."""
     for number in range(COUNT):
         ino = make_file(fs, name_of(number))
         await fs.write(ino, 0, b"content of %d" % number)

@@ -75,7 +75,6 @@ async def test_change_of_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: V
 
 
 async def test_birth_time_never_changes(fs: Filesystem, volume: Volume) -> None:
-    """The birth time of files and directories stays the same after every kind of change."""
     born = volume.clock.now_ns()
     directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", directory)

@@ -163,7 +163,7 @@ async def test_only_root_can_set_flags_and_only_supported_flags(fs: Filesystem) 
 
 
 async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem) -> None:
-    """A process that already has the file open for writing can write until it closes the file."""
+    """A process that has an immutable file open for writing can write until it closes the file."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
     await fs.write(ino, 0, b"before")
@@ -190,7 +190,6 @@ async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem
 
 
 async def test_immutable_flag_immediately_protects_a_file_open_for_reading(fs: Filesystem) -> None:
-    """An immutable file that is open only for reading cannot be changed."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER)
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)

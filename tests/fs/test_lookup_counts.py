@@ -16,7 +16,7 @@ def test_lookup_count_of_an_unknown_inode_is_zero() -> None:
 
 @pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
 def test_page_of_lookup_counts_is_freed_when_all_its_inodes_are_forgotten(times: int) -> None:
-    """A page of counts is freed when all its inodes are forgotten, even after counts above 254."""
+    """A page of counts is freed when all its inodes are forgotten, even after counts over 254."""
     counts = LookupCounts()
     for _ in range(times):
         counts.add(Ino(77))
@@ -42,7 +42,7 @@ def test_lookup_count_never_becomes_negative() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
 def test_lookup_counts_equal_a_reference_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Counts match a plain dictionary after any sequence of lookups and forgets."""
+    """Lookup counts match a plain dictionary after any sequence of lookups and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:

@@ -253,7 +253,6 @@ async def test_rename_replaces_a_file(fs: Filesystem) -> None:
 
 
 async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
-    """A rename onto an empty directory deletes the replaced directory."""
     source = make_directory(fs, b"s")
     moved, replaced = make_directory(fs, b"d", source), make_directory(fs, b"e")
     fs.namespace.rename(source, b"d", ROOT_INO, b"e")

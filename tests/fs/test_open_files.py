@@ -21,7 +21,7 @@ def test_release_of_an_unopened_file_changes_nothing() -> None:
 
 
 def test_open_inodes_in_a_range_are_found() -> None:
-    """A range of inodes includes its first and its last inode."""
+    """A range of open inodes includes its first and its last inode."""
     files = OpenFiles()
     files.opened(Ino(7))
 

@@ -117,7 +117,6 @@ async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
 
 
 async def test_degraded_mount_purges_no_orphan(fs: Filesystem) -> None:
-    """An orphan of a degraded mount stays until the next mount."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")
@@ -127,7 +126,6 @@ async def test_degraded_mount_purges_no_orphan(fs: Filesystem) -> None:
 
 
 async def test_rollback_of_an_unlink_keeps_the_inode(fs: Filesystem, volume: Volume) -> None:
-    """After the rollback of an unlink the inode has its name and is not deleted."""
     ino = make_file(fs, b"f")
     volume.commit()
     fs.lookups.add(ino)

@@ -44,7 +44,7 @@ async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
 
 
 def test_remaining_work_of_a_tree_removal_increases_with_each_directory_found() -> None:
-    """Each directory that is found adds to the remaining work, which is never negative."""
+    """Each directory that a removal finds adds to its remaining work, which is never negative."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

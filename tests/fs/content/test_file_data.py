@@ -59,7 +59,7 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: Filesystem) -> None:
-    """The row counts no blocks, but the write still replaces bytes of the existing block."""
+    """An inode row counts no blocks, but a write still replaces bytes of the existing block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"content")
     fs.db.inodes.run("UPDATE inodes SET mapped_blocks = 0 WHERE ino = ?", (ino,))
@@ -77,7 +77,7 @@ async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
 
 
 async def test_gap_between_two_writes_is_a_hole(fs: Filesystem) -> None:
-    """The gap between two writes reads as zeros and has no blocks."""
+    """A gap between two writes reads as zeros and has no blocks."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 100, b"a")
     await fs.write(ino, 5 * BLOCK_BYTES + 7, b"b")
@@ -262,7 +262,6 @@ async def test_large_file_is_truncated_in_several_steps(fs: Filesystem) -> None:
 
 @sliced(purged_blocks=2)
 async def test_other_tasks_can_run_while_a_large_file_is_truncated(fs: Filesystem) -> None:
-    """Other tasks can run between the pieces of a long truncation."""
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -403,7 +402,6 @@ async def test_block_that_is_evicted_before_its_write_is_fetched_again(
 async def test_write_is_refused_if_the_mount_turns_read_only_during_a_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A write is refused if the mount turns read-only while the write waits for a fetch."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -458,7 +456,7 @@ async def test_overwrite_becomes_durable_only_after_all_earlier_operations(
 
 
 async def test_kill_undoes_an_uncommitted_truncation_completely(volume: Volume) -> None:
-    """After a kill the file has its old content, even if a write followed the truncation."""
+    """After a kill, an uncommitted truncation is undone, even if a write followed it."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"0123456789")

@@ -354,7 +354,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 async def test_copy_of_a_small_file_without_waiting_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
-    """A copy that does not wait produces the same content as a copy of bytearrays."""
+    """A copy that does not wait has the same result as a copy between bytearrays."""
     ino, content = await filled(fs, b"f", 10)
     other = make_file(fs, b"g")
     expected = bytearray(random.Random(8).randbytes(size_bytes))
@@ -470,7 +470,7 @@ async def test_write_to_a_copy_does_not_change_the_source(fs: Filesystem, volume
 async def test_copy_of_any_range_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """A copy of any range produces the same content as a copy of bytearrays."""
+    """A copy of any range has the same result as a copy between bytearrays."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)
@@ -560,7 +560,7 @@ async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
 async def test_one_copy_call_copies_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
-    """A call copies a limited range of dirty blocks; cp(1) repeats it until it returns 0."""
+    """One call copies a limited range of dirty blocks; cp(1) repeats it until it returns 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
 

@@ -89,7 +89,7 @@ async def test_second_sequential_read_triggers_read_ahead(
 async def test_read_ahead_window_grows_to_its_limit(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """Read-ahead fetches each block once, and its window stays within the bound."""
+    """Read-ahead fetches each block once, and its window stays within its bound."""
     record = fs.open_files.find(evicted)
     assert record is not None
     for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):

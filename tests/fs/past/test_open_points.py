@@ -172,7 +172,6 @@ async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) 
 
 
 async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power) -> None:
-    """If a point in time cannot be read, the mount stays writable."""
     async with shipped(plain, 2) as (session, (first, second)):
 
         def state_of(_txg: Txg) -> StateDir:
@@ -328,7 +327,7 @@ async def test_large_point_in_time_is_restored_in_a_separate_process(
 ) -> None:
     """A separate process restores a large point in time.
 
-    It is not started if its interpreter is below the mountpoint.
+    The process is not started if its interpreter is below the mountpoint.
     """
     started: list[str] = []
     spawn = os.posix_spawn

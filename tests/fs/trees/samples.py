@@ -49,7 +49,7 @@ async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) ->
 
 
 async def make_rich_tree(fs: Filesystem) -> Ino:
-    """Create a tree that also has a sparse file, hard links and a device."""
+    """Create the tree of ``make_tree`` with an additional sparse file, hard links and a device."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     sparse = make_file(fs, b"sparse", below, mode=0o4755)

@@ -44,7 +44,7 @@ from tests.fs.trees.samples import (
 
 
 async def _make_linked_tree(fs: Filesystem) -> Ino:
-    """Create a tree that also has a file with a name outside the tree."""
+    """Create a sample tree with a file that has another name outside the tree."""
     top = await make_rich_tree(fs)
     fs.namespace.link(look(fs, b"full 2", top).ino, ROOT_INO, b"leads out")
     return top
@@ -142,7 +142,6 @@ async def test_tree_copied_in_small_slices_equals_its_source(
 async def test_file_unlinked_during_a_copy_keeps_its_content(
     fs: Filesystem, is_large: bool
 ) -> None:
-    """The copy of a file that is unlinked during the copy has the complete content."""
     top = make_directory(fs, b"tree")
     file = make_file(fs, b"f", top)
     for index in range(5 if is_large else 1):
@@ -163,7 +162,7 @@ async def test_file_unlinked_during_a_copy_keeps_its_content(
 
 @sliced(cloned_indexes=2)
 async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_it(fs: Filesystem) -> None:
-    """The copy contains a prefix of the content that the file had before its truncation."""
+    """A file truncated during its copy is copied as a prefix of its former content."""
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -234,7 +233,7 @@ async def test_tree_copy_refuses_an_existing_target_and_a_missing_source(fs: Fil
 
 
 async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
-    """A kill after any slice leaves inodes without a name, which the next mount removes."""
+    """A kill after any copied slice leaves nameless inodes, which the next mount removes."""
 
     class Killed(BaseException):
         """Raised to simulate that the daemon is killed."""

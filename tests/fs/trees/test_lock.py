@@ -89,7 +89,7 @@ async def test_locked_tree_cannot_be_changed(fs: Filesystem) -> None:
 
 @sliced(names=3, directories=2)
 async def test_locking_a_tree_in_small_slices_locks_every_entry(fs: Filesystem) -> None:
-    """A lock in small slices covers every entry; locking the tree again changes nothing."""
+    """Locking a tree in small slices locks every entry; locking the tree again changes nothing."""
     top = await make_tree(fs, files=9)
     for number in range(3):
         make_file(fs, b"f", make_directory(fs, b"%d" % number, top))

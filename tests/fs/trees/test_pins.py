@@ -155,7 +155,7 @@ async def test_check_of_pins_downloads_missing_blocks(
 async def test_download_for_pins_continues_after_an_outage(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """An outage is shown as an error, and the download continues after the outage."""
+    """An outage is shown as an error of the pin, and the download continues afterwards."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -294,7 +294,7 @@ async def test_pin_of_an_oversized_tree_is_refused_before_any_download(volume: V
 async def test_pinned_tree_that_exceeds_the_limit_keeps_its_cached_blocks(
     volume: Volume, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If a pinned tree outgrows the limit, only its additional content can be evicted."""
+    """If a pinned tree outgrows the limit on pins, only its additional content can be evicted."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         top = make_directory(fs, b"top")
@@ -380,7 +380,7 @@ async def test_unreadable_list_of_pins_is_kept_without_pinning_any_block(
 async def test_interrupted_download_for_a_pin_continues_in_the_background(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A pin that is recorded stays, even if the pin command is interrupted before the download."""
+    """A recorded pin stays, even if the pin command is interrupted before the download."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()

@@ -36,7 +36,7 @@ def test_interrupted_write_of_the_pins_file_keeps_the_previous_pins(tmp_path: Pa
 
 
 def test_longest_list_of_pins_fits_into_the_file(tmp_path: Path) -> None:
-    """The file has room for the maximum number of pins with the longest escaped paths."""
+    """The file of pins has room for the maximum number of pins with the longest escaped paths."""
     longest = [Pin(b"\xff" * 4096, Ino((1 << 63) - 1), -(1 << 63))] * PINS_MAX
     pins_file.write(tmp_path, longest)
     assert pins_file.read(tmp_path) == longest

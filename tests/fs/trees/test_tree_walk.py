@@ -31,7 +31,7 @@ async def _found(fs: Filesystem, *roots: Ino) -> dict[Ino, int]:
 
 
 async def test_tree_walk_finds_every_block(fs: Filesystem) -> None:
-    """The walk finds exactly the blocks of the tree, even with very small slices."""
+    """A tree walk finds exactly the blocks of the tree, even with very small slices."""
     wanted = {}
     parents = [make_directory(fs, b"top")]
     for number in range(5):

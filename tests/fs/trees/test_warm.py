@@ -60,7 +60,7 @@ async def test_warmed_tree_can_be_read_without_the_store(volume: Volume, fs: Fil
 
 
 async def test_small_files_are_warmed_with_few_requests(volume: Volume, fs: Filesystem) -> None:
-    """Blocks are requested in their order in packs, not in the order of file names."""
+    """Warming requests blocks in their order in packs, not in the order of file names."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
     for number in range(200):  # Every fourth file is outside the tree.
         await fill(fs, make_file(fs, b"%d" % number, other if number % 4 == 3 else top), 1000)
@@ -204,7 +204,6 @@ async def test_warming_over_a_slow_network_sends_small_requests(
 
 
 async def test_warm_refuses_an_oversized_tree_even_if_part_of_it_is_cached(volume: Volume) -> None:
-    """Warming a tree larger than the cache is refused, even if much of the tree is cached."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         for name, count in ((b"a", 10), (b"b", 12)):
             await fill(fs, make_file(fs, name), count * BLOCK_BYTES)

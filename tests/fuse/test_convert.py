@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def test_inode_attributes_are_converted_for_the_kernel_without_loss() -> None:
-    """Times are exact to the nanosecond from before 1970 to after 2038."""
+    """Converted times are exact to the nanosecond from before 1970 to after 2038."""
     entry = Converter(MIB).entry(FILE)
     assert (entry.st_ino, entry.st_mode, entry.st_nlink) == (1 << 40, 0o100640, 3)
     assert (entry.st_uid, entry.st_gid, entry.st_size) == (10, 20, 5000)
@@ -71,7 +71,7 @@ def test_kernel_may_cache_a_missing_name() -> None:
 
 
 def test_statfs_reports_blocks_of_4_kib() -> None:
-    """Space is counted in blocks of 4 KiB; the longest name has 255 bytes."""
+    """statfs counts space in blocks of 4 KiB; the longest name has 255 bytes."""
     data = Converter(MIB).statfs(SpaceFigures(1 << 30, 1 << 20, 7, 100))
     assert (data.f_bsize, data.f_frsize, data.f_blocks) == (4096, 4096, 1 << 18)
     assert (data.f_bfree, data.f_bavail) == (256, 256)

@@ -43,7 +43,7 @@ class Cost(NamedTuple):
 
 
 def stated() -> dict[str, Cost]:
-    """Return the costs in the table of the page, by request."""
+    """Return the costs in the table of docs/design/architecture.md, by request."""
     rows = re.findall(r"^\| (.+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
     return {request: Cost(int(calls), int(moves)) for request, calls, moves in rows}
 
@@ -180,7 +180,7 @@ async def test_change_of_times_has_the_documented_cost(handlers: Handlers) -> No
 
 
 async def test_listing_of_a_directory_has_its_documented_cost(handlers: Handlers) -> None:
-    """A listing needs two function calls for each name: it is packed, and its lookup is counted."""
+    """A listing needs two function calls for each name: one packs it, and one counts its lookup."""
     for number in range(LISTED):
         await make_file(handlers, b"%d" % number)
     async with trio.open_nursery() as nursery:
@@ -221,6 +221,6 @@ async def test_flush_of_a_small_file_has_its_documented_cost(handlers: Handlers)
 
 
 def test_cost_table_lists_only_tested_requests() -> None:
-    """Each row of the table is measured by a test of this module."""
+    """Each row of the table of request costs is measured by a test of this module."""
     counted = re.findall(r'require\(.*?"([^"]+)"\)', Path(__file__).read_text(), re.DOTALL)
     assert sorted(stated()) == sorted(one for one in counted if one in stated())

@@ -30,7 +30,7 @@ SAMPLES = (
 def test_directory_entries_made_from_a_row_and_from_its_attributes_are_equal(
     attributes: Attributes, has_generations: bool, length: int
 ) -> None:
-    """The layout is that of struct fuse_direntplus, padded to 8 bytes."""
+    """An entry has the layout of struct fuse_direntplus, padded to 8 bytes."""
     converter = Converter(1 << 20, timeout_s=1.5, has_generations=has_generations)
     name = b"n" * length
     packed = converter.dirent_of_row((name, AT, *attributes))
@@ -80,7 +80,7 @@ async def test_name_with_an_unreadable_inode_row_is_listed_without_attributes(
 
 
 def test_directory_reply_never_exceeds_the_requested_size() -> None:
-    """Rows that do not fit are not added."""
+    """Rows that do not fit into a reply are not added."""
     converter = Converter(1 << 20)
     rows = [(b"name%d" % number, Cookie(AT + number), *FILE) for number in range(9)]
     size_bytes = len(converter.dirent_of_row(rows[0]))

@@ -30,12 +30,11 @@ def test_every_error_of_a_request_has_an_entry_in_the_errno_table(leaf: type[S3f
 
 
 def test_error_class_without_an_entry_uses_the_errno_of_its_base_class() -> None:
-    """An error class without an entry uses the errno of its nearest base class."""
     assert errnos.errno_of(errors.NoEntryError(1, b"x")) == errno.ENOENT
     assert errnos.errno_of(errors.LostBlockError(1, "gone")) == errno.EIO
     assert errnos.errno_of(errors.ObjectMissingError("pack/1")) == errno.EIO
 
 
 def test_error_class_without_any_entry_is_reported_as_eio() -> None:
-    """An error without an entry is reported as EIO, and never as success."""
+    """An error without an errno entry is reported as EIO, and never as success."""
     assert errnos.errno_of(S3fsError("odd")) == errno.EIO

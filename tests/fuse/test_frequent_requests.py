@@ -90,7 +90,7 @@ def use(root: Path) -> None:
 async def test_small_changes_of_a_file_bypass_pyfuse3(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler that pyfuse3 called would fail, but the extension answers first."""
+    """Each handler of pyfuse3 would fail in this test, but the extension answers first."""
 
     def refuse(*_: object) -> object:
         raise AssertionError("pyfuse3 has received the request")
@@ -145,7 +145,7 @@ def list_all_kinds(root: Path) -> None:
 
 
 async def test_listing_has_the_inode_number_and_the_type_of_every_entry(mounted: Mounted) -> None:
-    """The listing takes several replies, and each name is listed exactly once."""
+    """A listing takes several replies, and each name is listed exactly once."""
     await mounted.run(list_all_kinds, mounted.path)
     assert mounted.handlers.operations.requests["readdir"] > 2
 
@@ -360,7 +360,6 @@ def size_of_list(path: Path) -> int:
 
 
 async def test_listxattr_without_a_buffer_returns_the_length_of_the_list(mounted: Mounted) -> None:
-    """A call of listxattr(2) with an empty buffer returns the size of the list."""
     path = mounted.path / "f"
     await mounted.run(path.touch)
     assert await mounted.run(size_of_list, path) == 0

@@ -237,7 +237,7 @@ async def test_read_ahead_of_the_kernel_is_set_at_mount(mounted: Mounted) -> Non
 
 @pytest.mark.mount
 async def test_mount_on_a_missing_directory_is_refused(tmp_path: Path) -> None:
-    """A mount on a missing directory raises a single error, not a group."""
+    """A mount on a missing directory raises a single error, not an exception group."""
     async with opened(tmp_path) as handlers:
         with pytest.raises(UsageError, match="cannot mount"):
             await serve(

@@ -199,7 +199,6 @@ async def test_worker_waits_again_if_another_worker_took_the_request(
 async def test_new_worker_replaces_a_cancelled_worker(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Another worker reads requests after the waiting worker was cancelled."""
     kernel, daemon = pair
     answered = trio.Event()
 

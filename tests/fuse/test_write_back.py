@@ -62,7 +62,6 @@ def size(handlers: Handlers, name: bytes) -> int:
 
 
 async def test_mount_without_writers_starts_no_write_back_process(mounted: Mounted) -> None:
-    """Without a file open for writing, no write-back process is started."""
     operations, opened = mounted.handlers.operations, mounted.handlers.fs.open_files
     await mounted.run((mounted.path / "f").write_bytes, b"x")
     await until(lambda: not opened.writing)  # close(2) does not wait for the RELEASE request.
@@ -76,7 +75,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
 async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files(
     mounted: Mounted,
 ) -> None:
-    """A collection sends requests only for the barrier file and for files with new data."""
+    """Collecting dirty data sends requests only for the barrier file and files with new data."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -104,7 +103,7 @@ async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files
 
 
 async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None:
-    """A collection updates sizes in rows, and works again after the process was killed."""
+    """Collecting dirty data updates sizes in rows, and works again after its process is killed."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -124,7 +123,7 @@ async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None
 
 
 async def test_write_back_process_need_not_own_the_barrier_file(mounted: Mounted) -> None:
-    """A collection succeeds even if the barrier file belongs to another user."""
+    """Collecting dirty data succeeds even if the barrier file belongs to another user."""
     operations = mounted.handlers.operations
     operations.barrier.entry.st_uid = 12345
     with holding(mounted.path / "f") as writer:

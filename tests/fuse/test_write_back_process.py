@@ -107,7 +107,6 @@ def test_write_back_process_exits_with_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_write_back_process_does_not_keep_the_mountpoint_busy(mount: Path) -> None:
-    """A mount can be unmounted while the write-back process runs."""
     root = write_back_process.open_root(os.fsencode(mount))
     try:
         assert os.listdir(root) == ["barrier"]

@@ -259,7 +259,7 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 def test_random_pack_index_is_refused_or_is_consistent(
     keyring: Keyring, data: st.DataObject
 ) -> None:
-    """All blocks of an accepted index are inside the pack, and readable blocks match their hash."""
+    """Blocks of an accepted pack index are inside the pack; readable blocks match their hash."""
     intact = pack_of(keyring)
     index = b"".join(pack.encode_entry(entry) for entry in intact.entries)
     index_at = sum(entry.stored_bytes for entry in intact.entries)
@@ -420,7 +420,7 @@ PARSERS: Final[tuple[Callable[[str], object], ...]] = (
     | st.text()
 )
 def test_random_object_key_belongs_to_at_most_one_kind_of_object(key: str) -> None:
-    """An accepted key is ASCII and shorter than the limits of all stores."""
+    """An accepted object key is ASCII and shorter than the limits of all stores."""
     kinds = [parse for parse in PARSERS if parse(key) is not None]
 
     assert len(kinds) <= 1

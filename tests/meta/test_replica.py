@@ -159,7 +159,6 @@ def test_totals_of_a_replica_are_recomputed(pair: Pair) -> None:
 def test_replica_refuses_changes_recorded_for_another_database_state(
     pair: Pair, tmp_path: Path
 ) -> None:
-    """A replica refuses changes that were recorded on rows which it does not have."""
     a_file(pair.db)
     changeset = pair.changeset()
     pair.copy.close()

@@ -126,7 +126,6 @@ def test_existing_database_is_never_replaced_by_a_new_one(make_database: MakeDat
 def test_root_directory_belongs_to_its_creator(
     tmp_path: Path, properties: dict[str, bytes]
 ) -> None:
-    """The user who creates a filesystem owns its root directory."""
     db = Database.create(tmp_path / "m.db", Pragmas(), properties, uid=7, gid=8, now_ns=9)
     root = inodes.get(db, ROOT_INO)
     assert (root.uid, root.gid, root.ctime_ns, root.mtime_ns, root.atime_ns) == (7, 8, 9, 9, 9)
@@ -402,7 +401,7 @@ def test_failed_statement_does_not_undo_the_group(make_database: MakeDatabase) -
 
 @pytest.mark.parametrize("method", ["one", "all", "iterate"])
 def test_failed_query_causes_a_database_error(make_database: MakeDatabase, method: str) -> None:
-    """No exception class of SQLite leaves the database module."""
+    """The database module raises no exception class of SQLite."""
     db = make_database()
     with pytest.raises(DatabaseError, match="no such table"):
         list(getattr(db, method)("SELECT * FROM no_such"))

@@ -27,7 +27,7 @@ def test_statements_can_change_rows_only_in_a_group(db: Database) -> None:
 
 
 def test_schema_contains_only_tables_and_indexes(db: Database) -> None:
-    """A trigger or a view could use a table that the statement does not mention."""
+    """A trigger or a view could use a table that an SQL statement does not mention."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 

@@ -65,7 +65,6 @@ def test_earlier_and_later_state_of_one_history_do_not_conflict(
 def test_databases_conflict_if_they_used_a_number_for_different_objects(
     tmp_path: Path, change: Callable[[Database], None]
 ) -> None:
-    """The two histories assigned the same next number to different things."""
     earlier, later = _two(tmp_path)
     change(earlier)
     pack(later, 9)

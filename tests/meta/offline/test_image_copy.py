@@ -141,7 +141,6 @@ def test_image_does_not_contain_local_tables(make_database: MakeDatabase, tmp_pa
 def test_image_manifest_contains_the_properties_of_the_image_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The properties for the manifest are read from the copy of the database."""
     copy = tmp_path / "copy.db"
     db = make_database(page_size=8192)
     snapshot = db.open_snapshot()

@@ -107,7 +107,7 @@ def test_error_about_a_rollback_names_the_deleted_packs_that_it_needs(tmp_path: 
 
 
 def test_rollback_finds_a_renumbered_pack_by_its_key(tmp_path: Path) -> None:
-    """A rebuild exchanged the numbers of two packs; a third pack belongs to another history."""
+    """In the test, a rebuild exchanged two pack numbers, and a third pack is of another history."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     first, second, third = (pack(past, number) for number in (1, 2, 3))
     found = [file_in(past, one, bytes([one]) * 32)[1] for one in (first, second, third)]

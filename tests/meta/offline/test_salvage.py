@@ -217,7 +217,7 @@ def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
 
 
 def test_misplaced_page_of_a_database_is_reported(filled: Database, tmp_path: Path) -> None:
-    """One page of a table is overwritten with another page of the same table."""
+    """The test overwrites one page of a table with another page of the same table."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
     assert size_in_header(data[:PAGE]) == len(data)
@@ -264,7 +264,7 @@ def test_salvage_refuses_rows_of_a_newer_schema(filled: Database, tmp_path: Path
 def test_salvage_skips_an_oversized_row_without_reading_it_into_memory(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
-    """All rows before and after a row that is too long are read."""
+    """Salvage reads all rows before and after a row that is too long."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     wide = f"zeroblob({64 * MIB})"

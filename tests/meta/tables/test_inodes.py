@@ -256,7 +256,6 @@ def test_setting_the_size_changes_the_block_count_and_total_bytes(db: Database) 
 
 
 def test_totals_are_updated_when_an_inode_is_replaced_or_deleted(db: Database) -> None:
-    """The totals in the counters follow every change of an inode."""
     made = make_file(db, size_bytes=10)
     wanted = made._replace(size_bytes=70)
     inodes.replace(db, wanted)

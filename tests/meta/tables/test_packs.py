@@ -103,7 +103,7 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
 def test_death_of_a_condemned_pack_is_moved_to_the_current_txg_for_other_histories(
     db: Database,
 ) -> None:
-    """Txgs that a repair has abandoned may refer to the condemned pack."""
+    """Txgs that a repair has abandoned may refer to a condemned pack."""
     orphan = packs.create(db, key(1), 100)
     db.counters.txg = Txg(4)
     packs.condemn(db, orphan)

@@ -137,7 +137,7 @@ def test_changes_of_a_large_group_are_split_into_several_records(
 def test_slices_of_pending_change_records_contain_every_record_once(
     make_database: MakeDatabase, bytes_max: int
 ) -> None:
-    """A run merges as many pending records as fit into one object."""
+    """One merged record contains as many pending records as fit into one object."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     for _ in range(20):
@@ -238,7 +238,7 @@ def test_commit_can_be_repeated_after_a_failure_during_recording(
 
 
 def test_inodes_of_pending_change_records_are_read_in_slices(make_database: MakeDatabase) -> None:
-    """Each slice of the inodes returns the position at which the next slice continues."""
+    """Each slice of pending inodes returns the position at which the next slice continues."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     made = []

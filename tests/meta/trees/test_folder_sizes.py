@@ -96,7 +96,7 @@ def test_size_of_a_folder_excludes_holes_and_orphans_and_extra_hard_links(db: Da
 
 
 def test_folder_sizes_stay_in_range_despite_damaged_rows(db: Database) -> None:
-    """A directory contains itself, another has no parent, and sums exceed 64 bits."""
+    """In this test a directory contains itself, another has no parent, and sums exceed 64 bits."""
     circle = folder(db, ROOT_INO, b"circle")
     inodes.set_parent(db, circle, circle)
     lost = folder(db, ROOT_INO, b"lost")

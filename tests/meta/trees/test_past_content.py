@@ -130,7 +130,7 @@ def test_second_copy_of_past_content_shares_the_blocks_of_the_first_copy(db: Dat
 
 
 def test_past_block_that_no_current_file_uses_is_not_shared(db: Database) -> None:
-    """A row without references exists only until the upload ends; other hosts have deleted it."""
+    """A block row without references exists only until its upload ends, and only on this host."""
     for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
         block_map.remove(db, Ino(2), index)
         assert blocks.drop_ref(db, block) == 0
@@ -140,7 +140,7 @@ def test_past_block_that_no_current_file_uses_is_not_shared(db: Database) -> Non
 
 @pytest.mark.parametrize("leaving", ["unreferenced", "moving"])
 def test_revived_pack_is_listed_if_other_hosts_consider_it_dead(db: Database, leaving: str) -> None:
-    """A changelog has reported the death of the pack while this host uploads its last blocks."""
+    """A changelog may report the death of a pack while this host uploads its last blocks."""
     _remove(db, Ino(2))
     other = _file(db)
     [block] = _blocks(db, _share(db, limit=1)[0])

@@ -118,7 +118,7 @@ def test_assumed_names_are_used_until_assume_is_called_again(db: Database) -> No
 
 
 def test_search_in_the_past_ends_even_if_directories_formed_a_cycle(db: Database) -> None:
-    """At different times, directory a was below h, and h was below a/b."""
+    """The search ends even if a was below h at one time, and h below a/b at another time."""
     a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
     tree = SubtreeHistory(db, {REMOVED: LAST}, LAST)
     tree.add([(a, h, Txg(50)), (h, b, Txg(40))])

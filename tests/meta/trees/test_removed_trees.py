@@ -56,7 +56,6 @@ def test_ordinary_files_of_a_removed_directory_are_deleted(
 
 
 def test_files_of_many_removed_directories_are_deleted_together(db: Database) -> None:
-    """One statement deletes the files of many removed directories."""
     tops = [_make(db, ROOT_INO, b"%d" % number, 0o040755).ino for number in range(20)]
     for number, top in enumerate(tops):
         for each in range(number % 3):

@@ -196,7 +196,7 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
 def test_differences_between_trees_equal_the_differences_in_a_model(
     make_database: MakeDatabase, tmp_path: Path, seed: int, piece_rows: int
 ) -> None:
-    """The result does not depend on how many names of a directory are compared at once."""
+    """The listed differences do not depend on how many names are compared at once."""
     db = make_database()
     model = Model(db, seed)
     for _ in range(60):
@@ -249,7 +249,7 @@ def test_new_file_with_a_former_name_is_a_change_if_the_name_has_another_cookie(
 def test_replaced_files_are_changes_even_if_the_key_of_the_cookies_was_replaced(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """fsck replaces a damaged key, and then all names have other cookies."""
+    """fsck replaces a damaged cookie key, and then all names have other cookies."""
     db = make_database()
     names = [b"%d" % number for number in range(20)]
     db.begin()
@@ -351,7 +351,7 @@ def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
 def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A directory replaced a file, and their parent directory was renamed."""
+    """In the test, a directory replaced a file, and their parent directory was renamed."""
     db = make_database()
     db.begin()
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
@@ -401,7 +401,7 @@ def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
 def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A changed file and a changed directory are between many names, which take 150 bytes each."""
+    """In the test, a changed file and directory are among many names of 150 bytes each."""
     db = make_database()
     db.begin()
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino

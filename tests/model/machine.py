@@ -102,7 +102,7 @@ class Host:
 
 
 class Machine:
-    """Runs programs on the filesystem and on its model, and compares them."""
+    """A machine that runs programs on the filesystem and on its model, and compares them."""
 
     def __init__(self, home: Path, template: MemoryStore, pragmas: Pragmas | None = None) -> None:
         self._home = home

@@ -23,7 +23,7 @@ _PATIENT = settings(
 def test_filesystem_agrees_with_the_model_after_random_programs(
     template: MemoryStore, program: list[Step]
 ) -> None:
-    """After every program, both trees are identical and fsck finds no damage."""
+    """After every program, filesystem and model have identical trees, and fsck is clean."""
     run(program, template)
 
 

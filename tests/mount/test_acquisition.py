@@ -66,8 +66,6 @@ def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, pla
 
 @pytest.mark.mount
 def test_mount_reports_a_restore_only_without_local_state(place: Place, program: Program) -> None:
-    """Only a mount without local state prints that it restored the metadata."""
-
     def mount(cachedir: Path) -> str:
         done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)
         (place.mountpoint / "file").touch()

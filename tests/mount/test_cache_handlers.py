@@ -100,7 +100,7 @@ async def test_cache_request_with_invalid_inodes_is_refused(plain: Power, inodes
 
 
 async def test_long_list_of_pins_is_shortened_to_fit_into_a_message(plain: Power) -> None:
-    """The list of pins contains the number of pins that do not fit into the message."""
+    """A shortened list of pins has the number of pins that do not fit into the message."""
     options = parse_mount_options([])
     long = b"/".join([b"\xff" * 200] * 20)
     async with plain.session(session_options=options, tasks=False) as session:

@@ -191,7 +191,6 @@ def test_error_about_an_unmounted_path_names_the_given_path(tmp_path: Path) -> N
 
 
 def test_names_of_arbitrary_bytes_are_unchanged_after_encoding_and_decoding(tmp_path: Path) -> None:
-    """A name that is not UTF-8 is unchanged after its request is encoded and decoded."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
         arrived = decode(encode(entry_message(entry)))

@@ -12,7 +12,7 @@ _LINES = [
 
 
 def test_mount_table_with_optional_fields_is_parsed() -> None:
-    """The optional fields end before the dash, and escaped characters are decoded."""
+    """Optional fields of the mount table end before the dash; escaped characters are decoded."""
     root, ours, other = mount_table.parse(_LINES)
 
     assert root.mountpoint == "/"

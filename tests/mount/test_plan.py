@@ -90,7 +90,6 @@ def test_passphrase_file_readable_by_other_users_causes_a_mount_warning(
 def test_options_that_weaken_durability_cause_a_warning(
     tmp_path: Path, text: str, expected: str
 ) -> None:
-    """Each option that weakens durability causes one warning."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1

@@ -90,7 +90,6 @@ def test_suggested_command_contains_the_s3_options_of_the_failed_command() -> No
     ],
 )
 def test_suggested_fsck_command_includes_the_url(text: str, expected: str) -> None:
-    """The URL of the store is added to a suggested fsck command that has no URL."""
     url = "s3://bucket/home"
 
     assert with_options(text.format(url=url), url) == expected.format(url=url)

@@ -107,7 +107,7 @@ def test_mount_note_of_a_killed_daemon_is_removed(cachedir: Path, tmp_path: Path
 
 
 def test_incomplete_mount_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
-    """Incomplete notes are removed; other files in the directory are kept."""
+    """Incomplete mount notes are removed; other files in the directory are kept."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     names = ("4194305.new", f"{os.getpid()}.new", "x.new", "\N{SUPERSCRIPT TWO}")
@@ -123,7 +123,7 @@ def test_incomplete_mount_notes_of_killed_processes_are_removed(cachedir: Path) 
 def test_only_the_latest_mount_notes_of_unmounted_filesystems_are_kept(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """A host that mounts often keeps only a limited number of notes."""
+    """A host that mounts often keeps only a limited number of mount notes."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     own = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert own is not None
@@ -160,7 +160,7 @@ def test_pid_namespace_is_found_only_while_it_has_a_process() -> None:
 
 
 def test_mount_notes_of_pid_namespaces_without_processes_are_removed(tmp_path: Path) -> None:
-    """Notes of a container that shares the directory are removed after the container has exited."""
+    """Mount notes of a container that shares the directory are removed after its exit."""
     for name in ("namespace-7", "namespace-8", "4194305"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1").touch()
@@ -174,7 +174,7 @@ def test_mount_notes_of_pid_namespaces_without_processes_are_removed(tmp_path: P
 def test_record_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """A note is kept for a day if its mount may still exist in another mount namespace."""
+    """A mount note is kept for a day if its mount may still exist in another mount namespace."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -204,7 +204,7 @@ def test_record_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
 def test_mount_note_in_an_unknown_format_is_ignored(
     cachedir: Path, tmp_path: Path, text: str
 ) -> None:
-    """A note in an unknown format is ignored, and kept while its process runs."""
+    """A mount note in an unknown format is ignored, and kept while its process runs."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
@@ -232,7 +232,7 @@ def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Pa
 def test_mount_note_of_a_killed_daemon_matches_no_other_process(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """A note contains the start time of its daemon, because process ids are reused."""
+    """A mount note contains the start time of its daemon, because process ids are reused."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -301,7 +301,6 @@ def test_command_without_a_target_uses_the_only_mount(
 def test_failure_to_write_the_mount_note_does_not_stop_the_mount(
     cachedir: Path, tmp_path: Path
 ) -> None:
-    """If the mount note cannot be written, the mount continues without it."""
     cachedir.write_text("a file, not a directory")
 
     mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
@@ -341,7 +340,6 @@ def test_error_about_a_url_names_its_mountpoint(
 def test_mount_of_a_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state directory of a mounted point in time is found even without a mount note."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)

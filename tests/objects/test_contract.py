@@ -45,5 +45,5 @@ def test_invalid_object_key_is_refused(key: str) -> None:
     ("prefix", "name"), [("", "the list of objects"), ("pack/", "the list of objects pack/*")]
 )
 def test_error_of_a_listing_contains_its_prefix(prefix: str, name: str) -> None:
-    """The error of a listing contains the prefix followed by an asterisk."""
+    """The error of a failed listing contains the prefix followed by an asterisk."""
     assert listing_of(prefix) == name

@@ -217,7 +217,6 @@ async def test_failed_sync_leaves_no_file(
 async def test_request_to_an_unresponsive_disk_can_be_cancelled(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request to a disk that does not respond can be cancelled at once."""
     answer, stuck = threading.Event(), threading.Semaphore(0)
     fsync = os.fsync
 
@@ -302,7 +301,7 @@ async def leave_as_after_a_crash(root: Path) -> None:
 
 
 async def test_opening_a_store_removes_leftovers_of_a_crash(root: Path) -> None:
-    """A new store removes unfinished files and empty directories, but no object."""
+    """Opening a store removes unfinished files and empty directories, but no object."""
     await leave_as_after_a_crash(root)
 
     store = LocalStore(root)

@@ -227,7 +227,7 @@ async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
 async def test_interrupted_listing_resumes_after_the_last_key(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Each key is listed once, and each key resets the number of attempts."""
+    """Each key is listed once, and each received key resets the number of attempts."""
     keys = [f"many/{number:02}" for number in range(3 * STORE_ATTEMPTS_MAX)]
     for key in keys:
         await retrying.put(ObjectKey(key), b"")

@@ -71,7 +71,6 @@ async def test_cancelled_request_returns_immediately(double: S3Double, store: S3
 async def test_number_of_threads_with_hanging_requests_is_bounded(
     double: S3Double, store: S3Store
 ) -> None:
-    """Requests without an answer use a limited number of threads."""
     double.answer_always(Hang())
 
     async with trio.open_nursery() as nursery:
@@ -164,7 +163,7 @@ async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: 
 
 
 def test_endless_response_body_uses_no_memory() -> None:
-    """A body is read only up to the length in its header."""
+    """A response body is read only up to the length in its header."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
@@ -221,7 +220,7 @@ async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
 async def test_request_refused_for_another_reason_is_not_repeated_with_content_md5(
     double: S3Double, store: S3Store
 ) -> None:
-    """InvalidRequest has many reasons, which only its message contains."""
+    """The S3 error InvalidRequest has many reasons, which only its message contains."""
     double.answer(error(400, "InvalidRequest", Message="the key is too long"))
 
     with pytest.raises(UnexpectedStoreError):

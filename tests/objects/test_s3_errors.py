@@ -118,7 +118,6 @@ async def test_clock_skew_is_measured_and_then_the_request_is_retried(
 async def test_clock_skew_is_reported_even_without_a_date_header(
     double: S3Double, store: S3Store
 ) -> None:
-    """A clock skew is named in the error, even if the answer has no Date header."""
     double.answer(error(403, "RequestTimeTooSkewed"))
 
     with pytest.raises(TransientStoreError, match="clock differs from the store's; set the clock"):

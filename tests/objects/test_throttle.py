@@ -103,7 +103,7 @@ async def test_foreground_transfer_precedes_waiting_background_transfers(
 async def test_cancelled_transfer_uses_no_bytes_of_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The next transfer starts as if the cancelled transfer had never waited."""
+    """The next transfer starts as if a cancelled transfer had never waited."""
     throttle = _throttle("1M")
     with trio.move_on_after(2) as scope:
         await throttle.take(100 * MIB)
@@ -133,7 +133,7 @@ async def test_removal_of_the_rate_limit_ends_the_wait_of_transfers(
 async def test_rate_limit_stays_lifted_until_the_last_program_stops_waiting(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The limit applies again when the last of several programs stops waiting."""
+    """The upload limit applies again when the last of several programs stops waiting."""
     throttle = _throttle("1K")
     with throttle.lifted():
         with throttle.lifted():
@@ -153,7 +153,6 @@ async def test_strict_rate_limit_is_never_lifted(autojump_clock: trio.testing.Mo
 async def test_new_rate_limit_applies_to_waiting_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A changed limit applies at once to transfers that already wait."""
     throttle = _throttle("1K")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(throttle.take, 100 * MIB)
@@ -222,7 +221,6 @@ async def test_bytes_of_repeated_uploads_count_towards_the_rate_limit(
 async def test_bytes_of_a_repeated_download_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Bytes of a failed download count against the limit."""
     throttles = throttles_of(CacheOptions(download_limit=rate_limit("download_limit", "1K")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)
@@ -253,7 +251,6 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_rate_limit_timetable_follows_a_change_of_the_time_zone(zone: pytest.MonkeyPatch) -> None:
-    """After a change of the host's time zone, the timetable uses the new local time."""
     zone.setenv("TZ", "XXX+00:00")
     hour = local_time().tm_hour
     limits = [f"{h:02d}:00,{h + 1}K" for h in range(24)]

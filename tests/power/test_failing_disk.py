@@ -202,7 +202,7 @@ def test_lost_pages_are_reported_even_if_another_program_received_the_error_firs
 def test_fsync_after_a_remount_is_durable_despite_an_earlier_failed_fsync(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The kernel treats the lost block as written, so the new mount must write it again."""
+    """The kernel treats a lost block as written, so the next mount must write it again."""
     host = Host(empty, thin_disk, tmp_path)
     earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():

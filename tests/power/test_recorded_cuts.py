@@ -127,7 +127,7 @@ async def test_durability_promises_hold_after_many_recorded_power_cuts(
     synchronous: str,
     seed: int,
 ) -> None:
-    """Many states of longer programs are checked."""
+    """Many states after power cuts of longer programs are checked."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 25), boots.next_home(), template, pragmas)
 

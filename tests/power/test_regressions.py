@@ -107,7 +107,7 @@ async def test_block_file_with_lost_pages_but_correct_size_causes_a_read_error(
 async def test_unsynced_end_of_a_page_causes_a_read_error_instead_of_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The start of a page is synced and on the disk, but the end of the page is not."""
+    """A power cut may leave the synced start of a page without its end."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 
@@ -135,7 +135,7 @@ LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The new file size is one byte less than a
 async def test_write_after_a_gap_preserves_the_synced_zeros_of_the_gap(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """The written bytes may be lost, but never the synced zeros of the gap before them."""
+    """Bytes written after a gap may be lost, but never the synced zeros of the gap."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -144,7 +144,7 @@ async def test_write_after_a_gap_preserves_the_synced_zeros_of_the_gap(
 async def test_write_into_a_hole_preserves_the_rest_of_the_hole(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The hole was synced, so only its overwritten part may become unreadable."""
+    """Of a synced hole, only the overwritten part may become unreadable."""
     program: list[Step] = [FILE[0], Wish(Act.TRUNCATE, 0, 5), FSYNC, APPEND, COMMIT]
     run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
@@ -212,7 +212,7 @@ async def test_changelog_of_a_cancelled_flush_is_synced_before_it_is_uploaded(
 async def test_host_recovers_its_first_lease_after_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The power cut may happen at any point after the host acquired its first lease."""
+    """A power cut may happen at any point after a host acquired its first lease."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number

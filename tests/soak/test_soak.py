@@ -65,7 +65,7 @@ def test_soak_test_model_agrees_with_a_real_filesystem(tree: Path) -> None:
 
 
 def test_soak_test_removes_a_symlink_if_the_tree_has_nothing_else(tree: Path) -> None:
-    """If the tree is full and contains only symlinks, the next operation removes a symlink."""
+    """In a full tree that contains only symlinks, the next operation removes a symlink."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
     for operation in [Operation("mkdir", "d"), *links]:

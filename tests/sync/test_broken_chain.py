@@ -254,7 +254,7 @@ async def test_search_by_time_is_refused_if_a_damaged_changelog_may_match(
 async def test_level_object_replaces_a_lost_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """A restore that uses the level object reports the lost changelog."""
+    """A restore that uses a level object instead of a changelog reports the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -282,7 +282,7 @@ async def test_level_object_replaces_a_lost_changelog(
 async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_image(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image is in the middle of the txgs that a required level object merges."""
+    """The newest image may be in the middle of the txgs that a required level object merges."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:

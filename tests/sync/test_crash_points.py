@@ -82,7 +82,7 @@ async def _let_a_pack_die(session: Session) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -> None:
-    """After a kill at any step, both hosts read all content, and no unneeded object remains."""
+    """After a kill at any step, two hosts read all content, and no unneeded object remains."""
     few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
@@ -115,7 +115,7 @@ async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -
 async def test_blocks_with_committed_locations_are_not_uploaded_again_after_a_kill(
     power: Power,
 ) -> None:
-    """The group with the locations is committed by a later operation, before the kill."""
+    """Before the kill, a later operation commits the group with the locations."""
     kill, sessions = KillAt("locations recorded"), list[Session]()
 
     def hook(step: str) -> None:
@@ -227,7 +227,7 @@ async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_
 async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     power: Power, step: str
 ) -> None:
-    """After the kill, every host accepts the superblock, and the next mount repairs its copy."""
+    """After a kill, every host accepts the superblock, and the next mount repairs its copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -269,7 +269,7 @@ async def test_next_mount_completes_a_killed_restore_of_the_superblock(
 async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
     power: Power, step: str
 ) -> None:
-    """A mount refuses the unfinished filesystem, and the destroy command removes it."""
+    """A mount refuses an unfinished filesystem, and the destroy command removes it."""
     power.store.objects.clear()
     kill = KillAt(step)
     kill.armed = True
@@ -307,7 +307,7 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 async def test_next_destroy_command_completes_a_killed_destroy_command(
     power: Power, step: str
 ) -> None:
-    """No host restores the filesystem, and a second destroy completes the removal."""
+    """No host restores a partly removed filesystem, and a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)

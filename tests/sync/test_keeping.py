@@ -166,7 +166,7 @@ async def test_compaction_and_zero_retention_keep_the_objects_of_a_kept_point(po
 
 @pytest.mark.parametrize("back", ["before", "after", "to it"])
 async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, back: str) -> None:
-    """A point in the abandoned history needs packs that died with the rollback."""
+    """A kept point in an abandoned history needs packs that died with the rollback."""
     async with power.session(tasks=False) as session:
         files: Files = {}
         fill(session, files, b"first" * 500)
@@ -214,7 +214,7 @@ async def test_kept_point_of_another_history_remains_readable(power: Power) -> N
 
 
 async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: Power) -> None:
-    """A changelog that was unreadable during the repair is restored from a backup afterwards."""
+    """A changelog that is unreadable during a repair may be restored from a backup later."""
     async with power.session("a", tasks=False) as session:
         files: Files = {}
         fill(session, files, b"shared" * 500)
@@ -269,7 +269,7 @@ async def test_kill_during_reclaim_damages_no_kept_point(power: Power, step: str
 
 
 async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(power: Power) -> None:
-    """The changelogs after the kept point are deleted, but nothing counts as damaged."""
+    """Deleted changelogs after a kept point do not count as damage."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -416,7 +416,7 @@ async def test_superblock_gets_the_kept_point_feature_flag_before_the_first_poin
 
 
 async def test_kept_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power) -> None:
-    """The new writer may have deleted objects of the point before the point was stored."""
+    """The new writer may have deleted objects of a kept point before the point was stored."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")

@@ -49,7 +49,7 @@ async def test_fsync_of_small_files_does_not_sync_block_files(
 async def test_fsync_of_a_small_file_makes_one_thread_call(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread syncs the intent log and then the write-ahead log."""
+    """One thread call syncs the intent log and then the write-ahead log."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         start, started = trio.lowlevel.start_thread_soon, list[object]()
@@ -143,7 +143,7 @@ async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
 async def test_local_state_is_trusted_after_a_power_cut_if_the_intent_log_was_used(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """Only older programs refuse such a state, because they do not know the intent log."""
+    """Only older programs refuse a state with an intent log, because they do not know the log."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         ino = write_file(session, b"fsynced")
@@ -200,7 +200,7 @@ async def test_local_state_is_untrusted_after_a_power_cut_if_a_mount_used_synchr
 
 
 async def test_read_only_fsck_preserves_the_marker_that_warns_older_programs(power: Power) -> None:
-    """Only a mount that may change the block files removes the warning."""
+    """Only a mount that may change block files removes the warning for older programs."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         await session.durability.sync_file(write_file(session, b"fsynced"))

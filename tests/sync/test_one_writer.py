@@ -96,7 +96,7 @@ async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Pow
 
 
 async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: Power) -> None:
-    """The writer is fenced although its changelog was appended before the fence record."""
+    """A writer is fenced although its changelog was appended before the fence record."""
     taken: list[Ino] = []
 
     async with power.session("a", tasks=False) as old:
@@ -135,7 +135,7 @@ async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: 
 async def test_power_loss_after_shipping_loses_no_shipped_change(
     power: Power, tmp_path: Path
 ) -> None:
-    """The local disk lost all changes after the txg; the changelog of the txg is in the bucket.
+    """A local disk may lose all changes after a txg whose changelog is in the bucket.
 
     The block file that has no row in the older database is quarantined.
     """

@@ -36,7 +36,7 @@ async def require_files(session: Session, files: Files) -> None:
 
 
 async def test_rollback_to_another_history_uses_the_packs_of_that_history(power: Power) -> None:
-    """Both histories gave the same numbers to different packs."""
+    """Two histories gave the same numbers to different packs."""
     files: Files = {}
     older = await fork(power, files)
     async with power.session("a", tasks=False) as session:
@@ -129,7 +129,7 @@ async def test_pack_emptied_by_an_unshipped_removal_is_kept_until_the_next_fence
 async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_records(
     power: Power, step: str
 ) -> None:
-    """Each mount was killed while it appended its fence record."""
+    """In the test, each mount is killed while it appends its fence record."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files: Files = {}
@@ -158,7 +158,7 @@ async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_re
 
 
 async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(power: Power) -> None:
-    """The local state that was published has no rows of the packs of the other history."""
+    """The published local state has no rows for the packs of the other history."""
     power.clock = clock = HandClock()
     await power.retain(3 * DAY)
     files: Files = {}

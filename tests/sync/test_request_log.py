@@ -65,7 +65,7 @@ def test_request_log_loses_no_concurrently_added_counts(tmp_path: Path) -> None:
 
 
 def test_request_log_is_a_json_file_that_older_programs_ignore(tmp_path: Path) -> None:
-    """An older program that does not know the file can still open the state directory."""
+    """An older program that does not know the request log can still open the state directory."""
     state = StateDir(tmp_path / "state")
     request_log.add(state.path, USAGE, {20_000: 100}, NOW_NS)
 

@@ -171,7 +171,7 @@ async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> No
 
 
 async def test_rollback_quarantines_cached_blocks_of_a_damaged_pack(power: Power) -> None:
-    """The cached blocks of the damaged pack are the only intact copies."""
+    """Cached blocks of a damaged pack are the only intact copies of their content."""
     async with power.session("a", tasks=False) as session:
         past = session.link
         write_file(session, b"only cached")

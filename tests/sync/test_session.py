@@ -95,7 +95,7 @@ async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
 
 
 async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> None:
-    """After the failed sync, the next mount verifies the cached blocks."""
+    """After a failed sync at unmount, the next mount verifies the cached blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -159,7 +159,7 @@ async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
 
 
 async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(power: Power) -> None:
-    """The store becomes unreachable between the last upload and the release of the lease."""
+    """The store may become unreachable between the last upload and the release of the lease."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         write_file(session, CONTENT)

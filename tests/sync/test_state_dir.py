@@ -234,7 +234,7 @@ def test_special_file_in_the_state_directory_is_refused(state: Path) -> None:
 
 
 def test_state_directory_readable_by_other_users_is_made_private(state: Path) -> None:
-    """Other users could read but not write the directory, so its files are trusted."""
+    """If other users could read but not write a state directory, its files are trusted."""
     state.chmod(0o755)
 
     StateDir(state)
@@ -243,7 +243,7 @@ def test_state_directory_readable_by_other_users_is_made_private(state: Path) ->
 
 
 def test_file_writable_by_others_in_a_readable_state_directory_is_refused(state: Path) -> None:
-    """Other users may have changed the file, so its content is not trusted."""
+    """If other users may have changed a file, its content is not trusted."""
     state.chmod(0o755)
     (state / "meta.db").chmod(0o666)
 
@@ -273,7 +273,7 @@ def test_state_directory_created_under_any_umask_is_accepted(state: Path) -> Non
 
 
 def test_state_directory_created_by_a_failed_command_is_removed(tmp_path: Path) -> None:
-    """A directory that the command did not create is kept, even if it is unused."""
+    """A state directory that a failed command did not create is kept, even if it is unused."""
 
     def command(path: Path) -> None:
         with without_new_remains(path):
@@ -333,7 +333,7 @@ def test_state_directory_used_by_another_process_is_not_removed(tmp_path: Path) 
 def test_state_directory_used_just_before_its_removal_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process writes to the directory between the check and the lock, and exits."""
+    """Another process may write to the directory between the check and the lock, and exit."""
     really = StateDir.try_lock
 
     def used(state: StateDir) -> bool:
@@ -382,7 +382,7 @@ async def test_state_directory_is_created_again_if_it_was_removed_before_the_loc
 def test_lock_of_a_removed_state_directory_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state directory is replaced between the opening and the locking of its lock file."""
+    """A state directory may be replaced between the opening and the locking of its lock file."""
     state, third = StateDir(tmp_path / "state"), None
     really = fcntl.flock
 

@@ -127,7 +127,7 @@ async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain:
 async def test_reclaim_adds_the_missing_kept_point_feature_flag_to_a_superblock(
     power: Power,
 ) -> None:
-    """Both superblock objects were lost, and another host restored its older copy."""
+    """After the loss of both superblock objects, another host may restore an older copy."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
         await session.flush_at_end()

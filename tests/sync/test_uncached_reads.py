@@ -82,7 +82,7 @@ async def test_uncached_reads_of_small_blocks_fetch_adjacent_blocks(power: Power
 
 
 async def test_block_without_a_location_is_reported_as_missing(power: Power) -> None:
-    """Reads of the blocks before and after the missing block succeed."""
+    """Reads of the blocks before and after a missing block succeed."""
     async with power.session(tasks=False) as session:
         one, other = await written(session, b"one" * 100, b"other" * 100)
         lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)

@@ -257,7 +257,7 @@ async def test_removal_of_a_row_of_schema_version_1_reaches_all_hosts(
 
 @pytest.mark.parametrize("host", ["b", "c"])
 async def test_read_only_mount_can_read_schema_version_1(former: Former, host: str) -> None:
-    """Host b has local state of schema version 1, and host c has no local state."""
+    """In the test, host b has local state of schema version 1, and host c has no local state."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 

@@ -73,7 +73,7 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
 
 
 async def test_unknown_changelog_version_counts_as_damage_if_the_next_changelog_proves_it() -> None:
-    """The hash in the next changelog proves that the version field was damaged after its write."""
+    """A hash in the next changelog proves that a version field was damaged after its write."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link

@@ -230,7 +230,7 @@ async def test_failed_restore_from_level_objects_frees_the_memory_of_its_manifes
 async def test_restore_uses_changelogs_instead_of_level_objects_of_another_history(
     power: Power, later: int
 ) -> None:
-    """The changelogs after the run show that the level object belongs to another history."""
+    """The changelogs after the run of a level object show that it belongs to another history."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN - 2)  # Txg 1 is the fence record.
         young = dict(power.store.objects)

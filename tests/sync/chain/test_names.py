@@ -42,7 +42,7 @@ async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
 
 
 async def test_changelog_keys_after_a_small_gap_are_trusted_without_a_request(power: Power) -> None:
-    """A small gap may be a few lost changelogs, so a name just after the gap is accepted."""
+    """A small gap may be a few lost changelogs, so a changelog key just after it is accepted."""
     assert await reached(power, 9) == (9, 0)
     assert await reached(power, 9, 3, 10, 11, 11 + TXG_GAP_MAX) == (11 + TXG_GAP_MAX, 0)
 

@@ -77,7 +77,7 @@ async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_txg(
 async def test_restore_of_an_existing_txg_lists_no_changelogs(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a week, such a listing contains 120,000 names."""
+    """After a week, a listing of all changelogs contains 120,000 names."""
     states, uuid = await a_week(power)
     listed: list[str] = []
     original = power.store.list
@@ -146,7 +146,7 @@ async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
 
 
 async def test_mount_uses_an_older_image_if_the_newest_image_is_damaged(power: Power) -> None:
-    """The mount reports the damaged image and restores an older image, so no file is lost."""
+    """A mount reports a damaged image and restores an older image, so no file is lost."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
         head = await session.make_image()

@@ -209,7 +209,7 @@ async def test_kill_while_a_revived_pack_is_shipped_keeps_the_pack_and_its_recor
 async def test_unshipped_copy_of_a_past_file_can_be_recovered_from_a_fenced_host(
     plain: Power, is_kept: bool
 ) -> None:
-    """The new writer counts the pack as dead, but retains it as long as the point in time."""
+    """The new writer counts a revived pack as dead, but retains it as long as the point in time."""
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
         past = await ship(session)

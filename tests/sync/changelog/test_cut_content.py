@@ -21,7 +21,7 @@ def row(number: int, pack: int | None) -> BlockRow:
 
 
 def test_changelog_has_the_locations_of_blocks_uploaded_after_its_snapshot() -> None:
-    """The snapshot has no location for a block that is uploaded later."""
+    """The snapshot of a txg has no location for a block that is uploaded later."""
     cut = Cut({BlockId(2), BlockId(3)})
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])

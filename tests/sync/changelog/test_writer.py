@@ -177,7 +177,7 @@ async def test_wal_size_is_bounded_while_an_image_waits_for_the_store(
 
 
 async def test_image_is_abandoned_if_the_wal_grows_too_large(power: Power) -> None:
-    """Blocks uploaded for the abandoned image keep their locations, which the next txg ships."""
+    """Blocks uploaded for an abandoned image keep their locations, which the next txg ships."""
     bounds = UploadBounds(image_wal_bytes=1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 

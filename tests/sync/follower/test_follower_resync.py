@@ -111,7 +111,7 @@ async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None
 
 
 async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power) -> None:
-    """A host that knows a later txg reports the older bucket and keeps showing its own state."""
+    """A host that knows a later txg reports an older bucket and keeps showing its own state."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         before = dict(power.store.objects)

@@ -85,7 +85,7 @@ class KillingStore(FaultyStore):
 
 
 async def test_promoted_follower_writes_and_fences_the_former_writer(power: Power) -> None:
-    """The promoted follower holds the lease, has appended a fence record and can write files."""
+    """A promoted follower holds the lease, has appended a fence record and can write files."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone" * 30_000)
         await ship(writer)
@@ -197,7 +197,7 @@ async def test_promotion_applies_a_changelog_appended_during_the_promotion(power
 
 
 async def test_promotion_can_be_repeated_after_a_failure(power: Power) -> None:
-    """The store's reply was lost, so the follower does not know if the fence record is stored."""
+    """After a lost reply, a follower does not know whether its fence record is stored."""
     async with power.session("a"):
         pass
     store = FenceStore(power.store)

@@ -41,7 +41,7 @@ def _block(session: Session, ino: Ino) -> BlockId:
 
 
 async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_exported(power: Power) -> None:
-    """fsck -y replaces the missing pack with a hole, but the follower has the block cached."""
+    """fsck -y replaces the block of a missing pack with a hole, but the follower has it cached."""
     [sound] = await _written(power, b"sound" * 1000)
     packs = [data for key, data in power.store.objects.items() if key.startswith("pack/")]
     [ino] = await _written(power, CONTENT)
@@ -84,7 +84,7 @@ async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
 async def test_follower_keeps_its_cache_if_the_quarantine_fails(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk the follower keeps showing the last txg before the repair."""
+    """On a full disk a follower keeps showing the last txg before the repair."""
     [ino] = await _written(power, CONTENT)
 
     def fail(source: object, target: object, **_options: object) -> None:

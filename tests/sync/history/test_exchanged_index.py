@@ -101,7 +101,7 @@ async def test_adjacent_index_objects_are_verified_with_few_changelogs(power: Po
 
 
 async def test_index_writer_merges_no_index_object_of_another_history(power: Power) -> None:
-    """No neighbouring index object contradicts the exchanged index object."""
+    """In this test no neighbouring index object contradicts the exchanged index object."""
     objects = power.store.objects
     async with two_histories(power) as (session, _ino, other):
         for run in (3, 5):
@@ -114,7 +114,7 @@ async def test_index_writer_merges_no_index_object_of_another_history(power: Pow
 
 
 async def test_run_of_txgs_that_ends_with_abandoned_txgs_gets_no_index_object(power: Power) -> None:
-    """Searches and fsck would refuse the object, because the fence record names another txg."""
+    """Searches and fsck would refuse the index object, as the fence record names another txg."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN - 4 - session.link.txg)
         named = session.link

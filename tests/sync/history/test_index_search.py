@@ -65,7 +65,7 @@ async def found_certainly(
 
 
 async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power) -> None:
-    """The changed txgs are in the first, a middle and the last run of two levels."""
+    """In the test, the changed txgs are in the first, a middle and the last run of two levels."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
     async with power.session("a", tasks=False) as session:
@@ -199,7 +199,7 @@ async def lose_last_changelogs(power: Power) -> bytes:
 async def test_index_object_of_lost_changelogs_does_not_hide_later_changes(
     power: Power, indexes: bool
 ) -> None:
-    """New txgs reuse the numbers of the lost txgs, and the writer replaces the index object."""
+    """New txgs reuse the numbers of lost txgs, and the writer replaces the index object."""
     lost = await lose_last_changelogs(power)
     async with power.session("b", tasks=False) as session:
         await session.indexer.make_due()  # A mount also builds the index in the background.

@@ -45,7 +45,7 @@ def test_expiry_keeps_the_latest_kept_point_of_each_day() -> None:
 
 
 def test_expiry_after_a_year_keeps_daily_and_weekly_and_monthly_points() -> None:
-    """The result matches restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
+    """The policy matches restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
     found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
     days = [day for day, why in found.items() if "daily" in why]
     assert days == [f"2026-12-{day}" for day in range(31, 24, -1)]

@@ -42,7 +42,7 @@ def newest(session: Session, path: Path) -> NewestState:
 async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
     power: Power, tmp_path: Path
 ) -> None:
-    """Any block with the same content is found, regardless of its number."""
+    """The search finds any block with the same content, regardless of its number."""
     async with power.session(tasks=False) as session:
         sound = write_file(session, b"sound" * 100)
         await session.flush()

@@ -85,7 +85,7 @@ async def test_running_mount_repairs_a_bucket_replaced_by_an_older_copy(
 
 
 async def test_repair_of_an_older_bucket_ships_an_image_before_changelogs(power: Power) -> None:
-    """After the image that repairs an older bucket, the mount ships changelogs as usual."""
+    """After the image that repairs an older bucket, a mount ships changelogs as usual."""
     async with power.session("a", tasks=False) as session:
         await ship(session, 1)
         older = dict(power.store.objects)
@@ -123,7 +123,7 @@ async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) ->
 async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_bucket(
     power: Power,
 ) -> None:
-    """The mount turns read-only if another host has mounted the older bucket."""
+    """A mount turns read-only if another host has mounted the older bucket."""
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -337,7 +337,7 @@ async def test_interrupted_publication_is_not_resumed_after_another_host_wrote(
 async def test_next_mount_of_this_host_completes_an_interrupted_publication(
     power: Power, step: str
 ) -> None:
-    """The publication of a local state is killed after its fence record and before its image."""
+    """A publication that is killed after its fence record has no image yet."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3)

@@ -395,7 +395,7 @@ async def test_former_path_selects_the_first_of_two_removed_files_with_that_name
 async def test_list_of_versions_is_marked_incomplete_if_a_former_inode_is_not_read(
     power: Power, tmp_path: Path
 ) -> None:
-    """The current inode alone has the requested number of versions."""
+    """A list may be incomplete if the current inode alone has enough versions."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         await files.make(b"f", 10)

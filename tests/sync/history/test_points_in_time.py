@@ -183,7 +183,7 @@ async def test_damage_to_the_only_manifest_is_reported_as_a_missing_image(power:
 
 
 async def test_retained_history_begins_with_the_retention_floor(power: Power) -> None:
-    """Packs of a txg before the floor may be deleted, although its changelog exists."""
+    """Packs of a txg before the retention floor may be deleted, although its changelog exists."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + SECOND_NS)

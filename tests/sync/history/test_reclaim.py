@@ -157,7 +157,7 @@ async def test_default_retention_keeps_every_object_younger_than_a_week(
 async def test_fast_clock_deletes_no_object_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
-    """Even if the clock is a year fast, the floor does not pass the second-last image."""
+    """If the clock is a year fast, the retention floor does not pass the second-last image."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         for _ in range(3):

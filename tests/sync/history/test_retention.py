@@ -156,7 +156,6 @@ def test_txgs_published_as_images_are_kept_within_the_retention() -> None:
 
 
 def test_retention_floor_never_decreases_and_never_passes_the_last_images() -> None:
-    """The retention floor never falls, and never passes the second-last image."""
     images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
     oldest_kept = Txg(101)
     assert floor_of(images, Txg(7), Txg(50)) == 50

@@ -87,7 +87,7 @@ def rows(volume: Volume) -> list[object]:
 async def test_later_point_in_time_is_built_from_an_earlier_point(
     power: Power, tmp_path: Path
 ) -> None:
-    """The database is identical to one that is restored from an image."""
+    """The database of a later point in time is identical to one restored from an image."""
     async with power.session("a", tasks=False) as session:
         first = await some_txgs(session)
         await session.make_image()

@@ -244,7 +244,7 @@ async def test_restore_names_a_damaged_image_piece_and_leaves_no_database(power:
 
 
 async def test_error_about_a_missing_image_piece_advises_fsck(power: Power) -> None:
-    """The error of the failed restore names the fsck commands that may help."""
+    """The error of a failed restore names the fsck commands that may help."""
     [key] = pieces_of(power)
     del power.store.objects[key]  # type: ignore[arg-type]
 

@@ -235,7 +235,7 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_lost
 async def test_unauthenticated_manifest_of_a_newer_version_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the manifest, the names of the image pieces still contain their positions."""
+    """Without a manifest, the names of the image pieces still contain their positions."""
     put_piece(store, PREFIX, 0, header(4))
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")

@@ -220,7 +220,7 @@ async def test_failed_image_leaves_no_copy_of_the_database(
 
 
 async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) -> None:
-    """In rollback journal modes, the copy of the database for an image is in its directory."""
+    """In rollback journal modes, an image's copy of the database is in the database's directory."""
     async with power.session("a", tasks=False) as session:
         path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
@@ -309,7 +309,7 @@ async def test_pending_deletion_of_packs_triggers_an_image(power: Power) -> None
 
 
 async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Power) -> None:
-    """Images of the next writer list the lost block without a location."""
+    """Images of the next writer list a lost block without a location."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()

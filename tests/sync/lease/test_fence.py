@@ -49,7 +49,7 @@ async def test_held_lease_is_acquired_only_by_its_holder_or_by_force(power: Powe
 
 
 async def test_no_epoch_is_used_twice_after_an_older_lease_is_restored(power: Power) -> None:
-    """The chain contains a later epoch than the restored older lease."""
+    """The chain contains a later epoch than a restored older lease."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
         await session.close()

@@ -164,7 +164,7 @@ async def test_host_with_an_unknown_machine_identity_needs_no_takeover(
 async def test_original_state_directory_cannot_be_mounted_while_a_copy_holds_the_lease(
     power: Power,
 ) -> None:
-    """The original and its copy have the same txg, but only one of them can hold the lease."""
+    """A state directory and its copy have one txg, but only one of them can hold the lease."""
     async with power.session("a") as session:
         first = write_file(session, b"first")
         await session.flush()
@@ -288,7 +288,7 @@ async def test_chain_is_not_compared_with_a_database_that_may_be_stale(power: Po
 async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_command(
     power: Power,
 ) -> None:
-    """The killed writer's last txg is in the bucket, but was not confirmed on this host."""
+    """A killed writer's last txg is in the bucket, but was not confirmed on this host."""
     kill = KillAt("changelog put")
     async with power.session("a", tasks=False, hook=kill) as session:
         ino = write_file(session, b"just in time")

@@ -118,7 +118,7 @@ async def test_background_task_repairs_a_damaged_chain(
 
 
 async def test_host_recognises_a_damaged_unconfirmed_changelog_as_its_own(power: Power) -> None:
-    """The killed host uploaded its last changelog, but did not record that this succeeded."""
+    """A killed host uploaded its last changelog, but did not record that this succeeded."""
 
     def die(step: str) -> None:
         if step == "changelog put":
@@ -223,7 +223,7 @@ async def test_last_changelog_of_another_history_is_not_treated_as_damage(power:
 
 
 async def test_last_changelog_with_a_wrong_predecessor_is_treated_as_damage(power: Power) -> None:
-    """The last changelog is authentic, but does not contain the hash of its predecessor."""
+    """An authentic last changelog may lack the hash of its predecessor."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -373,7 +373,6 @@ async def test_failed_mount_keeps_local_state_that_does_not_match_the_chain(powe
 
 
 async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
-    """A host whose local state contains abandoned txgs quarantines this state."""
     inos = await written(power)
     rot(power, 9)
     async with power.session("b", options=end_at(8), tasks=False) as session:

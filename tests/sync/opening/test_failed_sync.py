@@ -88,7 +88,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
 async def test_mount_after_a_failed_sync_rewrites_a_deleted_source_of_a_copied_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut, the copy is restored from its source, perhaps from the intent log."""
+    """After a power cut, a copied block is restored from its source, perhaps from the log."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         located = session.cache.located(ino, BlockIndex(0))
@@ -369,7 +369,7 @@ def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_disk_that_was_attached_again_is_treated_like_a_disk_after_a_power_loss(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The kernel has dropped unwritten pages, although only the disk was reattached."""
+    """When a disk is attached again, the kernel has dropped its unwritten pages."""
     device = power.home.stat().st_dev
     disk = tmp_path / "sysfs" / f"{os.major(device)}:{os.minor(device)}"
     disk.mkdir(parents=True)

@@ -197,7 +197,7 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
 
 
 async def test_next_mount_completes_an_interrupted_application_of_changelogs(power: Power) -> None:
-    """A mount is killed before it has computed the totals, so the next mount computes them."""
+    """If a mount is killed before it has computed the totals, the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await session.flush_at_end()
@@ -222,7 +222,7 @@ async def test_next_mount_completes_an_interrupted_application_of_changelogs(pow
 async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
     power: Power,
 ) -> None:
-    """After the kill, other hosts use the pack numbers of the unshipped compaction."""
+    """After a kill, other hosts use the pack numbers of an unshipped compaction."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         gone = write_file(session, os.urandom(50_000))

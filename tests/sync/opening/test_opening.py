@@ -39,7 +39,7 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
 
 
 async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
-    """A block that was not uploaded before the kill is still dirty and readable."""
+    """A block that was not uploaded before a kill is still dirty and readable."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -249,7 +249,7 @@ async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str
 async def test_error_of_a_mount_refused_after_a_quarantine_names_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another host acquires the lease after the mount has quarantined its local state."""
+    """Another host may acquire the lease after a mount has quarantined its local state."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)

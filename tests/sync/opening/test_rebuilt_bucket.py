@@ -105,7 +105,7 @@ async def test_local_state_from_before_a_rebuild_is_never_deleted(
 
 
 async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) -> None:
-    """The host wrote txgs that fsck -y --publish-local on another host replaced."""
+    """A host may have written txgs that fsck -y --publish-local on another host replaced."""
     await power.retain(0)
     await write_files(power)
     older = dict(power.store.objects)
@@ -139,7 +139,7 @@ async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) 
 async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_deleted(
     power: Power, writes: str, publishes: bool
 ) -> None:
-    """The retention floor of the other history is later than the txgs of the local state."""
+    """Local state is kept even if the other history's retention floor is later than its txgs."""
     await power.retain(0)
     await write_files(power)
     older = dict(power.store.objects)

@@ -141,7 +141,7 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
 
 
 async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: Power) -> None:
-    """The missing WAL may have contained the rows of the unknown block files."""
+    """A missing WAL may have contained the rows of unknown block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     (power.home / "a" / "meta.db-wal").unlink()

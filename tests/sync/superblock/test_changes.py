@@ -181,7 +181,7 @@ async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(power: Power)
 async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     power: Power, lost: str | None
 ) -> None:
-    """Both superblock objects in the bucket belong to another filesystem."""
+    """Both superblock objects in the bucket may belong to another filesystem."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()

@@ -82,7 +82,6 @@ def test_symbolic_link_in_place_of_a_host_copy_is_not_followed(tmp_path: Path) -
 
 
 def test_replaced_superblock_is_kept_on_the_host_under_another_name(tmp_path: Path) -> None:
-    """After a replacement, the former superblock is stored under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 
     assert path.read_bytes() == b"whatever it was"

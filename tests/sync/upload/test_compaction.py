@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def test_pack_with_mostly_dead_blocks_is_compacted_and_deleted(power: Power) -> None:
-    """The compacted pack is deleted after two more images."""
+    """A compacted pack is deleted after two more images."""
     await power.retain(0)
     async with power.session("a") as session:
         kept = write_file(session, os.urandom(2000))
@@ -150,7 +150,6 @@ def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[l
 
 
 async def test_file_removed_during_the_move_of_its_block_leaves_no_row(power: Power) -> None:
-    """The row of a moved block is deleted if no file uses the block."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -165,7 +164,7 @@ async def test_file_removed_during_the_move_of_its_block_leaves_no_row(power: Po
 
 
 async def test_block_removed_during_compaction_is_not_reused_by_deduplication(power: Power) -> None:
-    """An earlier txg deleted the block, so the same content is stored as a new block."""
+    """If an earlier txg deleted a block, equal content is stored as a new block."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -186,7 +185,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
 async def test_all_hosts_agree_when_a_pack_emptied_by_an_image_died(
     power: Power,
 ) -> None:
-    """Points in time before the image still need the emptied pack."""
+    """Points in time before an image still need a pack that the image emptied."""
     async with power.session("a", tasks=False) as session:
         kept, _content = await _mostly_dead_pack(session)
         [(emptied,)] = session.db.all("SELECT pack FROM blocks")

@@ -16,7 +16,7 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
 
 
 def test_txg_records_only_placements_of_its_own_blocks() -> None:
-    """Each block of the txg is listed once, with the pack that contains the block."""
+    """Each block of a txg is listed once, with the pack that contains the block."""
     cut = Cut({BlockId(1), BlockId(2)})
     cut.resolve(placed(3), PACK)
     assert (cut.places, cut.packs) == ({}, {})

@@ -106,7 +106,7 @@ async def test_write_of_equal_content_heals_every_file_that_shares_the_block(
 async def test_file_overwritten_with_equal_content_heals_other_files(
     power: Power, damage: Damage
 ) -> None:
-    """An overwrite in place heals all files that share the damaged block."""
+    """An overwrite in place heals all files that share a damaged block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
@@ -124,7 +124,6 @@ async def test_file_overwritten_with_equal_content_heals_other_files(
 
 
 async def test_follower_reads_healed_content(power: Power) -> None:
-    """A follower reads the healed content after the next txg."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
         await writer.flush_at_end()
@@ -222,7 +221,7 @@ async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
 
 
 async def test_single_wrong_reply_of_the_store_is_not_treated_as_damage(power: Power) -> None:
-    """After a wrong reply, the block is requested again, and the read succeeds."""
+    """After a wrong reply, a block is requested again, and the read succeeds."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -243,7 +242,7 @@ async def test_single_wrong_reply_of_the_store_is_not_treated_as_damage(power: P
 async def test_damage_found_by_a_read_marks_the_complete_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A read stops at the first error, so later blocks of the pack may also be damaged."""
+    """A read stops at the first error, so later blocks of a damaged pack may also be damaged."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
@@ -291,7 +290,7 @@ async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> Non
 async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
     power: Power,
 ) -> None:
-    """The cached block is the last copy until it is uploaded again."""
+    """A cached block of a damaged pack is the last copy until it is uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -309,7 +308,7 @@ async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
 
 
 async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power: Power) -> None:
-    """A kill undoes the overwrite, so the file has its former content."""
+    """A kill undoes an uncommitted overwrite, so the file has its former content."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -437,7 +436,7 @@ async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
 
 
 async def test_rollback_uses_the_new_location_of_healed_content(power: Power) -> None:
-    """The restored state reads healed content from the location of its second upload."""
+    """After a rollback, healed content is read from the location of its second upload."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
         before = session.link
@@ -467,7 +466,6 @@ async def test_rollback_uses_the_new_location_of_healed_content(power: Power) ->
 
 
 async def test_damage_marks_are_deleted_with_their_packs(power: Power) -> None:
-    """After garbage collection has deleted the damaged packs, no mark of damage remains."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)

@@ -93,7 +93,7 @@ async def test_uploads_that_free_a_full_cache_ignore_the_upload_limit(power: Pow
 
 
 async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
-    """With "strict", the last upload waits until the limit is removed."""
+    """With a "strict" limit, the last upload waits until the limit is removed."""
     options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)

@@ -129,7 +129,7 @@ async def test_pack_is_not_uploaded_again_after_its_reply_was_lost(power: Power)
 
 
 async def test_lost_block_of_a_removed_file_does_not_prevent_the_next_image(power: Power) -> None:
-    """No file uses the lost block, so the next image need not wait for fsck."""
+    """If no file uses a lost block, the next image need not wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -169,7 +169,7 @@ async def test_lost_block_does_not_stop_uploads_of_other_blocks(power: Power) ->
 
 
 async def test_block_file_restored_by_a_user_is_uploaded(power: Power) -> None:
-    """A user has restored the lost block file from a backup."""
+    """A user may restore a lost block file from a backup."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -252,7 +252,7 @@ async def test_each_upload_keeps_only_one_pack_in_memory(
 async def test_rollback_of_the_locations_of_uploaded_blocks_loses_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the group is rolled back, every block is still in the cache or in the bucket."""
+    """After the rollback of their locations, all blocks are still in the cache or the bucket."""
     lose: list[Callable[[], None]] = []
 
     def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:

@@ -94,7 +94,6 @@ async def test_store_outage_affects_every_method_until_the_test_ends_it(
 
 
 async def test_gate_blocks_a_store_call_before_it_has_an_effect(faulty: FaultyStore) -> None:
-    """A call that waits at a gate has no effect until the test opens the gate."""
     gate = faulty.hold("put")
 
     async with trio.open_nursery() as nursery:

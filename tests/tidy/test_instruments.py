@@ -22,7 +22,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 @pytest.mark.parametrize("every", [1, 3, 4])
 def test_test_parameters_outside_the_sample_are_marked_as_slow(every: int) -> None:
-    """All values stay in their order, and all except the sample are marked slow."""
+    """All parameters stay in their order, and all except the sample are marked slow."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
 
@@ -131,7 +131,7 @@ def test_calls_between_functions_and_between_files_are_counted() -> None:
 
 
 def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[str]) -> None:
-    """The check finds avoided words in text, in test names and in docstring summaries."""
+    """Lint finds avoided words in text, in test names and in docstring summaries."""
     bad = {
         "x = 1  # some" + "body else": "the caller",
         "def test_no" + "body_hears_it(): pass": "the passive",

@@ -156,7 +156,7 @@ def _nodes(code: str) -> list[ast.AST]:
 
 
 def test_isolation_check_finds_private_names_and_replaced_constants() -> None:
-    """The check finds direct uses, strings and imports, but not an object's own attributes."""
+    """The isolation check finds direct uses, strings and imports, but not own attributes."""
     for code, private, replaced in (
         ("a.b._c = 1", {"_c"}, set[str]()),
         ("self._a._b", {"_b"}, set[str]()),

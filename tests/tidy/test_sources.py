@@ -137,7 +137,7 @@ def test_only_methods_of_an_object_assign_its_attributes() -> None:
 
 
 def test_source_check_finds_assignments_to_attributes_of_other_objects() -> None:
-    """The check reports assigned callbacks, and allows a module to change its own records."""
+    """The source check reports assigned callbacks; a module may change its own records."""
     for bad in ("x.on_y = f", "self._uploader.cut = cut", "a, self.b.c = 1, 2", "del x.link"):
         assert list(_late_wiring([], _nodes(bad, ast.Attribute)))
     own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"

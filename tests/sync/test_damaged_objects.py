@@ -110,7 +110,7 @@ async def a_bucket(power: Power) -> dict[Ino, bytes]:
         contents |= [write(session, number) for number in range(4, 7)]
         await session.flush()
         session.uploader.bounds = DEFAULT_BOUNDS
-        for number in range(7, 9 + LEVEL_FAN_OUT):
+        for number in range(7, 7 + 2 * LEVEL_FAN_OUT):
             contents |= [write(session, number)]
             await session.flush_at_end()
         await session.leveler.make_due()

@@ -28,8 +28,8 @@ class Statements(abc.ABC):
         self._recent: dict[Any, Any] = {}
         # Packs that a running copy from the past needs, so they must not be condemned.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs revived since the last cut, which the changelog of that cut does not report.
-        self.revived_packs: set[PackId] = set()
+        # Packs that changed after the last cut, so its changelog does not report the change.
+        self.packs_changed_after_cut: set[PackId] = set()
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:

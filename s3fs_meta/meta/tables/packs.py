@@ -93,7 +93,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 def stored(db: Database, pack: PackId) -> None:
     """Record that the store confirmed a pack; a repeated call is harmless. Needs a transaction."""
     row = get(db, pack)
-    _report(db, pack)
+    db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
     if row.state is PackState.UPLOADING:
         _set_state(db, pack, PackState.STORED)
         db.counters.stored_bytes += row.object_bytes
@@ -112,7 +112,7 @@ def condemn(db: Database, pack: PackId) -> None:
         db.counters.stored_bytes -= row.object_bytes
     _set_state(db, pack, PackState.CONDEMNED)
     note_if_dead(db, pack)
-    _report(db, pack)
+    report(db, [pack])
 
 
 def delete(db: Database, pack: PackId) -> None:
@@ -123,7 +123,7 @@ def delete(db: Database, pack: PackId) -> None:
         db.counters.stored_bytes -= row.object_bytes
     db.run("DELETE FROM packs WHERE pack = ?", (pack,))
     damage_marks.forget_pack(db, pack)
-    _report(db, pack)
+    report(db, [pack])
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
@@ -151,10 +151,13 @@ def note_if_dead(db: Database, pack: PackId) -> None:
     )
 
 
-def report_revived(db: Database, revived: Sequence[PackId]) -> None:
-    """Record that the next changelog must list revived packs. Requires an open transaction."""
-    db.run_many("INSERT OR IGNORE INTO pack_news VALUES (?)", [(pack,) for pack in revived])
-    db.revived_packs.update(revived)
+def report(db: Database, changed: Sequence[PackId]) -> None:
+    """Record that the next changelog must list packs and their blocks. Needs a transaction.
+
+    If a changelog is being made, its cut does not contain the change, so the next one lists it.
+    """
+    db.run_many("INSERT OR IGNORE INTO pack_news VALUES (?)", [(pack,) for pack in changed])
+    db.packs_changed_after_cut.update(changed)
 
 
 def find_condemned(db: Database, limit: int) -> list[PackRow]:
@@ -270,11 +273,6 @@ def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
 
 def _missing(pack: PackId) -> MetadataError:
     return MetadataError(f"pack {pack} has no row in the table packs", 0)
-
-
-def _report(db: Database, pack: PackId) -> None:
-    """Record that the next changelog must report a pack."""
-    db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
 
 
 def _in_state(db: Database, state: PackState) -> list[tuple[PackId, ObjectKey]]:

@@ -389,9 +389,9 @@ def has_pack_news(db: Database) -> bool:
 def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
     """Record that a changelog reports the state of packs at its cut. Needs a transaction.
 
-    Packs that were revived after the cut are reported again.
+    Packs that changed after the cut are reported again.
     """
-    gone = [(pack,) for pack in reported if pack not in db.revived_packs]
+    gone = [(pack,) for pack in reported if pack not in db.packs_changed_after_cut]
     db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
 
 

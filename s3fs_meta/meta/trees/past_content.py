@@ -169,7 +169,7 @@ def share(db: Database) -> int:
         db.counters.block_bytes += made[1]
         dead = [PackId(row[0]) for row in db.all(_DEAD)]
         db.run(_REVIVE, (first,))
-        packs.report_revived(db, dead)
+        packs.report(db, dead)
         revived = len(dead)
         db.run(_LIVE_AGAIN)
     db.run(_SHARE, (first,))

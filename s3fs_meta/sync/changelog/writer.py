@@ -330,12 +330,13 @@ class Shipper:
         txg = self._position.link.next_txg
         self._db.counters.begin_txg(txg + 1)
         self._db.commit()
+        next_block = pending.first_new_block(self._db)
         frozen = Frozen(
             txg,
-            Cut(waiting),
+            Cut(waiting, next_block),
             self._clock.now_ns(),
             self._recorder.last_seq,
-            pending.first_new_block(self._db),
+            next_block,
             chain.wanted_floor(self._db, self._position.link),
             None if self._db.wal is None and not snapshot else self._db.open_snapshot(),
         )
@@ -344,7 +345,7 @@ class Shipper:
         self._db.mark_changed(False)
         self._cut_oldest_ns = self._recorder.begin_txg()
         self._uploader.begin_cut(frozen.cut)
-        self._db.revived_packs.clear()
+        self._db.packs_changed_after_cut.clear()
         self._hook("txg cut")
         return frozen
 

@@ -22,8 +22,15 @@ class PackRecord(NamedTuple):
 class Cut:
     """The blocks that were sealed at a cut, and the location of each block in a pack."""
 
-    def __init__(self, pending: set[BlockId]) -> None:
+    def __init__(self, pending: set[BlockId], next_block: BlockId) -> None:
+        """Start with no locations.
+
+        Args:
+            pending: the sealed blocks.
+            next_block: the number of the first block after the cut.
+        """
         self.pending = pending
+        self._next_block = next_block
         self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()
@@ -36,6 +43,13 @@ class Cut:
             self.places[placed.block] = placed
             self.packs[pack.pack] = pack
             self._stored.setdefault(placed.hash, placed)
+
+    def lists(self, block: BlockId) -> bool:
+        """Return whether a location recorded now is listed by the changelog of the cut or the next.
+
+        The next changelog lists every new block, but an earlier block only if its pack is reported.
+        """
+        return block in self.pending or block >= self._next_block
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of a block of the cut that is equal to a block without a location.

@@ -52,6 +52,7 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
         return None
     db.begin()
     placements.apply(db, [placed._replace(block=block) for block in found])
+    packs.report(db, [placed.pack])
     _log.warning(
         "healed %d damaged blocks with equal content that is stored in another pack: %s",
         len(found),

@@ -327,6 +327,7 @@ class Uploader:
                     place, record = stored[one.hash]
                     sealed = one.sealed
                     place = place._replace(block=sealed.block)
+                    self._report_unlisted(record.pack, [sealed.block])
                     self._record_one(place, record, sealed.ino, sealed.block_index)
             await trio.lowlevel.checkpoint()
 
@@ -438,8 +439,14 @@ class Uploader:
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
         # Each slice records the pack again, because only one slice may survive a crash.
         packs.stored(self._db, record.pack)
+        self._report_unlisted(record.pack, [entry.block for entry in entries])
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
+
+    def _report_unlisted(self, pack: PackId, placed: Sequence[BlockId]) -> None:
+        """Make the next changelog list a pack if no cut makes sure that its blocks are listed."""
+        if self._cut is None or not all(map(self._cut.lists, placed)):
+            packs.report(self._db, [pack])
 
     def _record_one(self, place: Placed, record: PackRecord, ino: Ino, index: BlockIndex) -> None:
         """Record the location of one block; a zero block becomes a hole instead."""

@@ -73,6 +73,7 @@ async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power
         await session.shipper.ship(anyway=True)
         for count in (RUN * RUN // 2, RUN * RUN // 2 - 1, 10):
             await append_empty_changelogs(session, count)
+            session.db.begin()
             inodes.touch(session.db, ino, mtime_ns=10**18 + count)
             session.db.counters.begin_txg(session.link.next_txg)
             await session.shipper.ship(anyway=True)

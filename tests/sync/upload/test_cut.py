@@ -17,7 +17,7 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
 
 def test_txg_records_only_placements_of_its_own_blocks() -> None:
     """Each block of a txg is listed once, with the pack that contains the block."""
-    cut = Cut({BlockId(1), BlockId(2)})
+    cut = Cut({BlockId(1), BlockId(2)}, BlockId(10))
     cut.resolve(placed(3), PACK)
     assert (cut.places, cut.packs) == ({}, {})
     cut.resolve(placed(1), PACK)
@@ -29,7 +29,7 @@ def test_txg_records_only_placements_of_its_own_blocks() -> None:
 
 def test_equal_blocks_of_a_txg_share_a_location() -> None:
     """Only the first of several equal blocks is stored in a pack."""
-    cut = Cut({BlockId(1), BlockId(2)})
+    cut = Cut({BlockId(1), BlockId(2)}, BlockId(10))
     assert cut.equal(BlockId(2), b"z" * 32) is None
     cut.resolve(placed(1, b"z" * 32), PACK)
     assert cut.equal(BlockId(2), b"z" * 32) == (placed(2, b"z" * 32), PACK)
@@ -38,7 +38,7 @@ def test_equal_blocks_of_a_txg_share_a_location() -> None:
 
 
 def test_txg_does_not_wait_for_lost_blocks() -> None:
-    cut = Cut({BlockId(1), BlockId(2)})
+    cut = Cut({BlockId(1), BlockId(2)}, BlockId(10))
     cut.give_up([BlockId(2), BlockId(9)])
     assert cut.lost == {2}
     assert cut.pending == {1}

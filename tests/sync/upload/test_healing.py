@@ -385,7 +385,7 @@ async def test_torn_cached_block_is_not_used_for_healing(power: Power) -> None:
         assert await session.healer.heal() == 0
 
 
-async def test_equal_block_in_another_pack_heals_a_damaged_block(power: Power) -> None:
+async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(power: Power) -> None:
     """Concurrent uploads may have stored the same content in two packs."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -405,6 +405,12 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block(power: Power) -
         assert (healed.pack, healed.pack_offset) == (equal.pack, equal.pack_offset)
         assert session.db.changed
         assert await session.healer.heal() == 0
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        found = _located(session, first)
+        assert (found.pack, found.pack_offset) == (equal.pack, equal.pack_offset)
 
 
 async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(

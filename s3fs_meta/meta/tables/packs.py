@@ -91,7 +91,10 @@ def object_bytes(db: Database, pack: PackId) -> int:
 
 
 def stored(db: Database, pack: PackId) -> None:
-    """Record that the store confirmed a pack; a repeated call is harmless. Needs a transaction."""
+    """Record that the store confirmed a pack; a repeated call is harmless. Needs a transaction.
+
+    The next changelog lists the pack, unless a cut whose changelog is being made lists all of it.
+    """
     row = get(db, pack)
     db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
     if row.state is PackState.UPLOADING:

@@ -518,7 +518,8 @@ class Shipper:
         if is_image:  # the image contains the cut's changes; later records go into the next txg
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
-        self._recorder.attempted(changelog.txg, data, frozen.last_seq, frozen.next_block, reported)
+        listed = frozen.cut.complete.union(reported)
+        self._recorder.attempted(changelog.txg, data, frozen.last_seq, frozen.next_block, listed)
         await self._sync_attempt()
         self._hook("txg attempted")
         return changelog.txg, data

@@ -426,10 +426,13 @@ class Uploader:
         await self._put(pack)
         self._hook("pack put")
         record = PackRecord(number, pack.key, len(pack.data))
+        cut = self._cut
         for piece in slices(pack.entries):
             self._db.begin_local()
             self._record_placed(record, piece)
             await trio.lowlevel.checkpoint()
+        if cut is not None and number in cut.packs:
+            cut.complete.add(number)
         self._db.begin_local()
         packs.note_if_dead(self._db, number)
         self._hook("locations recorded")

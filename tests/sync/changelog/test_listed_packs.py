@@ -29,6 +29,23 @@ def changelogs(power: Power, session: Session) -> list[Changelog]:
     ]
 
 
+async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> None:
+    """A block that is uploaded after the cut is not listed again in the next changelog."""
+    async with plain.session("a", tasks=False) as session:
+        for number in range(3):
+            for part in range(3):
+                write_file(session, b"%d %d" % (number, part) * 500)
+            await session.flush()
+        await session.flush_at_end()
+
+        made = changelogs(plain, session)
+        listed = [one.block for changelog in made for one in changelog.section.locations]
+        noted = [one.pack for changelog in made for one in changelog.packs]
+        assert listed == list(range(1, 10))
+        assert noted == [1, 2, 3]
+        assert pending.pack_news(session.db.connection) == []
+
+
 async def test_block_healed_after_a_cut_is_listed_in_the_next_changelog(plain: Power) -> None:
     """A damaged block gets a location in a pack that the changelog being made lists completely."""
     written: list[Ino] = []

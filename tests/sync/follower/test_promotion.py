@@ -104,8 +104,9 @@ async def test_promoted_follower_writes_and_fences_the_former_writer(power: Powe
             new = write_file(session, b"new")
             await ship(session)
             await session.close()
+        write_file(writer, b"not shipped")
         with pytest.raises(FencedError):
-            await writer.shipper.ship(anyway=True)
+            await writer.shipper.ship()
         assert writer.status.state is MountState.FENCED
 
     async with power.session("c") as session:

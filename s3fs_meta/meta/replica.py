@@ -203,7 +203,7 @@ def settle_at_txg(db: Database) -> None:
     Requires an open transaction.
     """
     settle(db)
-    pending.set_block_floor(db, pending.first_new_block(db))
+    pending.raise_block_floor(db)
 
 
 def _touch(db: Database, table: str, numbers: Iterable[int]) -> None:

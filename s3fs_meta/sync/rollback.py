@@ -187,7 +187,7 @@ def _take_over(
         local_state.take_over(past, volume.db)
         chain.record(past, before)
         chain.want_floor(past, chain.wanted_floor(volume.db, before))
-        pending.set_block_floor(past, pending.first_new_block(past))
+        pending.raise_block_floor(past)
         past.commit()
         return lost
     finally:

@@ -11,8 +11,8 @@ from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.errors import FormatError, PreconditionError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
-from s3fs_meta.meta.tables import dentries, pending
-from s3fs_meta.model import Ino, Txg
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.model import BlockId, Ino, Txg
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
@@ -261,7 +261,7 @@ async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Po
         await session.flush()
         for number in range(8):
             write_file(session, b"never shipped %d" % number)
-        cut = Cut(session.uploader.sealer.seal_all(), pending.first_new_block(session.db))
+        cut = Cut(session.uploader.sealer.seal_all(), BlockId(session.db.counters.next_block))
         session.uploader.begin_cut(cut)
         await session.uploader.drain(cut, lambda _left: None)
     options = OpenOptions(force_takeover=True)

@@ -56,6 +56,7 @@ class ChangeRecorder:
         self._is_partly_recorded = False
         self.bytes = 0  # total size of the records that no changelog contains yet
         self.last_seq = 0
+        self.shipped_seq = 0  # number of the last record that a changelog contains
         self.oldest_ns = 0  # time of the oldest pending record, or 0 without records
         self._listeners: list[Callable[[], None]] = []
         self._load()
@@ -82,7 +83,7 @@ class ChangeRecorder:
     def _load(self) -> None:
         self._given = []
         self._is_partly_recorded = False
-        done = _shipped_seq(self._db)
+        self.shipped_seq = done = _shipped_seq(self._db)
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
         self.bytes = sum(size for _seq, size in self._sizes)
@@ -154,7 +155,7 @@ class ChangeRecorder:
     ) -> None:
         """Store a changelog that is about to be sent, and mark its content as shipped.
 
-        Requires an open transaction.
+        Requires an open transaction. ``purge`` deletes the records later, in several groups.
 
         Args:
             txg: the txg of the changelog.
@@ -164,16 +165,11 @@ class ChangeRecorder:
             reported: the packs that the changelog reports.
         """
         put_outbox(self._db, txg, data)
-        self.shipped(seq_max)
-        forget_pack_news(self._db, reported)
-        set_block_floor(self._db, next_block)
-
-    def shipped(self, seq_max: int) -> None:
-        """Mark the records up to *seq_max* as contained in a changelog. Needs a transaction.
-
-        ``purge`` deletes the records later, in several groups.
-        """
-        local_state.put(self._db, _SHIPPED_SEQ, str(seq_max))
+        # Packs that changed after the cut are reported again.
+        gone = [(pack,) for pack in reported if pack not in self._db.packs_changed_after_cut]
+        self._db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
+        local_state.put_all(self._db, {_SHIPPED_SEQ: str(seq_max), _FLOOR: str(next_block)})
+        self.shipped_seq = seq_max
         while self._sizes and self._sizes[0][0] <= seq_max:
             self.bytes -= self._sizes.popleft()[1]
         self.oldest_ns = self._now_ns() if self._sizes else 0
@@ -221,7 +217,7 @@ class ChangeRecorder:
             self._db.run(
                 "DELETE FROM pending WHERE seq IN"
                 " (SELECT seq FROM pending WHERE seq <= ? ORDER BY seq LIMIT ?)",
-                (_shipped_seq(self._db), PURGED_AT_ONCE_MAX),
+                (self.shipped_seq, PURGED_AT_ONCE_MAX),
             )
         )
 
@@ -246,14 +242,14 @@ class News(NamedTuple):
     packs: list[PackNews]
 
 
-def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[BlockId] = ()) -> News:
+def read_news(connection: apsw.Connection, waiting: Sequence[BlockId] = ()) -> News:
     """Return the new and moved blocks, and the changed packs, for the next changelog.
 
     Args:
         connection: a connection that reads a snapshot.
-        floor: the lowest number of a new block.
         waiting: blocks that will soon have a location; they are returned even if they are older.
     """
+    floor = _block_floor(connection)
     new = connection.execute(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
         " WHERE block >= ? AND refs > 0",
@@ -357,42 +353,20 @@ def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, 
         yield int(str(seq)), changeset
 
 
-def shipped_seq(connection: apsw.Connection) -> int:
-    """Return the number of the last record that a changelog contains."""
-    rows = connection.execute(
-        "SELECT value FROM local_state WHERE name = ?", (_SHIPPED_SEQ,)
-    ).fetchall()
-    return int(str(rows[0][0])) if rows else 0
-
-
-def block_floor(db: Database) -> BlockId:
+def _block_floor(connection: apsw.Connection) -> BlockId:
     """Return the lowest number of a block that is new in the next changelog."""
-    text = local_state.get(db, _FLOOR)
-    return BlockId(1 if text is None else int(text))
+    rows = connection.execute("SELECT value FROM local_state WHERE name = ?", (_FLOOR,)).fetchall()
+    return BlockId(int(str(rows[0][0])) if rows else 1)
 
 
-def first_new_block(db: Database) -> BlockId:
-    """Return the number that will be assigned to the next new block."""
-    return BlockId(db.counters.next_block)
-
-
-def set_block_floor(db: Database, floor: BlockId) -> None:
-    """Record that changelogs contain all blocks with numbers below *floor*. Needs a transaction."""
-    local_state.put(db, _FLOOR, str(floor))
+def raise_block_floor(db: Database) -> None:
+    """Record that changelogs contain all existing blocks. Requires an open transaction."""
+    local_state.put(db, _FLOOR, str(db.counters.next_block))
 
 
 def has_pack_news(db: Database) -> bool:
     """Return whether the next changelog must report a pack."""
     return db.one("SELECT 1 FROM pack_news LIMIT 1") is not None
-
-
-def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
-    """Record that a changelog reports the state of packs at its cut. Needs a transaction.
-
-    Packs that changed after the cut are reported again.
-    """
-    gone = [(pack,) for pack in reported if pack not in db.packs_changed_after_cut]
-    db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
 
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:

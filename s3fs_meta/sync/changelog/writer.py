@@ -43,7 +43,7 @@ from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.meta.tables.pending import MergedRecords, News
-from s3fs_meta.model import PackId, Txg
+from s3fs_meta.model import BlockId, PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.chain import Link
@@ -102,7 +102,7 @@ class Shipper:
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # number of the last record in the newest cut
-        self.confirmed_seq = pending.shipped_seq(self._db.connection)  # last shipped record
+        self.confirmed_seq = self._recorder.shipped_seq  # last record in the chain
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
@@ -330,7 +330,7 @@ class Shipper:
         txg = self._position.link.next_txg
         self._db.counters.begin_txg(txg + 1)
         self._db.commit()
-        next_block = pending.first_new_block(self._db)
+        next_block = BlockId(self._db.counters.next_block)
         frozen = Frozen(
             txg,
             Cut(waiting, next_block),
@@ -354,8 +354,7 @@ class Shipper:
     ) -> None:
         try:
             try:
-                floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
-                news = await self._in_view(frozen, pending.read_news, floor, waiting)
+                news = await self._in_view(frozen, pending.read_news, list(frozen.cut.pending))
             finally:
                 if not keeps_snapshot:
                     close(frozen)  # a snapshot would make the WAL grow, and uploads may take days
@@ -458,7 +457,7 @@ class Shipper:
         Sections that do not fit into the changelog object are uploaded as parts.
         """
         locations = locations_of(news, frozen.cut)
-        seq = await self._in_view(frozen, pending.shipped_seq)
+        seq = self._recorder.shipped_seq
         sections: list[Section] = []
         prefix = changelog_codec.part_prefix(
             frozen.txg, self._keeper.epoch, secrets.token_bytes(RANDOM_BYTES)
@@ -558,7 +557,7 @@ class Shipper:
         self._durability.commit()
         self._position.advance(link)
         self._watch.note(link, data)
-        self.confirmed_seq = pending.shipped_seq(self._db.connection)
+        self.confirmed_seq = self._recorder.shipped_seq
         self._confirmed_cuts = self._cuts
         self._confirmed.set()
         self._confirmed = trio.Event()

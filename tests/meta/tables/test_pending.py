@@ -11,7 +11,7 @@ from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs, pending, xattrs
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import BlockIndex, Ino, ObjectKey, Txg
+from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
 
 MakeDatabase = Callable[..., Database]
 
@@ -91,7 +91,7 @@ def test_shipped_change_records_are_ignored_and_deleted_in_slices(
         create(db)
         db.commit()
     db.begin_local()
-    recorder.shipped(58)
+    recorder.attempted(Txg(1), b"", 58, BlockId(1), [])
     db.commit()
     assert not pending.is_empty(db)
     again = ChangeRecorder(db, now_ns)
@@ -110,7 +110,7 @@ def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDa
     create(db)
     db.commit()
     db.begin_local()
-    recorder.shipped(1)
+    recorder.attempted(Txg(1), b"", 1, BlockId(1), [])
     recorder.purge()
     db.commit()
     assert ChangeRecorder(db, now_ns).last_seq == 1
@@ -154,6 +154,7 @@ def test_slices_of_pending_change_records_contain_every_record_once(
 def test_changelog_lists_only_new_and_moved_blocks(make_database: MakeDatabase) -> None:
     """A changelog contains no unchanged locations and no pack that is being uploaded."""
     db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
     ino = create(db)
     numbers = []
     for index in range(4):
@@ -167,16 +168,16 @@ def test_changelog_lists_only_new_and_moved_blocks(make_database: MakeDatabase) 
     packs.stored(db, old)
     for block in numbers[:3]:
         blocks.set_location(db, block, bytes(32), old, 0, 10)
-    pending.forget_pack_news(db, [old])
+    recorder.attempted(Txg(1), b"", 0, numbers[2], [old])
     packs.stored(db, new)
     blocks.set_location(db, numbers[0], bytes(32), new, 0, 10)
     db.commit()
 
-    news = pending.read_news(db.connection, numbers[2])
+    news = pending.read_news(db.connection)
 
     assert sorted(row.block for row in news.blocks) == [numbers[0], numbers[2], numbers[3]]
     assert [one.pack for one in news.packs] == [new]
-    waiting = pending.read_news(db.connection, numbers[2], [numbers[1]])
+    waiting = pending.read_news(db.connection, [numbers[1]])
     assert sorted(row.block for row in waiting.blocks) == numbers
     assert coming not in {one.pack for one in news.packs}
 

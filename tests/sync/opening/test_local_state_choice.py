@@ -9,7 +9,8 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import inodes, pending
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import BlockId
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
 from s3fs_meta.sync.progress import no_progress
@@ -231,7 +232,7 @@ async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
         await session.flush_at_end()
         assert await session.compactor.run_once() == 1
         session.db.begin_local()
-        cut = Cut(session.uploader.sealer.seal_all(), pending.first_new_block(session.db))
+        cut = Cut(session.uploader.sealer.seal_all(), BlockId(session.db.counters.next_block))
         session.uploader.begin_cut(cut)
         await session.uploader.drain(cut, lambda _left: None)
         await session.durability.sync_all()

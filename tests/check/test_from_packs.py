@@ -263,7 +263,7 @@ async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Po
             write_file(session, b"never shipped %d" % number)
         cut = Cut(session.uploader.sealer.seal_all(), BlockId(session.db.counters.next_block))
         session.uploader.begin_cut(cut)
-        await session.uploader.drain(cut, lambda _left: None)
+        await session.uploader.drain(cut)
     options = OpenOptions(force_takeover=True)
     async with power.session("b", options=options, tasks=False) as session:
         contents = {}

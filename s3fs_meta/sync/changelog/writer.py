@@ -232,7 +232,7 @@ class Shipper:
                 frozen = await self._freeze(snapshot=True)
                 assert frozen.snapshot is not None, "the cut must have opened a snapshot"
                 try:
-                    await self._wait_for_blocks(frozen.cut, progress)
+                    await self._uploader.drain(frozen.cut, progress)
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
                     begun = self._begin_changelog(frozen, Kind.IMAGE)
                     changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
@@ -361,7 +361,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                await self._wait_for_blocks(frozen.cut, progress)
+                await self._uploader.drain(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
             if changelog.parts or changesets.is_news(changelog.section.changeset):
@@ -391,7 +391,7 @@ class Shipper:
         with trio.CancelScope() as scope:
             self._image_wait = _ImageWait(scope, self._db.wal_bytes + growth_max)
             try:
-                await self._wait_for_blocks(cut, progress)
+                await self._uploader.drain(cut, progress)
             finally:
                 self._image_wait = None
         if scope.cancelled_caught:
@@ -401,15 +401,6 @@ class Shipper:
                 trio.current_time() - began_s,
                 f"the WAL grew by {growth_max // MIB} MiB while blocks were uploaded",
             )
-
-    async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
-        total = len(cut.pending)
-
-        def report(left: int) -> None:
-            progress("blocks", total - left, total)
-
-        report(total)
-        await self._uploader.drain(cut, report)
 
     # --- describe a txg in a changelog ---------------------------------------------------------
 

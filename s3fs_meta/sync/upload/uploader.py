@@ -46,6 +46,7 @@ from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload import healing
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut, PackRecord
@@ -174,7 +175,7 @@ class Uploader:
         """Stop recording locations in the cut. Never yields to other tasks."""
         self._cut = None
 
-    async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
+    async def drain(self, cut: Cut, progress: Progress = no_progress) -> None:
         """Upload sealed blocks until every block of a cut has a location, without a time limit.
 
         If the only copy of a block is lost, the cut records the block as lost.
@@ -184,6 +185,8 @@ class Uploader:
         """
         self._failures.clear()
         failure: S3fsError | OSError | None = None
+        total = len(cut.pending)
+        progress("blocks", 0, total)
         async with trio.open_nursery() as nursery:
             while cut.pending:
                 if self._failures:
@@ -199,7 +202,7 @@ class Uploader:
                     cut.give_up(self.lost.keys())
                     continue
                 await landed.wait()
-                report(len(cut.pending))
+                progress("blocks", total - len(cut.pending), total)
         if failure is not None:
             raise failure
 

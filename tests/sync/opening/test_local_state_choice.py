@@ -234,7 +234,7 @@ async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
         session.db.begin_local()
         cut = Cut(session.uploader.sealer.seal_all(), BlockId(session.db.counters.next_block))
         session.uploader.begin_cut(cut)
-        await session.uploader.drain(cut, lambda _left: None)
+        await session.uploader.drain(cut)
         await session.durability.sync_all()
     async with power.session("b", options=TAKEOVER) as session:
         ino = write_file(session, b"from b")

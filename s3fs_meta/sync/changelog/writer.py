@@ -435,26 +435,25 @@ class Shipper:
         """
         if self._db.wal is None:
             return await self._describe(frozen, news)
-        is_short = self._recorder.bytes <= LOOP_MERGE_BYTES
-        view = frozen._replace(snapshot=None if is_short else self._db.open_snapshot())
-        try:
-            return await self._describe(view, news)
-        finally:
-            close(view)
+        if self._recorder.bytes <= LOOP_MERGE_BYTES:
+            return await self._describe(frozen._replace(snapshot=None), news)
+        with contextlib.closing(self._db.open_snapshot()) as snapshot:
+            return await self._describe(frozen._replace(snapshot=snapshot), news)
 
     async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
         """Return the changelog of a txg whose blocks are uploaded, and the packs that it reports.
 
         Sections that do not fit into the changelog object are uploaded as parts.
         """
+        begun = self._begin_changelog(frozen, Kind.GROUP)
         locations = locations_of(news, frozen.cut)
         seq = self._recorder.shipped_seq
         sections: list[Section] = []
         prefix = changelog_codec.part_prefix(
-            frozen.txg, self._keeper.epoch, secrets.token_bytes(RANDOM_BYTES)
+            begun.txg, begun.epoch, secrets.token_bytes(RANDOM_BYTES)
         )
         parts: list[PartRef] = []
-        while (run := await self._next_run(frozen, seq)) is not None:
+        while seq < frozen.last_seq and (run := await self._next_run(frozen, seq)) is not None:
             if sections:
                 parts.append(await self._put_part(prefix, len(parts), sections.pop()))
             sections.append(Section(run.changeset, ()))
@@ -470,7 +469,7 @@ class Shipper:
             self._hook("changelog parts put")
         packs, forgotten = pack_notes_of(news, frozen.cut)
         changelog = replace(
-            self._begin_changelog(frozen, Kind.GROUP),
+            begun,
             parts=tuple(parts),
             packs=packs,
             forgotten=forgotten,

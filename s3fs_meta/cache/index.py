@@ -5,7 +5,7 @@ Does not know: files, rows, the store. The row of a block is the authority on it
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.limits import (
@@ -54,7 +54,7 @@ class CacheIndex:
         self.kept_bytes = 0
         # times of the last writes to dirty blocks, oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
-        self._sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
+        self.sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
         self.unnamed: set[BlockId] = set()  # sealed blocks that are in no block map
         self._unsynced: set[BlockId] = set()
         # lengths that dirty and sealed blocks had at the last sync
@@ -105,7 +105,7 @@ class CacheIndex:
         elif state is BlockState.DIRTY:
             self._dirty[block] = now_s
         elif state is BlockState.SEALED:
-            self._sealed[block] = None
+            self.sealed[block] = None
 
     def made(
         self, block: BlockId, size_bytes: int, now_s: float, *, is_named: bool = False
@@ -163,7 +163,7 @@ class CacheIndex:
         self.spared_bytes -= self._spared.pop(block, 0)
         self.kept_bytes -= self._kept.pop(block, 0)
         self._dirty.pop(block, None)
-        self._sealed.pop(block, None)
+        self.sealed.pop(block, None)
         self.unnamed.discard(block)
 
     def put_unasked(self, block: BlockId, size_bytes: int) -> None:
@@ -250,13 +250,6 @@ class CacheIndex:
     def is_dirty(self, block: BlockId) -> bool:
         """Return whether a block is dirty, so that it may be written in place."""
         return block in self._dirty
-
-    def sealed(self) -> Iterator[BlockId]:
-        """Yield sealed blocks, the earliest sealed first.
-
-        Exhaust the iterator before any change.
-        """
-        return iter(self._sealed)
 
     def dirty_before(
         self, before_s: float, bytes_max: int, count_max: int = SEAL_BATCH_BLOCKS_MAX

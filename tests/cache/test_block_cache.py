@@ -433,7 +433,7 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
         gate.open()
 
     assert bench.located(0).state is BlockState.SEALED
-    assert list(bench.cache.index.sealed()) == [block]
+    assert list(bench.cache.index.sealed) == [block]
 
 
 async def test_fetch_that_needs_the_disk_reserve_is_refused(

@@ -100,7 +100,7 @@ class Sealer:
         """Return sealed blocks that are in no batch, at most as many as fit into a batch."""
         chosen, bounds = list[BlockId](), self._bounds
         total = 0
-        for block in self._cache.index.sealed():
+        for block in self._cache.index.sealed:
             if block in self._in_flight or block in self._lost:
                 continue
             held = self._cache.index.get(block)
@@ -139,7 +139,7 @@ class Sealer:
         """Seal every dirty block; return all sealed blocks. Requires an open transaction."""
         self._end_lost()
         self._cache.seal(cached_blocks.in_state(self._db, BlockState.DIRTY))
-        return set(self._cache.index.sealed())
+        return set(self._cache.index.sealed)
 
     def _end_lost(self) -> None:
         """Remove lost blocks that no file uses. Requires an open transaction."""

@@ -134,7 +134,7 @@ async def test_failed_compaction_leaves_no_stray_block_file(
                 await session.compactor.run_once()
 
         files = set(session.files.numbers())
-        assert files == set(session.cache.index.sealed())
+        assert files == set(session.cache.index.sealed)
         assert len(files) == (0 if ends == "damaged" else 1)
 
 

@@ -78,21 +78,19 @@ class BlockSync:
             self._begun += 1
             unsynced = self._index.take_unsynced()
             self.unlogged.begin_sync()
-            self.early.take()
-            if not unsynced:
+            if not unsynced.blocks:
                 self._done = self._begun
                 return
-            lengths = self._index.lengths_to_note(unsynced)
-            named = {block for block in unsynced if self._index.was_synced(block)}
+            self.early.take()
             try:
-                sync = partial(self._files.sync, unsynced, named)
+                sync = partial(self._files.sync, unsynced.blocks, unsynced.named)
                 await self._thread.run(sync, meanwhile=meanwhile)
-                await self._note_synced(lengths)
+                await self._note_synced(unsynced.lengths)
                 self.unlogged.end_sync()
                 self._done = self._begun
             except BaseException:
                 self.unlogged.give_up()
-                for block in unsynced:
+                for block in unsynced.blocks:
                     self._index.note_write(block)
                 raise
 

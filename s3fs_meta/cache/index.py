@@ -5,7 +5,6 @@ Does not know: files, rows, the store. The row of a block is the authority on it
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.limits import (
@@ -25,6 +24,14 @@ class Held(NamedTuple):
 
     state: BlockState
     size_bytes: int
+
+
+class Unsynced(NamedTuple):
+    """The blocks that a sync of their files makes durable."""
+
+    blocks: list[BlockId]
+    lengths: list[tuple[BlockId, int]]  # lengths that differ from the synced length in the row
+    named: set[BlockId]  # blocks whose file has a durable name
 
 
 class CacheIndex:
@@ -274,24 +281,15 @@ class CacheIndex:
         """Record that the file of a block has unsynced bytes."""
         self._unsynced.add(block)
 
-    def take_unsynced(self) -> list[BlockId]:
+    def take_unsynced(self) -> Unsynced:
         """Return the blocks with unsynced bytes, and forget that they are unsynced."""
-        blocks = list(self._unsynced)
-        self._unsynced.clear()
-        return blocks
-
-    def lengths_to_note(self, unsynced: Sequence[BlockId]) -> list[tuple[BlockId, int]]:
-        """Return the lengths of blocks whose length differs from the synced length in their row."""
+        blocks, self._unsynced = list(self._unsynced), set()
         lengths: list[tuple[BlockId, int]] = []
-        for block in unsynced:
+        for block in blocks:
             held = self._held.get(block)
             if held is not None and self._synced.get(block) != held.size_bytes:
                 lengths.append((block, held.size_bytes))
-        return lengths
-
-    def was_synced(self, block: BlockId) -> bool:
-        """Return whether the name of a block's file is known to be durable."""
-        return block in self._synced
+        return Unsynced(blocks, lengths, {block for block in blocks if block in self._synced})
 
     def note_synced(self, block: BlockId, length: int) -> None:
         """Record that a block's row has a new synced length."""

@@ -68,16 +68,22 @@ def test_oldest_dirty_blocks_are_selected_for_upload_within_limits() -> None:
 
 def test_blocks_are_listed_if_their_length_changed_since_the_last_sync() -> None:
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
-    both = [BlockId(1), BlockId(2), BlockId(3)]
-    assert index.lengths_to_note(both) == [(1, 10), (2, 20)]
+    written = [BlockId(1), BlockId(2), BlockId(3)]
+    for block in written:
+        index.note_write(block)
+    unsynced = index.take_unsynced()
+    assert (sorted(unsynced.lengths), unsynced.named) == ([(1, 10), (2, 20)], set())
 
-    for block, length in index.lengths_to_note(both):
+    for block, length in unsynced.lengths:
         index.note_synced(block, length)
     index.put(BlockId(1), BlockState.DIRTY, 15)
     index.drop(BlockId(2))
     index.put(BlockId(2), BlockState.DIRTY, 20)
+    for block in written:
+        index.note_write(block)
 
-    assert index.lengths_to_note(both) == [(1, 15), (2, 20)]
+    unsynced = index.take_unsynced()
+    assert (sorted(unsynced.lengths), unsynced.named) == ([(1, 15), (2, 20)], {1})
 
 
 def test_unsynced_block_is_listed_once_after_several_writes() -> None:
@@ -87,8 +93,8 @@ def test_unsynced_block_is_listed_once_after_several_writes() -> None:
     index.note_write(BlockId(2))
     index.note_write(BlockId(1))
 
-    assert sorted(index.take_unsynced()) == [BlockId(1), BlockId(2)]
-    assert index.take_unsynced() == []
+    assert sorted(index.take_unsynced().blocks) == [BlockId(1), BlockId(2)]
+    assert index.take_unsynced().blocks == []
 
 
 def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:

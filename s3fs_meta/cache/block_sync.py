@@ -52,7 +52,7 @@ class BlockSync:
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
         self._is_announced = False  # True if the rows record that the log is in use
-        self._settled = 0  # last log entry that the rows record as written to the files
+        self.settled = 0  # last log entry that the rows record as written to the files
         self._settled_durably = 0  # last log entry that synced rows record as written to the files
         self.wants_log = False
 
@@ -104,11 +104,11 @@ class BlockSync:
                 self._index.note_synced(block, length)
             await trio.lowlevel.checkpoint()
         log = self._intents
-        if log is not None and log.sequence > self._settled:
+        if log is not None and log.sequence > self.settled:
             self._db.begin_local()
             used = intent_replay.Used(log.epoch, log.key, log.sequence)
             intent_replay.note_settled(self._db, used)
-            self._settled = log.sequence
+            self.settled = log.sequence
 
     # --- log written content -------------------------------------------------------------------
 
@@ -188,11 +188,6 @@ class BlockSync:
     def note_durable(self, settled: int) -> None:
         """Record that, according to durable rows, the files contain all entries up to *settled*."""
         self._settled_durably = max(self._settled_durably, settled)
-
-    @property
-    def settled(self) -> int:
-        """Return the number of the last entry that the files contain, according to the rows."""
-        return self._settled
 
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Create the log of this epoch, so that later calls of ``log_writes`` can use it.

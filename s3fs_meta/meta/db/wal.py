@@ -70,6 +70,7 @@ class Wal:
         self._synchronous = synchronous
         self._directory_synced = False
         self._frames = 0
+        self.size_bytes = 0  # number of used bytes of the log; its file may be longer
         self._copied_frames = 0
         # Length of the WAL file including the zeros at its end, or 0 if unknown.
         self._file_bytes = 0
@@ -111,14 +112,10 @@ class Wal:
         if frames < self._frames:  # SQLite restarted the WAL and may have truncated its file
             self._copied_frames = self._file_bytes = 0
         self._frames = frames
+        self.size_bytes = _HEADER_BYTES + frames * self._frame_bytes if frames else 0
         if self._fd < 0:
             self._open()
         return self.nearly_copied
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the number of used bytes of the log; its file may be longer."""
-        return self._frames * self._frame_bytes + _HEADER_BYTES if self._frames else 0
 
     @property
     def uncopied_bytes(self) -> int:

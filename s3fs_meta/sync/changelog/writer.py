@@ -364,7 +364,9 @@ class Shipper:
                 await self._uploader.drain(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
-            if changelog.parts or changesets.is_news(changelog.section.changeset):
+            if not self.since_image.has_news and (
+                changelog.parts or changesets.is_news(changelog.section.changeset)
+            ):
                 self.since_image.note_news()
             attempt = await self._attempt(frozen, changelog, reported)
         except BaseException:

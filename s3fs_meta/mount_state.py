@@ -65,45 +65,33 @@ class MountStatus:
             rows_changed: returns the number of changed rows; None to assume one row per change.
             undo: rolls back changes that are not committed.
         """
-        self._state = MountState.STARTING
+        self.state = MountState.STARTING
+        self.writable = False  # True if the mount accepts changes
+        # True if uploads are allowed; a degraded or fenced mount keeps changes on this host
+        self.ships = True
         self.read_only = read_only
         self.kernel_read_only = False  # True after a remount with ro: the kernel refuses changes
         self.why = ""
-        self._writable = False
         self._troubled = False
         self.changes_begun = 0  # number of changes that were started since the mount
         self._rows_changed = rows_changed or (lambda: self.changes_begun)
         self._undo = undo or _nothing
 
-    @property
-    def state(self) -> MountState:
-        """Return the current state."""
-        return self._state
-
-    @property
-    def writable(self) -> bool:
-        """Return whether the mount accepts changes."""
-        return self._writable
-
-    @property
-    def ships(self) -> bool:
-        """Return whether uploads are allowed; a degraded or fenced mount keeps changes local."""
-        return self._state not in _SHIPS_NOT and not self._troubled
-
     def enter(self, state: MountState, why: str = "") -> None:
         """Change the state; a transition that is not in the table is a bug."""
-        if state is self._state:
+        if state is self.state:
             return
-        assert state in NEXT[self._state], f"{self._state} cannot become {state}"
+        assert state in NEXT[self.state], f"{self.state} cannot become {state}"
         if state in {MountState.DEGRADED, MountState.FENCED}:
             _log.error("the mount is %s and read-only: %s", state.value, why)
             self._troubled = True
-        self._state, self.why = state, why or self.why
-        self._writable = state is MountState.SERVING and not self.read_only
+        self.state, self.why = state, why or self.why
+        self.ships = state not in _SHIPS_NOT and not self._troubled
+        self.writable = state is MountState.SERVING and not self.read_only
 
     def degrade(self, why: str) -> None:
         """Make the mount read-only after an unexpected error, unless it is fenced or stopping."""
-        if self._state in {MountState.STARTING, MountState.FOLLOWING, MountState.SERVING}:
+        if self.state in {MountState.STARTING, MountState.FOLLOWING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
@@ -113,8 +101,8 @@ class MountStatus:
 
     def fence(self, why: str) -> None:
         """Make the mount read-only after a takeover; in state STOPPING only stop uploads."""
-        if self._state is MountState.STOPPING:
-            self._troubled = True
+        if self.state is MountState.STOPPING:
+            self.ships = False
         else:
             self.enter(MountState.FENCED, why)
 
@@ -129,7 +117,7 @@ class MountStatus:
 
     def promote(self) -> None:
         """Start to accept changes, because the follower has become the writer."""
-        assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
+        assert self.state is MountState.FOLLOWING, f"{self.state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
 
@@ -154,9 +142,9 @@ class MountStatus:
         Raises:
             ReadOnlyStateError: the mount is read-only, degraded, fenced or stopping.
         """
-        if not self._writable:
+        if not self.writable:
             raise ReadOnlyStateError(
-                self.why or ("mounted read-only" if self.read_only else self._state.value)
+                self.why or ("mounted read-only" if self.read_only else self.state.value)
             )
         self.changes_begun += 1
 

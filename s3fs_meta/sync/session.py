@@ -149,11 +149,10 @@ class Session:
                 lambda: volume.keeper.epoch,
                 pack_bytes=bounds.pack_bytes,
             ),
+            status,
             make_durable=self.durability.sync,
             settle=self.durability.sync_all,
-            may_ship=lambda: self.status.ships,
-            confirm_hold=self.confirm_hold,
-            break_off=status.break_off,
+            confirm_hold=volume.keeper.confirm,
             bounds=bounds,
             hook=self._hook,
         )
@@ -334,14 +333,6 @@ class Session:
         await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
-
-    async def confirm_hold(self) -> None:
-        """Raise FencedError and make the mount read-only if another host has taken over."""
-        try:
-            await self.volume.keeper.confirm()
-        except FencedError as exc:
-            self.status.fence(str(exc))
-            raise
 
     async def _run_images(self) -> None:
         """Make an image when one is due; then delete garbage and compact packs."""

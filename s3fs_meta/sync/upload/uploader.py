@@ -26,6 +26,7 @@ from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.pack import Pack, PackEntry
 from s3fs_meta.errors import (
     DatabaseError,
+    FencedError,
     FormatError,
     LostBlockError,
     MetadataError,
@@ -44,6 +45,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Zero
 from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
+from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -66,12 +68,11 @@ class Uploader:
         cache: BlockCache,
         store: ObjectStore,
         packer: Packer,
+        status: MountStatus,
         *,
         make_durable: Callable[[], Awaitable[None]],
         settle: Callable[[], Awaitable[None]],
-        may_ship: Callable[[], bool],
         confirm_hold: Callable[[], Awaitable[None]],
-        break_off: Callable[[str], None],
         bounds: UploadBounds,
         hook: Hook,
     ) -> None:
@@ -79,11 +80,10 @@ class Uploader:
         self._cache = cache
         self._store = store
         self._packer = packer
+        self._status = status
         self._make_durable = make_durable
         self._settle = settle
-        self._may_ship = may_ship
         self._confirm_hold = confirm_hold
-        self._break_off = break_off
         self.bounds = bounds
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
@@ -161,11 +161,13 @@ class Uploader:
             _log.error("cannot upload blocks, will retry: %s", exc)
             # The failure may have left inconsistent rows, so the mount turns read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
-                self._break_off(f"upload failed: {exc}")
+                self._status.break_off(f"upload failed: {exc}")
+            if isinstance(exc, FencedError):
+                self._status.fence(str(exc))
 
     @property
     def _pauses(self) -> bool:
-        return trio.current_time() < self._pause_until_s or not self._may_ship()
+        return trio.current_time() < self._pause_until_s or not self._status.ships
 
     def begin_cut(self, cut: Cut) -> None:
         """Start recording locations of a cut's blocks in the cut. Never yields to other tasks."""

@@ -45,7 +45,7 @@ async def test_background_upload_waits_for_the_limit(power: Power) -> None:
         await _waiting(session)
 
         await session.volume.keeper.reread()
-        await session.confirm_hold()
+        await session.volume.keeper.confirm()
 
         async with aclosing(power.store.list("pack/")) as listing:
             assert [info.key async for info in listing] == []

@@ -329,9 +329,11 @@ async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Pow
         write_file(old, CONTENT)
         await old.flush()
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            write_file(old, CONTENT[::-1])
             old.status.enter(MountState.STOPPING)
             with pytest.raises(FencedError):
-                await old.confirm_hold()
+                await old.flush()
+            assert not old.status.ships
             await old.close()
     again = power.session("a", options=OpenOptions(force_takeover=True), tasks=False)
     async with again as session:

@@ -19,7 +19,7 @@ Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session exte
 import functools
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple, NoReturn
 
 import apsw
@@ -99,7 +99,7 @@ class _Shape(NamedTuple):
 # --- merge, split and apply changesets ---------------------------------------------------------
 
 
-def merge(changesets: Iterable[bytes]) -> bytes:
+def merge(changesets: Iterable[bytes], tables: apsw.Connection | None = None) -> bytes:
     """Merge changesets, given in order, into one changeset with their net effect.
 
     A row that is inserted and later deleted is not in the result. If there are no changes, the
@@ -107,11 +107,18 @@ def merge(changesets: Iterable[bytes]) -> bytes:
     Changes of earlier schema versions are converted to the current one: missing columns get their
     defaults, as in a database that was upgraded.
 
+    Args:
+        changesets: the changesets to merge.
+        tables: a database with the tables of the current schema version; no row is read. Without
+            it, the tables are created in memory, which takes 0.5 ms.
+
     Raises:
         FormatError: a changeset is damaged, or has a table with unknown columns.
     """
+    if tables is None:
+        with closing(_empty_tables()) as made:
+            return merge(changesets, made)
     builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # stub without a return type
-    tables = _empty_tables()
     try:
         builder.schema(tables, "main")
         for number, changeset in enumerate(changesets, 1):
@@ -128,7 +135,6 @@ def merge(changesets: Iterable[bytes]) -> bytes:
         return merged.getvalue()
     finally:
         builder.close()
-        tables.close()
 
 
 def split(changeset: bytes, bytes_max: int) -> list[bytes]:

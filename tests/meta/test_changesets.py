@@ -106,6 +106,7 @@ def test_merged_changeset_equals_its_parts_applied_in_order(source: Recorded) ->
     for _ in range(GROUPS):
         source.group()
     merged = changesets.merge(iter(source.changesets))
+    assert changesets.merge(source.changesets, source.db.connection) == merged
     source.copy.execute("SAVEPOINT one_by_one")
     for changeset in source.changesets:
         changesets.apply(source.copy, changeset, "changes")

@@ -311,7 +311,7 @@ def merged_run(
             last_seq = seq
             yield from (bytes(row[0]) for row in cursor)
 
-    return MergedRecords(changesets.merge(records()), last_seq)
+    return MergedRecords(changesets.merge(records(), connection), last_seq)
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:

@@ -433,13 +433,13 @@ class Uploader:
         record = PackRecord(number, pack.key, len(pack.data))
         cut = self._cut
         for piece in slices(pack.entries):
+            # A cancellation here would leave blocks without their locations in a stored pack.
+            await trio.lowlevel.cancel_shielded_checkpoint()
             self._db.begin_local()
             self._record_placed(record, piece)
-            await trio.lowlevel.checkpoint()
+        packs.note_if_dead(self._db, number)  # in the group of the last slice
         if cut is not None and number in cut.packs:
             cut.complete.add(number)
-        self._db.begin_local()
-        packs.note_if_dead(self._db, number)
         self._hook("locations recorded")
         self.uploaded_packs += 1
         return record

@@ -17,7 +17,7 @@ from s3fs_meta.errors import (
     LostBlockError,
     TransientStoreError,
 )
-from s3fs_meta.limits import MIB, UPLOADS_MAX
+from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, UPLOADS_MAX
 from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
@@ -207,6 +207,23 @@ async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> Non
             await stormed.wait()
 
     assert rounds <= UPLOADS_MAX
+
+
+async def test_cancelled_upload_records_the_locations_in_a_stored_pack(power: Power) -> None:
+    """Otherwise the same blocks would be uploaded again, in a second pack."""
+    scope = trio.CancelScope()
+
+    def hook(step: str) -> None:
+        if step == "pack put":
+            scope.cancel()
+
+    async with power.session("a", tasks=False, hook=hook) as session:
+        for _ in range(2 * LOOP_SLICE_ROWS):
+            write_file(session, os.urandom(16))
+        with scope:
+            await session.flush()
+        assert scope.cancelled_caught
+        assert session.uploader.pending == 0
 
 
 async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:

@@ -18,7 +18,6 @@ STEPS: Final = (
     "changelog parts put",
     "txg attempted",
     "changelog put",
-    "lease read",
     "txg confirmed",
     "image copied",
     "image pieces put",

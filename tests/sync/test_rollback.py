@@ -27,7 +27,6 @@ ORDER = [
     "image manifest put",
     "txg attempted",
     "changelog put",
-    "lease read",
     "txg confirmed",
     "lease head moved",
     "image confirmed",

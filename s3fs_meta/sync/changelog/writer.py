@@ -542,7 +542,6 @@ class Shipper:
         if not ours:
             await self._step_over(txg, data)
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
-        self._hook("lease read")
         self._db.begin_local()
         chain.record_own(self._db, link)
         pending.clear_outbox(self._db)

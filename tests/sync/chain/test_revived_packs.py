@@ -173,7 +173,7 @@ async def test_pack_revived_after_a_snapshot_is_listed_in_the_next_changelog(pla
 
 @pytest.mark.parametrize(
     "step",
-    ["txg cut", "txg uploaded", "txg attempted", "changelog put", "lease read", "txg confirmed"],
+    ["txg cut", "txg uploaded", "txg attempted", "changelog put", "txg confirmed"],
 )
 async def test_kill_while_a_revived_pack_is_shipped_keeps_the_pack_and_its_record(
     plain: Power, step: str

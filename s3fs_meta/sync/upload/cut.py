@@ -37,20 +37,20 @@ class Cut:
         self.lost: set[BlockId] = set()
         self._stored: dict[bytes, Placed] = {}  # locations of stored blocks, by hash
 
-    def resolve(self, placed: Placed, pack: PackRecord) -> None:
-        """Record the location of one block; blocks that are not in the cut are ignored."""
-        if placed.block in self.pending:
-            self.pending.discard(placed.block)
-            self.places[placed.block] = placed
-            self.packs[pack.pack] = pack
-            self._stored.setdefault(placed.hash, placed)
+    def resolve(self, placed: Placed, pack: PackRecord) -> bool:
+        """Record the location of one block; blocks that are not in the cut are ignored.
 
-    def lists(self, block: BlockId) -> bool:
-        """Return whether a location recorded now is listed by the changelog of the cut or the next.
-
-        The next changelog lists every new block, but an earlier block only if its pack is reported.
+        Returns:
+            Whether the changelog of the cut or the next one lists this location. The next one lists
+            every block that is created after the cut, but an older block only if its pack changed.
         """
-        return block in self.pending or block >= self._next_block
+        if placed.block not in self.pending:
+            return placed.block >= self._next_block
+        self.pending.discard(placed.block)
+        self.places[placed.block] = placed
+        self.packs[pack.pack] = pack
+        self._stored.setdefault(placed.hash, placed)
+        return True
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of a block of the cut that is equal to a block without a location.

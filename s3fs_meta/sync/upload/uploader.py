@@ -332,8 +332,8 @@ class Uploader:
                     place, record = stored[one.hash]
                     sealed = one.sealed
                     place = place._replace(block=sealed.block)
-                    self._report_unlisted(record.pack, [sealed.block])
-                    self._record_one(place, record, sealed.ino, sealed.block_index)
+                    if not self._record_one(place, record, sealed.ino, sealed.block_index):
+                        packs.report(self._db, [record.pack])
             await trio.lowlevel.checkpoint()
 
     def _record_known(self, one: Hashed, row: BlockRow | None) -> bool:
@@ -447,24 +447,25 @@ class Uploader:
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
         # Each slice records the pack again, because only one slice may survive a crash.
         packs.stored(self._db, record.pack)
-        self._report_unlisted(record.pack, [entry.block for entry in entries])
-        for entry in entries:
+        listed = [
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
+            for entry in entries
+        ]
+        if not all(listed):
+            packs.report(self._db, [record.pack])
 
-    def _report_unlisted(self, pack: PackId, placed: Sequence[BlockId]) -> None:
-        """Make the next changelog list a pack if no cut makes sure that its blocks are listed."""
-        if self._cut is None or not all(map(self._cut.lists, placed)):
-            packs.report(self._db, [pack])
+    def _record_one(self, place: Placed, record: PackRecord, ino: Ino, index: BlockIndex) -> bool:
+        """Record the location of one block; a zero block becomes a hole instead.
 
-    def _record_one(self, place: Placed, record: PackRecord, ino: Ino, index: BlockIndex) -> None:
-        """Record the location of one block; a zero block becomes a hole instead."""
+        Returns:
+            Whether a changelog lists the location without a report of the pack; see ``Cut``.
+        """
         zero = self._zeros.get(place.block)
         if zero is not None:
             self._make_hole(zero)
         else:
             self._record_stored(place, ino, index)
-        if self._cut is not None:
-            self._cut.resolve(place, record)
+        return self._cut is not None and self._cut.resolve(place, record)
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
         """Record the location of a block, and of damaged blocks with equal content."""

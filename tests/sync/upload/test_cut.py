@@ -18,10 +18,11 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
 def test_txg_records_only_placements_of_its_own_blocks() -> None:
     """Each block of a txg is listed once, with the pack that contains the block."""
     cut = Cut({BlockId(1), BlockId(2)}, BlockId(10))
-    cut.resolve(placed(3), PACK)
+    assert not cut.resolve(placed(3), PACK)
+    assert cut.resolve(placed(10), PACK), "the next txg lists a new block"
     assert (cut.places, cut.packs) == ({}, {})
-    cut.resolve(placed(1), PACK)
-    cut.resolve(placed(1, b"x" * 32), PACK)
+    assert cut.resolve(placed(1), PACK)
+    assert not cut.resolve(placed(1, b"x" * 32), PACK)
     assert cut.places == {1: placed(1)}
     assert cut.packs == {7: PACK}
     assert cut.pending == {2}

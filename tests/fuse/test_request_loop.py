@@ -91,9 +91,9 @@ async def test_other_tasks_run_during_endless_requests(
     with trio.fail_after(10):
         for _ in range(50):
             before = answered
-            await trio.lowlevel.checkpoint()
             await trio.sleep(0.001)
-            assert answered > before
+            while answered == before:  # noqa: ASYNC110 - the worker sets no event
+                await trio.lowlevel.checkpoint()
 
 
 async def test_delayed_reply_does_not_delay_the_next_request(

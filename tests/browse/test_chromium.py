@@ -208,6 +208,18 @@ def test_time_line_page_shows_a_kept_point_in_plot_and_list(
     assert browser.run("location.href") == served.url("/at/2/")
 
 
+@pytest.mark.parametrize("width", [480, 800])
+def test_time_line_table_with_a_kept_point_fits_into_the_window(
+    served: Served, browser: Browser, width: int
+) -> None:
+    """The link to the changes is in the last column, so it must be visible without scrolling."""
+    browser.look(width, 800, "light")
+    browser.go(served.url("/"))
+    table = "[...document.querySelectorAll('.wide')].find(one => one.querySelector('.plot'))"
+    assert "kept as before-the-change" in browser.run(f"{table}.textContent")
+    assert browser.run(f"{table}.scrollWidth <= {table}.clientWidth")
+
+
 def test_time_line_without_scripts_has_links_to_other_time_ranges(
     served: Served, browser: Browser
 ) -> None:

@@ -110,6 +110,17 @@ def test_files_in_the_snapshot_directory_cannot_be_changed(
     assert sorted(os.listdir(mnt)) == ["d", "f", "now"]
 
 
+def test_copy_file_range_copies_content_from_the_snapshot_directory(
+    program: Program, mounted: Place
+) -> None:
+    mnt = mounted.mountpoint
+    (mnt / "f").write_bytes(b"content")
+    program.ok("flush", mnt)
+    with (mnt / ".snapshots" / "txg=2" / "f").open("rb") as old, (mnt / "g").open("wb") as new:
+        assert os.copy_file_range(old.fileno(), new.fileno(), 100) == len(b"content")
+    assert (mnt / "g").read_bytes() == b"content"
+
+
 def test_rename_onto_the_snapshot_directory_is_refused(program: Program, mounted: Place) -> None:
     """A rename onto .snapshots is refused, because it would hide all points in time."""
     mnt = mounted.mountpoint

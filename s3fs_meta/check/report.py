@@ -131,8 +131,8 @@ class Report:
         self.foreign_count, self.foreign_keys = count, keys
         if count:
             shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")
-            objects = counted(count, "object")
-            self.remember(f"kept {objects} that do not belong to this filesystem: {shown}")
+            objects = f"{counted(count, 'object')} that {'does' if count == 1 else 'do'} not belong"
+            self.remember(f"kept {objects} to this filesystem: {shown}")
 
     def open(self, verdict: Verdict) -> Verdict:
         """Add the verdict of an invariant before its first finding; return the stored verdict."""

@@ -134,7 +134,8 @@ async def _remove_wrong_indexes(exam: Examination, store: ObjectStore) -> None:
     removed = await history_survey.remove_faulty(exam, store)
     if removed:
         exam.report.remember(
-            f"deleted {removed} wrong objects of the history index; the next mount rebuilds them"
+            f"deleted {counted(removed, 'wrong object')} of the history index; the next mount for"
+            " writing creates the index again"
         )
 
 

@@ -14,11 +14,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.codec import history_index
+from s3fs_meta.codec import envelope, history_index
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
 from s3fs_meta.codec.keyring import Keyring
@@ -36,6 +36,11 @@ from s3fs_meta.sync.chain.chain import Link
 
 _log = logging.getLogger(__name__)
 
+# fsck keeps such an object, because it may be a file of the user.
+_NOT_OWN: Final = (
+    "fsck keeps the object, because it does not begin like an object of s3fs-meta; if no other"
+    " program needs it, delete it, and the next mount for writing creates the index object again"
+)
 # A search returns the matching parts of a run as a bit mask.
 Match = Callable[[HistoryIndex], int]
 
@@ -214,15 +219,18 @@ class HistorySearch:
         self._bound(key)
 
     async def _read(self, key: ObjectKey) -> HistoryIndex | None:
+        data = b""
         try:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
             found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
-        except (FormatError, ObjectMissingError, ObjectTooLargeError) as exc:
+        except ObjectMissingError:
+            return None
+        except (FormatError, ObjectTooLargeError) as exc:
             _log.warning(
                 "the index object %s cannot be read, so its changelogs are read instead: %s; %s",
                 key,
                 exc,
-                self._advice,
+                self._advice if envelope.is_framed(data) else _NOT_OWN,
             )
             return None
         return found if found.uuid == self._uuid else None

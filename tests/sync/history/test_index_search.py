@@ -124,6 +124,30 @@ async def test_search_without_a_valid_index_object_finds_all_changes(
     assert bool(caplog.messages) == (damage != "missing")
 
 
+@pytest.mark.parametrize("data", [b"", b"a file of the user"])
+async def test_search_advises_to_delete_an_unusable_index_object_that_fsck_keeps(
+    power: Power, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = RUNS.key_of(1, Txg(RUN))
+    async with power.session("a", tasks=False) as session:
+        files = await work(session, 2 * RUN)
+        await index_all(session)
+        stored = power.store.objects[key]
+        power.store.objects[key] = data
+        await found_by(search_of(power, session), of_inode(files[0]))
+        assert "fsck keeps the object" in caplog.text
+        assert "fsck -p" not in caplog.text
+
+    del power.store.objects[key]
+    async with power.session("a", tasks=False) as session:
+        await index_all(session)
+        restored = power.store.objects[key]
+        keyring = session.volume.keyring
+        assert history_index.decode(key, restored, keyring) == history_index.decode(
+            key, stored, keyring
+        )
+
+
 async def test_index_search_reports_a_txg_with_unknown_changes_as_uncertain(power: Power) -> None:
     """A txg that was published as an image may have changed any inode."""
     async with power.session("a", tasks=False) as session:

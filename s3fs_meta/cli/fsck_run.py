@@ -19,6 +19,7 @@ import trio
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.check.rules.bucket import INDEX_NAME
 from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.cli import objects_from as objects_from_option
 from s3fs_meta.cli.objects_from import BucketCopy, RestoredFilesystem
@@ -382,7 +383,9 @@ async def _check_alone(
             _note_closed(report, *lines)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
-            release = await _carry(volume, front)
+            is_broken = any(name != INDEX_NAME for name in report.broken)
+            anew = is_broken or volume.crashed or plan.publish_local
+            release = await _carry(volume, front, anew=anew)
             if future is not None and _span_was_begun(volume):
                 future.left = 0
     finally:
@@ -484,11 +487,21 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
     return verdict
 
 
-async def _carry(volume: Volume, front: Front) -> bool:
-    """Upload the repairs; return whether all changes were uploaded."""
+async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
+    """Upload the repairs; return whether all changes were uploaded.
+
+    Args:
+        volume: the checked filesystem.
+        front: receives the progress.
+        anew: publish an image as the next txg. Otherwise, the changes of this host are shipped as
+            at unmount, because the history cannot list the changes of such an image.
+    """
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
-    await session.publish_anew(front.progress)  # the report already lists all lost data
+    if anew:
+        await session.publish_anew(front.progress)  # the report already lists all lost data
+    else:
+        await session.flush_at_end(front.progress)
     if volume.position.link.created_ns < volume.link.created_ns:
         front.notice(f"a new time span begins with {described(volume.position.link)}")
     return not session.db.changed and not session.uploader.pending

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.codec.history_index import RUNS
+from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.model import Txg
 from s3fs_meta.state_paths import locate
 from tests.cli.conftest import Place
 from tests.programs import Program
@@ -55,6 +58,43 @@ def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
     refused = program.run("fsck", "-y", "--delete-unknown", place.url)
 
     assert (refused.returncode, str(kept) in refused.stderr) == (16, True)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("option", ["-p", "-y"])
+def test_fsck_of_a_valid_filesystem_leaves_its_history_complete(
+    program: Program, mounted: Place, option: str
+) -> None:
+    """An image as a txg would be listed with unknown changes by every later search."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    program.ok("flush", mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    before = program.ok("versions", mounted.url, "f")
+
+    assert program.run("fsck", option, mounted.url).returncode == 0
+
+    assert program.ok("versions", mounted.url, "f") == before
+    assert program.run("fsck", "-n", "--deep", mounted.url).returncode == 0
+
+
+@pytest.mark.mount
+def test_fsck_deletes_a_wrong_index_object_and_leaves_the_history_complete(
+    program: Program, mounted: Place
+) -> None:
+    """The repair of the history index changes no metadata."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    program.ok("flush", mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    before = program.ok("versions", mounted.url, "f")
+    index = mounted.bucket / RUNS.key_of(1, Txg(HISTORY_FAN_OUT))
+    index.parent.mkdir(parents=True)
+    shutil.copy(mounted.bucket / "changelog" / f"{2:012}", index)
+
+    assert program.run("fsck", "-p", "--deep", mounted.url).returncode == 1
+
+    assert not index.exists()
+    assert program.ok("versions", mounted.url, "f") == before
+    assert program.run("fsck", "-n", "--deep", mounted.url).returncode == 0
 
 
 def test_fsck_reports_foreign_objects_and_keeps_them(program: Program, place: Place) -> None:

@@ -18,6 +18,7 @@ from s3fs_meta.sync.history.snapshot_mount import read_bucket
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.fs.past.copying import points_of
 from tests.sync.conftest import HandClock, Power, remove_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS
 from tests.sync.history.readers import bucket_of
@@ -413,6 +414,25 @@ async def test_relative_time_is_computed_with_the_clock_of_the_store(
     then = PointInTime("then", links[2].created_ns)
     assert (await bucket.find(then)).txg == links[2].txg, "an absolute time needs no clock"
     assert "set the clock" in bucket.points.notices[-1]
+
+
+@pytest.mark.parametrize("has_own_clock", [True, False])
+@pytest.mark.parametrize("off_s", WRONG)
+async def test_relative_time_in_a_mount_is_computed_with_the_clock_of_the_store(
+    power: Power, right: HandClock, off_s: int, has_own_clock: bool
+) -> None:
+    """The clock of a writer corrects the times of txgs; ages given to its mount agree with them."""
+    async with released(power, "a") as session:
+        links = await history(session, right, 5)
+    expected = await txg_at(power, right.ns - 2 * DAY * S)
+    wrong = Beside(right, off_s)
+    async with released(power, "a", wrong) as session:
+        power.store.has_own_clock = has_own_clock
+        asked = PointInTime("2d ago", wrong.now_ns() - 2 * DAY * S, is_ago=True)
+        found = await points_of(session).find(asked)
+
+    assert found is not None
+    assert found.txg == expected < links[-1].txg
 
 
 async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:

@@ -89,13 +89,16 @@ class Bucket:
         if wanted.time_ns is None:
             return wanted, clock.now_ns()
         await clock.measure_for_reading()
-        if clock.difference and wanted.is_ago:
-            wanted = wanted._replace(time_ns=wanted.time_ns + clock.offset_ns)
-            notice = f"{clock.difference}: {wanted.text!r} counts back from the store's time"
-        elif clock.difference:
-            notice = (
-                f"{clock.difference}: the requested time is read as the store's time; set the clock"
-            )
+        offset_ns, difference = clock.offset_ns, clock.difference
+        if isinstance(self.clock, StoreClock):
+            # A mount's clock is corrected already, but an age is counted back from the host's time.
+            offset_ns += self.clock.offset_ns
+            difference = difference or self.clock.difference
+        if difference and wanted.is_ago:
+            wanted = wanted._replace(time_ns=wanted.time_ns + offset_ns)
+            notice = f"{difference}: {wanted.text!r} counts back from the store's time"
+        elif difference:
+            notice = f"{difference}: the requested time is read as the store's time; set the clock"
         else:
             return wanted, clock.now_ns()
         if notice not in self.points.notices:

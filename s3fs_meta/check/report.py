@@ -33,7 +33,7 @@ class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
     DAMAGE = "damage"  # an error, which changes the exit status of fsck
-    LEFTOVER = "leftover"  # a harmless leftover of a crash, which does not change the exit status
+    LEFTOVER = "leftover"  # harmless to the present files: does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """Return the exit status of fsck(8), a sum of bits; leftovers of a crash set no bit."""
+        """Return the exit status of fsck(8), a sum of bits; leftovers set no bit."""
         damage = [one for one in self.verdicts if one.severity is Severity.DAMAGE]
         left = EXIT_LEFT if any(one.left for one in damage) else EXIT_CLEAN
         return left + (EXIT_CORRECTED if any(one.corrected for one in damage) else EXIT_CLEAN)
@@ -196,5 +196,5 @@ def _line(verdict: Verdict) -> str:
     if verdict.left:
         done.append(f"{verdict.left} left")
     advice = f"; {verdict.advice}" if verdict.left and verdict.advice else ""
-    kind = "" if verdict.severity is Severity.DAMAGE else " (leftover of a crash)"
+    kind = "" if verdict.severity is Severity.DAMAGE else " (the present files are complete)"
     return f"{verdict.invariant}{kind}: {verdict.title}: broken {verdict.found} times, {', '.join(done)}{advice}"

@@ -12,6 +12,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
 from s3fs_meta.model import BlockId
+from tests.polling import until
 
 MARGIN = FILES_AHEAD_MARGIN
 
@@ -37,9 +38,7 @@ class Blocks:
 
     async def until_made(self, count: int = 1) -> None:
         """Wait until at least *count* files have been created in advance."""
-        with trio.fail_after(10):
-            while len(self.files.ahead) < count:  # noqa: ASYNC110 - a thread creates the files without an event
-                await trio.sleep(0.001)
+        await until(lambda: len(self.files.ahead) >= count)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from s3fs_meta.limits import (
     CONTROL_EVENTS_MAX,
     CONTROL_MESSAGE_BYTES_MAX,
 )
+from tests.polling import until
 
 
 class Commands:
@@ -320,6 +321,4 @@ async def test_control_command_that_reports_progress_continues_without_its_clien
     await commands.started.wait()
     await stream.aclose()
     commands.gate.set()
-    with trio.fail_after(5):
-        while not commands.finished:  # noqa: ASYNC110 - the server sets no event for this
-            await trio.sleep(0.01)
+    await until(lambda: commands.finished)

@@ -15,6 +15,7 @@ from s3fs_meta.fuse.raw_operations import RawOperations
 from s3fs_meta.limits import KERNEL_BACKGROUND_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from tests.fuse.conftest import Mounted, mounted, mountpoint
+from tests.polling import until
 
 __all__ = ["mounted", "mountpoint"]
 
@@ -124,12 +125,10 @@ async def test_waiting_requests_of_one_user_do_not_block_another_user(
     before = requests["setattr"]
     with trio.fail_after(60):
         greedy = await mounted.run(_cut, mounted.path, ALICE, 0, FILES)
-        while requests["setattr"] < before + FILES:  # noqa: ASYNC110 - no event exists
-            await trio.sleep(0.01)
+        await until(lambda: requests["setattr"] >= before + FILES)
         assert len(room) == share
         other = await mounted.run(_cut, mounted.path, BOB, FILES, 20)
-        while len(room) < share + 20:  # noqa: ASYNC110 - no event exists
-            await trio.sleep(0.01)
+        await until(lambda: len(room) >= share + 20)
         gate.set()
 
         assert await _output_of(other) == "[('done', 20)]"
@@ -146,8 +145,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_calls_of_other_users(
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):
         greedy = await mounted.run(_read, mounted.path, ALICE, 0, count)
-        while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - no event exists
-            await trio.sleep(0.01)
+        await until(lambda: requests["read"] >= before + _KERNEL_DEFAULT)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)
         for number in range(100):  # The daemon answers getattr requests while reads wait.
             await mounted.run(os.stat, mounted.path / str(FILES + number % 20))

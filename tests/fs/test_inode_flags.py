@@ -20,6 +20,7 @@ from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
 from tests.fs.trees.samples import assert_sound
+from tests.polling import until
 
 NODUMP = 0x40
 BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
@@ -226,9 +227,7 @@ async def test_tree_with_an_immutable_file_can_be_removed_only_with_option_locke
         fs.tree_removal.remove(ROOT_INO, name, directory, locked=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.tree_removal.run)
-        with trio.fail_after(20):
-            while exists(fs, ino) or exists(fs, above):  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.sleep(0.01)
+        await until(lambda: not (exists(fs, ino) or exists(fs, above)))
         nursery.cancel_scope.cancel()
     assert_sound(fs)
 

@@ -18,6 +18,7 @@ from tests.fs.conftest import (
     make_directory,
     make_file,
 )
+from tests.polling import until
 
 
 async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(fs: Filesystem) -> None:
@@ -109,9 +110,7 @@ async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
     async with volume.mounted() as fs, trio.open_nursery() as nursery:
         assert inodes.orphans(fs.db) == [ino]
         nursery.start_soon(fs.run)
-        with trio.fail_after(5):
-            while exists(fs, ino):  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.lowlevel.checkpoint()
+        await until(lambda: not exists(fs, ino))
         nursery.cancel_scope.cancel()
         assert fs.db.one("SELECT count(*) FROM blocks") == (0,)
 

@@ -13,6 +13,7 @@ from s3fs_meta.console.exits import MOUNT_FAILED, ExitStatus
 from s3fs_meta.fuse import extension
 from s3fs_meta.fuse.request_loop import Gate
 from tests.fuse.conftest import opened, until_ready
+from tests.polling import until
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.thorough
@@ -131,7 +132,5 @@ async def test_withdrawn_request_does_not_block_the_event_loop(
         await trio.to_thread.run_sync(os.statvfs, mountpoint)
         monkeypatch.setattr(Gate, "is_ready", lie)
         await trio.to_thread.run_sync(os.statvfs, mountpoint)
-        with trio.fail_after(10):
-            while lies <= LIES:  # noqa: ASYNC110 - the loop of requests has no event
-                await trio.sleep(0.01)
+        await until(lambda: lies > LIES)
         nursery.cancel_scope.cancel()

@@ -16,6 +16,7 @@ import trio.testing
 
 from s3fs_meta.fuse import request_loop
 from s3fs_meta.fuse.request_loop import DirectTrio, Gate
+from tests.polling import until
 
 Answer = Callable[[bytes], Awaitable[None]]
 
@@ -67,9 +68,7 @@ async def test_every_request_is_answered_exactly_once(
         kernel.send(request)
         if request.endswith(b"7"):
             await trio.lowlevel.checkpoint()
-    with trio.fail_after(10):
-        while len(answered) < len(sent):  # noqa: ASYNC110 - there is no event to wait for
-            await trio.sleep(0.001)
+    await until(lambda: len(answered) == len(sent))
 
     assert answered == sent
 

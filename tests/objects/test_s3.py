@@ -48,6 +48,7 @@ from tests.objects.s3_double import (
     error,
     listing,
 )
+from tests.polling import until
 from tests.servers import S3Server
 
 # --- threads of the client ------------------------------------------------------------------------
@@ -60,8 +61,7 @@ async def test_cancelled_request_returns_immediately(double: S3Double, store: S3
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
-            while not double.seen:  # noqa: ASYNC110 - the server is a thread
-                await trio.sleep(POLL_S)
+            await until(lambda: double.seen)
             scope.cancel()
     await store.put(KEY, b"")
 
@@ -76,8 +76,7 @@ async def test_number_of_threads_with_hanging_requests_is_bounded(
     async with trio.open_nursery() as nursery:
         for _ in range(3 * STORE_THREADS_MAX):
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
-        while len(double.seen) < STORE_THREADS_MAX:  # noqa: ASYNC110 - the server is a thread
-            await trio.sleep(POLL_S)
+        await until(lambda: len(double.seen) >= STORE_THREADS_MAX)
         await trio.sleep(5 * POLL_S)  # A surplus request would have time to arrive.
         nursery.cancel_scope.cancel()
 
@@ -442,9 +441,7 @@ async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, parting: S
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(parting.put, KEY, bytes(11 << 20))
-        with trio.fail_after(30):
-            while len(proxy.seen) < 2:  # noqa: ASYNC110 - no event reports that a request hangs
-                await trio.sleep(0.01)
+        await until(lambda: len(proxy.seen) >= 2)
         nursery.cancel_scope.cancel()
 
     assert proxy.seen[-1].method == "DELETE"

@@ -23,6 +23,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
+from tests.polling import until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
@@ -47,9 +48,7 @@ async def test_open_group_is_committed_soon_after_its_first_operation(power: Pow
     """Without fsync, a timer commits the open group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
-        with trio.fail_after(5):
-            while session.db.in_group:  # noqa: ASYNC110 - the group has no event to wait for
-                await trio.sleep(0.001)
+        await until(lambda: not session.db.in_group)
 
 
 async def test_single_operation_is_committed_after_the_group_delay(
@@ -201,9 +200,7 @@ async def test_wal_is_extended_when_programs_call_fsync(power: Power) -> None:
             assert _lacks_room(session)  # No program has called fsync.
             write_file(session, CONTENT)
             await session.durability.sync_file(ino)
-            with trio.fail_after(10):
-                while _lacks_room(session):  # noqa: ASYNC110 - a thread makes the room
-                    await trio.sleep(0.001)
+            await until(lambda: not _lacks_room(session))
             nursery.cancel_scope.cancel()
 
 
@@ -240,9 +237,7 @@ async def test_wal_is_extended_only_while_no_group_is_open(
             nursery.start_soon(session.durability.run_log_room)
             await session.durability.sync_file(ino)
             nursery.start_soon(write_often)
-            with trio.fail_after(10):
-                while _lacks_room(session):  # noqa: ASYNC110 - no event to wait for
-                    await trio.sleep(0.001)
+            await until(lambda: not _lacks_room(session))
             nursery.cancel_scope.cancel()
 
         assert len(were_open) >= WAL_ROOM_BYTES // WAL_ROOM_PIECE_BYTES // 2
@@ -312,9 +307,7 @@ async def test_fsync_of_a_new_small_file_syncs_no_directory(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.cache.make_files_ahead)
             write_file(session, CONTENT)
-            with trio.fail_after(10):
-                while not len(session.files.ahead):  # noqa: ASYNC110 - a thread makes the files
-                    await trio.sleep(0.001)
+            await until(lambda: len(session.files.ahead))
             for _ in range(FILES_AHEAD_MARGIN):
                 write_file(session, CONTENT)
             await session.durability.sync()

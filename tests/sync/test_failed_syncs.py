@@ -18,6 +18,7 @@ from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync import durability
 from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.polling import until
 from tests.sync.conftest import Power, write_file
 
 CONTENT = b"hello" * 1000
@@ -70,9 +71,7 @@ async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
             nursery.start_soon(session.durability.run_log_room)
             await session.durability.sync_file(ino)
             monkeypatch.setattr(os, "fdatasync", refuse)
-            with trio.fail_after(10):
-                while session.status.state is not MountState.DEGRADED:  # noqa: ASYNC110 - a thread sets the state
-                    await trio.sleep(0.001)
+            await until(lambda: session.status.state is MountState.DEGRADED)
             monkeypatch.undo()
             nursery.cancel_scope.cancel()
 

@@ -21,6 +21,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
+from tests.polling import until
 
 STEP = BLOCK_BYTES // 2
 CACHE_BYTES = 16 * MIB
@@ -184,6 +185,4 @@ async def test_memory_of_ranges_is_freed_when_read_ahead_stops(
     await read_first_run(fs, volume, evicted)
 
     content = volume.session.cache.fetcher.arrived_content
-    with trio.fail_after(40):
-        while range_buffers.kept_count or content.size_bytes:  # noqa: ASYNC110 - another task frees
-            await trio.sleep(0.01)
+    await until(lambda: range_buffers.kept_count == content.size_bytes == 0)

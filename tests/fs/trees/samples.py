@@ -22,6 +22,7 @@ from tests.fs.conftest import (
     make_directory,
     make_file,
 )
+from tests.polling import until
 
 
 async def fill(fs: Filesystem, ino: Ino, size_bytes: int) -> bytes:
@@ -123,9 +124,7 @@ async def settled(fs: Filesystem) -> None:
     """Wait until every removal of a tree is complete."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
-        with trio.fail_after(10):
-            while len(fs.orphans.trees):  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.lowlevel.checkpoint()
+        await until(lambda: not len(fs.orphans.trees) and fs.tree_removal.all_forgotten.is_set())
         nursery.cancel_scope.cancel()
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-import trio
 
 from s3fs_meta.errors import NoEntryError, NotPermittedError
 from s3fs_meta.fs.attributes import SetAttributes
@@ -13,7 +12,7 @@ from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
 from s3fs_meta.settings import FilesystemOptions
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file, sliced
-from tests.fs.trees.samples import assert_sound, facts, make_tree
+from tests.fs.trees.samples import assert_sound, facts, make_tree, settled
 
 
 async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -> int:
@@ -143,12 +142,7 @@ async def test_removal_of_a_locked_entry_deletes_all_its_rows(fs: Filesystem, wh
     with pytest.raises(NotPermittedError):
         fs.tree_removal.remove(ROOT_INO, name, ino)
     fs.tree_removal.remove(ROOT_INO, name, ino, locked=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
-        with trio.fail_after(10):
-            while len(fs.orphans.trees):  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
+    await settled(fs)
     assert not exists(fs, ino)
     assert fs.db.counters.inodes == 1
     assert_sound(fs)

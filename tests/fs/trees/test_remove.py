@@ -21,7 +21,8 @@ from tests.fs.conftest import (
     make_file,
     sliced,
 )
-from tests.fs.trees.samples import make_tree
+from tests.fs.trees.samples import make_tree, settled
+from tests.polling import until
 
 _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "blocks")
 
@@ -45,16 +46,6 @@ def _assert_counted(fs: Filesystem) -> None:
     assert fs.db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks") == (counters.block_bytes,)
 
 
-async def _removed(fs: Filesystem) -> None:
-    """Wait until the background removal is complete."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
-        with trio.fail_after(10):
-            while len(fs.orphans.trees) or not fs.tree_removal.all_forgotten.is_set():  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
-
-
 async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) -> None:
     """The name of a removed tree disappears at once; rows and counters follow in the background."""
     before = _rows(fs)
@@ -63,7 +54,7 @@ async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) 
 
     assert fs.lookup(ROOT_INO, b"tree") is None
     assert fs.getattr(ROOT_INO).nlink == 2
-    await _removed(fs)
+    await settled(fs)
 
     assert _rows(fs) == before
     _assert_counted(fs)
@@ -125,7 +116,7 @@ async def test_tree_removal_updates_link_counts_of_files_with_other_names(fs: Fi
     fs.namespace.link(inside, below, b"3")
     fs.namespace.link(inside, below, b"3 again")
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
-    await _removed(fs)
+    await settled(fs)
 
     assert not exists(fs, inside)
     assert (fs.getattr(single).nlink, fs.getattr(single).parent) == (1, outside)
@@ -171,7 +162,7 @@ async def test_open_inodes_of_a_removed_tree_are_kept_until_their_release(fs: Fi
         fs.lookups.add(ino)
     await fs.open(full, USER)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
-    await _removed(fs)
+    await settled(fs)
 
     assert _rows(fs)["inodes"] == 4
     for ino in (below, full, plain):
@@ -204,7 +195,7 @@ async def test_kernel_drops_the_cached_names_of_a_removed_tree(volume: Volume) -
         fs.namespace.link(file, ROOT_INO, b"survivor")
         fs.lookups.add(file)
         done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
-        await _removed(fs)
+        await settled(fs)
 
     assert reported == [
         Invalidations([], [top]),
@@ -227,7 +218,7 @@ async def test_next_mount_resumes_an_interrupted_tree_removal(volume: Volume) ->
         assert _rows(fs)["inodes"] > 5
         fs.adopt_orphans()
         assert len(fs.orphans.trees)
-        await _removed(fs)
+        await settled(fs)
         assert _rows(fs) == before
         _assert_counted(fs)
 
@@ -259,9 +250,7 @@ async def test_large_file_of_a_removed_tree_is_purged_in_several_steps(fs: Files
     assert inodes.orphans(fs.db) == [large]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
-        with trio.fail_after(5):
-            while exists(fs, large):  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.lowlevel.checkpoint()
+        await until(lambda: not exists(fs, large))
         nursery.cancel_scope.cancel()
     assert _rows(fs)["blocks"] == 0
 

@@ -17,6 +17,7 @@ from s3fs_meta.sync.upload import compaction
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
+from tests.polling import until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
@@ -305,9 +306,7 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
         session.throttles.download.set(rate_limit("download_limit", "1K"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.compactor.run_once)
-            with trio.fail_after(30):
-                while not session.throttles.download.waiting_bytes:  # noqa: ASYNC110 - a throttle has no event
-                    await trio.sleep(0.005)
+            await until(lambda: session.throttles.download.waiting_bytes)
             nursery.cancel_scope.cancel()
 
 

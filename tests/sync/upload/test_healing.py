@@ -29,6 +29,7 @@ from s3fs_meta.sync.uncached_reads import UncachedReader
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
+from tests.polling import until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
 from tests.sync.rolling_back import roll_back
@@ -334,9 +335,7 @@ async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(po
         with pytest.raises(ObjectMissingError):
             await read_file(session, evicted)
 
-        with trio.fail_after(20):
-            while _located(session, cached_one).pack == before:  # noqa: ASYNC110 - an upload has no event
-                await trio.lowlevel.checkpoint()
+        await until(lambda: _located(session, cached_one).pack != before)
 
 
 async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(power: Power) -> None:

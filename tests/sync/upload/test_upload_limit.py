@@ -1,7 +1,6 @@
 """The ``upload_limit``: uploads that wait for it, and uploads that ignore it."""
 
 import os
-from collections.abc import Callable
 from contextlib import aclosing
 
 import pytest
@@ -14,17 +13,12 @@ from s3fs_meta.rate_limit import rate_limit
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
+from tests.polling import until
 from tests.sync.conftest import REGULAR, Power, read_file, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
 SLOW = rate_limit("upload_limit", "1K")  # The limit delays a test's pack by 15 minutes.
 STRICT = rate_limit("upload_limit", "1K strict")
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 - the states of a throttle have no event
-            await trio.sleep(0.005)
 
 
 def _make_empty_file(session: Session) -> None:
@@ -35,7 +29,7 @@ def _make_empty_file(session: Session) -> None:
 async def _waiting(session: Session) -> None:
     """Write a file, and return as soon as its pack waits for the limit."""
     write_file(session, os.urandom(MIB - KIB))
-    await _until(lambda: session.throttles.upload.waiting_bytes > 0)
+    await until(lambda: session.throttles.upload.waiting_bytes > 0)
 
 
 async def test_background_upload_waits_for_the_limit(power: Power) -> None:
@@ -99,7 +93,7 @@ async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
         await _waiting(session)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.flush_at_end)
-            await _until(lambda: session.shipper.frozen_seq > 0)
+            await until(lambda: session.shipper.frozen_seq > 0)
             assert session.throttles.upload.waiting_bytes > 0
             assert session.uploader.pending == 1
             session.throttles.upload.set(rate_limit("upload_limit", "off"))
@@ -127,10 +121,10 @@ async def test_images_wait_for_the_upload_limit(power: Power) -> None:
         _make_empty_file(session)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.make_image)
-            await _until(lambda: session.throttles.upload.waiting_bytes > 0)
+            await until(lambda: session.throttles.upload.waiting_bytes > 0)
             with trio.fail_after(30):
                 _make_empty_file(session)
                 await session.flush()
             with session.throttles.upload.lifted():
                 await trio.lowlevel.checkpoint()
-                await _until(lambda: session.throttles.upload.waiting_bytes == 0)
+                await until(lambda: session.throttles.upload.waiting_bytes == 0)

@@ -11,6 +11,7 @@ from s3fs_meta.cache.early_write_back import EarlyWriteBack
 from s3fs_meta.limits import EARLY_WRITE_BYTES, EARLY_WRITE_BYTES_MIN
 from s3fs_meta.model import BlockId
 from tests.cache.conftest import CacheBench
+from tests.tasks import running
 
 LARGE, REMOVED = BlockId(1), BlockId(2)
 WAIT_S_MAX = 60.0
@@ -33,12 +34,10 @@ async def test_write_back_of_large_writes_starts_before_a_sync(
     early = EarlyWriteBack(files)
     files.create(LARGE, 0, b"x")
     with trio.fail_after(WAIT_S_MAX):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(early.run)
+        async with running(early.run):
             early.note(REMOVED, EARLY_WRITE_BYTES_MIN)
             early.note(LARGE, EARLY_WRITE_BYTES)
             await started.wait()
-            nursery.cancel_scope.cancel()
 
     assert begun == [REMOVED, LARGE]
 

@@ -13,6 +13,7 @@ from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
 from s3fs_meta.model import BlockId
 from tests.polling import until
+from tests.tasks import running
 
 MARGIN = FILES_AHEAD_MARGIN
 
@@ -49,11 +50,9 @@ def blocks(tmp_path: Path) -> Blocks:
 
 async def test_first_block_file_is_not_created_in_advance(blocks: Blocks) -> None:
     """A mount without writes needs no block files."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         await trio.testing.wait_all_tasks_blocked()
         assert list(blocks.files.numbers()) == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_later_blocks_use_files_whose_names_are_already_durable(
@@ -68,15 +67,13 @@ async def test_later_blocks_use_files_whose_names_are_already_durable(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", note)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         first = [blocks.create() for _ in range(MARGIN + 1)]
         await blocks.until_made()
         named = []
         for _ in range(4 * FILES_AHEAD):
             await blocks.until_made(FILES_AHEAD // 4)
             named.append(blocks.create())
-        nursery.cancel_scope.cancel()
     assert not any(first)
     assert named.count(False) <= MARGIN
     assert synced.count("xxx") <= 10
@@ -86,12 +83,10 @@ async def test_later_blocks_use_files_whose_names_are_already_durable(
 
 
 async def test_unused_files_created_in_advance_are_removed_at_unmount(blocks: Blocks) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         blocks.create()
         await blocks.until_made()
         assert len(list(blocks.files.numbers())) > 1
-        nursery.cancel_scope.cancel()
     assert set(blocks.files.numbers()) == blocks.cached
     assert not len(blocks.files.ahead)
 
@@ -114,8 +109,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
     blocks: Blocks, pass_over: Callable[[Blocks], None]
 ) -> None:
     """A file that a block with a skipped number already uses is not removed."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         blocks.create()
         await blocks.until_made()
         pass_over(blocks)
@@ -124,7 +118,6 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
             while any(n < passed for n in set(blocks.files.numbers()) - blocks.cached):
                 blocks.create()
                 await trio.sleep(0.001)
-        nursery.cancel_scope.cancel()
     assert set(blocks.files.numbers()) == blocks.cached
     for block in blocks.cached:
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
@@ -150,11 +143,9 @@ async def test_block_keeps_its_content_if_its_file_is_being_created_in_advance(
         return fd
 
     monkeypatch.setattr(os, "open", slow)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         blocks.create()
         await blocks.until_made()
-        nursery.cancel_scope.cancel()
     assert set(blocks.files.numbers()) == blocks.cached
     assert blocks.next == MARGIN + 20
     for block in blocks.cached:
@@ -165,13 +156,11 @@ async def test_leftover_block_file_does_not_count_as_created_in_advance(blocks: 
     """An existing block file may have content, so it does not count as created in advance."""
     leftover = BlockId(39)
     blocks.files.create(leftover, 0, b"x" * 1000)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         blocks.create()
         await blocks.until_made()
         while blocks.next <= leftover:
             blocks.create()
-        nursery.cancel_scope.cancel()
     assert blocks.files.size(leftover) == len(b"content of 39")
 
 
@@ -189,13 +178,11 @@ async def test_blocks_can_be_created_if_creation_of_files_in_advance_fails(
         return real(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refuse)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(blocks.run)
+    async with running(blocks.run):
         while len(refused) < 2:
             assert not blocks.create()
             await trio.testing.wait_all_tasks_blocked()
             await trio.sleep(0.001)
         blocks.create()
         await blocks.until_made()
-        nursery.cancel_scope.cancel()
     assert set(blocks.files.numbers()) == blocks.cached

@@ -30,6 +30,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.probe import probe
+from tests.tasks import running
 
 Case = Callable[[ObjectStore], Awaitable[None]]
 
@@ -459,10 +460,8 @@ async def cancelled_write_leaves_old_or_new_content(store: ObjectStore) -> None:
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.put, KEY, contents[1])
+    async with running(store.put, KEY, contents[1]):
         await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data in contents
     await store.put(OTHER, b"content")

@@ -45,6 +45,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Passphrase, Secret
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.sudden_end import kill
+from tests.tasks import running
 
 PASSPHRASE: Final = b"a passphrase of the matrix"
 BLOCK_BYTES: Final = 64 * KIB
@@ -187,11 +188,8 @@ class Host:
         """
         if self.session.elsewhere is None:
             return await self._observe()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.session.elsewhere.run)
-            found = await self._observe()
-            nursery.cancel_scope.cancel()
-        return found
+        async with running(self.session.elsewhere.run):
+            return await self._observe()
 
     async def _observe(self) -> Tree:
         found: Tree = {}

@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import trio
 from typing_extensions import override
 
 from s3fs_meta.codec.keyring import Keyring
@@ -34,6 +33,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from tests.sync.conftest import Power, power, write_file
+from tests.tasks import running
 
 __all__ = ["power"]
 
@@ -152,11 +152,9 @@ async def test_block_of_a_missing_pack_is_found_by_its_hash_in_another_pack(
         with closing(quarantine_list.open_database(kept)) as db:
             found = KeptContent(db, kept.blocks, power.store, opened.keyring, elsewhere.find)
             lost = KeptContent(db, kept.blocks, power.store, opened.keyring)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(elsewhere.run)
+            async with running(elsewhere.run):
                 assert [one.data for one in await found.read([old])] == [content]
                 assert [one.data for one in await lost.read([old])] == [b""]
-                nursery.cancel_scope.cancel()
 
 
 async def test_evicted_content_of_quarantined_state_is_read_from_the_bucket(

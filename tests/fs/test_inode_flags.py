@@ -4,7 +4,6 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
-import trio
 
 from s3fs_meta.errors import (
     InvalidRequestError,
@@ -21,6 +20,7 @@ from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
 from tests.fs.trees.samples import assert_sound
 from tests.polling import until
+from tests.tasks import running
 
 NODUMP = 0x40
 BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
@@ -225,10 +225,8 @@ async def test_tree_with_an_immutable_file_can_be_removed_only_with_option_locke
 
     for name, directory in ((b"above", above), (b"other", other)):
         fs.tree_removal.remove(ROOT_INO, name, directory, locked=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.tree_removal.run)
+    async with running(fs.tree_removal.run):
         await until(lambda: not (exists(fs, ino) or exists(fs, above)))
-        nursery.cancel_scope.cancel()
     assert_sound(fs)
 
 

@@ -13,6 +13,7 @@ import trio.testing
 from s3fs_meta.mount import process
 from s3fs_meta.mount.limits import SUPERVISED_CHARS_MAX, SUPERVISED_STATUS_S
 from s3fs_meta.mount.supervisor import SupervisedFront, Supervisor, status_text, watchdog_s
+from tests.tasks import running
 
 IDLE = "serving; everything is in the bucket"
 
@@ -136,13 +137,11 @@ async def test_changed_status_is_sent_to_systemd_even_without_a_watchdog(
 ) -> None:
     """Without a watchdog, a message is sent only if the status has changed."""
     supervisor = manager.supervisor()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor.run)
+    async with running(supervisor.run):
         await trio.sleep(3 * SUPERVISED_STATUS_S + 1)
         before = manager.received()
         manager.shown = figures("degraded", "disk full")
         await trio.sleep(2 * SUPERVISED_STATUS_S)
-        nursery.cancel_scope.cancel()
 
     assert before == [[f"STATUS={IDLE}"]]
     assert manager.received() == [["STATUS=degraded; disk full; everything is in the bucket"]]

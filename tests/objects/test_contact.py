@@ -10,6 +10,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contact import NO_OUTAGE, Contact
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryPolicy
+from tests.tasks import running
 
 KEY = ObjectKey("lease")
 
@@ -58,13 +59,11 @@ async def test_time_without_an_answer_is_measured_during_waiting_requests(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
     """An answer to any waiting request resets the time without an answer."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(contact.watched, trio.sleep_forever)
+    async with running(contact.watched, trio.sleep_forever):
         await trio.sleep(30.0)
         assert contact.outage().silent_s == 30.0
         await contact.watched(trio.lowlevel.checkpoint)
         await trio.sleep(2.0)
         assert contact.outage().silent_s == 2.0
-        nursery.cancel_scope.cancel()
 
     assert contact.outage() == NO_OUTAGE

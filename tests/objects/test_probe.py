@@ -11,6 +11,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.probe import probe
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.tasks import running
 
 
 @pytest.fixture
@@ -80,10 +81,8 @@ async def test_lost_reply_does_not_change_the_result_of_the_probe(
 async def test_cancelled_probe_deletes_its_object(faulty: FaultyStore) -> None:
     gate = faulty.hold("replace")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(probe, faulty, "c0ffee")
+    async with running(probe, faulty, "c0ffee"):
         await gate.wait_started()
         assert not await is_empty(faulty)
-        nursery.cancel_scope.cancel()
 
     assert await is_empty(faulty)

@@ -50,6 +50,7 @@ from tests.objects.s3_double import (
 )
 from tests.polling import until
 from tests.servers import S3Server
+from tests.tasks import running
 
 # --- threads of the client ------------------------------------------------------------------------
 
@@ -439,9 +440,7 @@ async def test_failed_multipart_upload_is_aborted(proxy: S3Double, parting: S3St
 async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
     proxy.answer(Forward(), Hang())
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(parting.put, KEY, bytes(11 << 20))
+    async with running(parting.put, KEY, bytes(11 << 20)):
         await until(lambda: len(proxy.seen) >= 2)
-        nursery.cancel_scope.cancel()
 
     assert proxy.seen[-1].method == "DELETE"

@@ -25,6 +25,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.polling import until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.tasks import running
 
 CONTENT = b"hello" * 1000
 
@@ -194,14 +195,12 @@ async def test_wal_is_extended_when_programs_call_fsync(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_all()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.durability.run_log_room)
+        async with running(session.durability.run_log_room):
             await trio.testing.wait_all_tasks_blocked()
             assert _lacks_room(session)  # No program has called fsync.
             write_file(session, CONTENT)
             await session.durability.sync_file(ino)
             await until(lambda: not _lacks_room(session))
-            nursery.cancel_scope.cancel()
 
 
 def _lacks_room(session: Session) -> bool:
@@ -252,11 +251,9 @@ async def test_wal_is_not_extended_into_reserved_disk_space(
         ino = write_file(session, CONTENT)
         disk = session.cache.disk
         monkeypatch.setattr(disk, "spare_bytes", lambda: WAL_ROOM_BYTES - 1)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.durability.run_log_room)
+        async with running(session.durability.run_log_room):
             await session.durability.sync_file(ino)
             await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
 
         assert not _lacks_room(session)  # The next fsync does not extend the WAL.
         log = session.db.path.with_name("meta.db-wal")
@@ -304,15 +301,13 @@ async def test_fsync_of_a_new_small_file_syncs_no_directory(
     Both syncs omit timestamps, because a sync of timestamps would commit the host's journal.
     """
     async with power.session("a", tasks=False) as session:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.cache.make_files_ahead)
+        async with running(session.cache.make_files_ahead):
             write_file(session, CONTENT)
             await until(lambda: len(session.files.ahead))
             for _ in range(FILES_AHEAD_MARGIN):
                 write_file(session, CONTENT)
             await session.durability.sync()
             write_file(session, CONTENT)
-            nursery.cancel_scope.cancel()
         [*_others, block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         synced = _note_syncs(monkeypatch)
         await session.durability.sync()

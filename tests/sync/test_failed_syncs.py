@@ -20,6 +20,7 @@ from s3fs_meta.sync import durability
 from s3fs_meta.testing.failing_vfs import failing_sqlite
 from tests.polling import until
 from tests.sync.conftest import Power, write_file
+from tests.tasks import running
 
 CONTENT = b"hello" * 1000
 
@@ -67,13 +68,11 @@ async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
         def refuse(_fd: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.durability.run_log_room)
+        async with running(session.durability.run_log_room):
             await session.durability.sync_file(ino)
             monkeypatch.setattr(os, "fdatasync", refuse)
             await until(lambda: session.status.state is MountState.DEGRADED)
             monkeypatch.undo()
-            nursery.cancel_scope.cancel()
 
         with pytest.raises(DatabaseError, match="failed to sync"):
             await session.durability.sync_file(ino)

@@ -22,6 +22,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.json_file import NewerFileError
 from s3fs_meta.sync.known_points import Known, KnownPoints, Point, with_link
 from s3fs_meta.sync.state_dir import StateDir
+from tests.tasks import running
 
 MINUTE_NS = 60 * 10**9
 HOUR_NS = 60 * MINUTE_NS
@@ -142,12 +143,10 @@ async def test_mount_saves_its_newest_known_point_at_intervals(
             mock_clock.jump(KNOWN_POINTS_S)
             await trio.lowlevel.checkpoint()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(KnownPoints(tmp_path, "u", lambda: link(txg, START_NS + txg)).run)
+    async with running(KnownPoints(tmp_path, "u", lambda: link(txg, START_NS + txg)).run):
         await until(1)
         txg = 2
         await until(2)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

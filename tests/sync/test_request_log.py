@@ -22,6 +22,7 @@ from s3fs_meta.sync import request_log
 from s3fs_meta.sync.json_file import NewerFileError
 from s3fs_meta.sync.request_log import Ledger, RequestLog
 from s3fs_meta.sync.state_dir import StateDir
+from tests.tasks import running
 
 KEY = ObjectKey("pack/00/1-00")
 NOW_NS = 20_000 * DAY_NS + 5
@@ -262,11 +263,9 @@ async def test_mount_saves_its_request_counts_at_intervals(
             mock_clock.jump(REQUESTS_SAVE_S)
             await trio.lowlevel.checkpoint()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+    async with running(log.run):
         await save(1)
         await save(2)
-        nursery.cancel_scope.cancel()
 
 
 async def test_request_log_is_created_only_in_a_directory_with_local_state(tmp_path: Path) -> None:

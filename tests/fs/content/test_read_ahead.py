@@ -22,6 +22,7 @@ from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
 from tests.polling import until
+from tests.tasks import running
 
 STEP = BLOCK_BYTES // 2
 CACHE_BYTES = 16 * MIB
@@ -44,10 +45,8 @@ async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
     await fs.write(ino, 0, random.Random(1).randbytes(BLOCKS * BLOCK_BYTES))
     await volume.evict()
     await fs.open(ino, USER)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
+    async with running(fs.run):
         yield ino
-        nursery.cancel_scope.cancel()
 
 
 def fetched(volume: Volume) -> int:

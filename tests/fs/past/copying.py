@@ -36,6 +36,7 @@ from tests.fs.conftest import (
 )
 from tests.fs.past.nowhere import nowhere
 from tests.fs.trees.samples import COPY, fill, ignore, make_rich_tree, settled
+from tests.tasks import running
 
 _numbers = itertools.count()
 
@@ -100,10 +101,8 @@ class Copier:
 
     async def close(self) -> None:
         """Close all open points in time."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.points.run)
+        async with running(self.points.run):
             await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
 
 
 _images = itertools.count()

@@ -42,6 +42,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.nowhere import nowhere
 from tests.sync.conftest import Power, plain, write_file
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -98,10 +99,8 @@ async def test_only_the_most_recently_used_points_in_time_stay_open(plain: Power
         counts = [await inodes_at(points, txg) for txg in txgs]
         open_at_end = points.txgs
         assert await inodes_at(points, txgs[0]) == counts[0]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(points.run)
+        async with running(points.run):
             await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
 
     assert counts == list(range(counts[0], counts[0] + len(txgs)))
     assert open_at_end == txgs[-PAST_POINTS_OPEN_MAX:]
@@ -122,10 +121,8 @@ async def test_opening_a_point_in_time_reuses_the_listings_of_its_search(plain: 
         after_search = lists_in(meter)
         await inodes_at(points, session.link.txg)
         assert after_search < lists_in(meter)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(points.run)
+        async with running(points.run):
             await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
 
 
 def lists_in(meter: Meter) -> int:
@@ -140,8 +137,7 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
     """An idle point in time is closed and its state removed; a point in use stays open."""
     async with shipped(plain, 2) as (session, (first, second)):
         points = points_of(session)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(points.run)
+        async with running(points.run):
             await inodes_at(points, first)
             async with points.used(second) as point:
                 await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
@@ -154,7 +150,6 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
             await trio.sleep(PAST_IDLE_S)
             while points.count:  # noqa: ASYNC110
                 await trio.sleep(1)
-            nursery.cancel_scope.cancel()
 
 
 async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) -> None:

@@ -3,8 +3,6 @@
 import random
 from collections.abc import Iterator
 
-import trio
-
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.fs.filesystem import Filesystem
@@ -23,6 +21,7 @@ from tests.fs.conftest import (
     make_file,
 )
 from tests.polling import until
+from tests.tasks import running
 
 
 async def fill(fs: Filesystem, ino: Ino, size_bytes: int) -> bytes:
@@ -122,10 +121,8 @@ def assert_sound(fs: Filesystem) -> None:
 
 async def settled(fs: Filesystem) -> None:
     """Wait until every removal of a tree is complete."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
+    async with running(fs.run):
         await until(lambda: not len(fs.orphans.trees) and fs.tree_removal.all_forgotten.is_set())
-        nursery.cancel_scope.cancel()
 
 
 def ignore(_progress: TreeProgress) -> None:

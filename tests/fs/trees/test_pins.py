@@ -1,8 +1,6 @@
 """Pins: trees whose content is kept in the cache."""
 
-import contextlib
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -16,6 +14,7 @@ from s3fs_meta.limits import MIB, PIN_PATH_BYTES_MAX, PINS_MAX
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
+from tests.tasks import running
 
 AWAY = StoreUnavailableError("pack/x", 3, 8.0, "connection refused")
 
@@ -47,14 +46,6 @@ async def _until_cached(volume: Volume, fs: Filesystem, ino: Ino) -> None:
             return
         await trio.sleep(1)
     raise AssertionError("the file was not downloaded")
-
-
-@contextlib.asynccontextmanager
-async def _running(pins: Pins) -> AsyncIterator[None]:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pins.run)
-        yield
-        nursery.cancel_scope.cancel()
 
 
 async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins: Pins) -> None:
@@ -142,7 +133,7 @@ async def test_check_of_pins_downloads_missing_blocks(
     await fill(fs, ino, 2 * BLOCK_BYTES)
     await pins.add([top])
     await volume.evict()
-    async with _running(pins):
+    async with running(pins.run):
         await trio.testing.wait_all_tasks_blocked()
         assert not await _is_cached(volume, fs, ino)
         fs.namespace.rename(ROOT_INO, b"other", top, b"inside")
@@ -161,7 +152,7 @@ async def test_download_for_pins_continues_after_an_outage(
     await volume.evict()
     volume.store.down = AWAY
     await pins.add([ino])
-    async with _running(pins):
+    async with running(pins.run):
         await trio.sleep(10)
         assert "connection refused" in pins.last_error
         volume.store.down = None
@@ -181,7 +172,7 @@ async def test_damaged_block_of_a_pinned_tree_is_not_requested_repeatedly(
     await volume.evict()
     await volume.store.delete([info.key async for info in volume.store.list("pack/")])
     await pins.add([ino, other])
-    async with _running(pins):
+    async with running(pins.run):
         for _ in range(10_000):
             if pins.last_error:
                 break
@@ -201,7 +192,7 @@ async def test_pin_command_and_background_check_do_not_download_concurrently(
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
     volume.store.calls.clear()
-    async with _running(pins):
+    async with running(pins.run):
         with pins.downloads_paused():
             await pins.add([ino])
             await trio.sleep(60)
@@ -315,7 +306,7 @@ async def test_pinned_tree_that_exceeds_the_limit_keeps_its_cached_blocks(
         assert await _is_cached(volume, fs, first)
         fs.namespace.unlink(top, b"1")
         volume.session.db.commit()
-        async with _running(remounted):
+        async with running(remounted.run):
             await trio.sleep(60)
             assert remounted.over_bytes == MIB
 
@@ -385,13 +376,11 @@ async def test_interrupted_download_for_a_pin_continues_in_the_background(
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
     path = volume.session.volume.state_dir.path / pins_file.NAME
-    async with _running(pins):
+    async with running(pins.run):
         await trio.testing.wait_all_tasks_blocked()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pins.add, [ino])
+        async with running(pins.add, [ino]):
             while not path.exists():  # noqa: ASYNC110 - a thread creates the file
                 await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
         await _until_cached(volume, fs, ino)
 
 
@@ -413,7 +402,7 @@ async def test_failed_write_of_the_list_of_pins_changes_nothing(
     with pytest.raises(SettingsError, match="cannot write"):
         await pins.listing()
     fs.db.commit()
-    async with _running(pins):
+    async with running(pins.run):
         pins.check_soon()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert "cannot write" in pins.last_error

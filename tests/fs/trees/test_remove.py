@@ -23,6 +23,7 @@ from tests.fs.conftest import (
 )
 from tests.fs.trees.samples import make_tree, settled
 from tests.polling import until
+from tests.tasks import running
 
 _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "blocks")
 
@@ -145,10 +146,8 @@ async def test_tree_removal_in_small_slices_keeps_counters_correct(fs: Filesyste
         assert not wrong
         _assert_counted(fs)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
+    async with running(fs.run):
         await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
     assert _rows(fs) == before
 
 
@@ -248,10 +247,8 @@ async def test_large_file_of_a_removed_tree_is_purged_in_several_steps(fs: Files
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.tree_removal.remove_slice()
     assert inodes.orphans(fs.db) == [large]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
+    async with running(fs.run):
         await until(lambda: not exists(fs, large))
-        nursery.cancel_scope.cancel()
     assert _rows(fs)["blocks"] == 0
 
 

@@ -15,15 +15,14 @@ from s3fs_meta.model import BlockId, BlockIndex
 from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, write_file
+from tests.tasks import running
 
 
 async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
     """Search for each block in turn; return the results."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(elsewhere.run)
+    async with running(elsewhere.run):
         with trio.fail_after(20):
             answers = [await elsewhere.find(one) for one in wanted]
-        nursery.cancel_scope.cancel()
     return answers
 
 

@@ -23,6 +23,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import HandClock, Power, read_file, remove_file, write_file
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -473,11 +474,9 @@ async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) ->
                 seen.add((len(known[0]), len(known[1])))
                 await trio.lowlevel.checkpoint()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
+        async with running(watch):
             write_file(session, CONTENT)
             await session.make_image()
-            nursery.cancel_scope.cancel()
 
         for counts in ({one for one, _ in seen}, {one for _, one in seen}):
             steps = sorted(counts)
@@ -545,8 +544,7 @@ async def test_late_deletion_of_an_old_image_loses_no_point_in_time(
             await slow.imager.make()
         _mkfs, _apart, thinned, later, _newest = manifests(power)
         gate = faulty.hold("delete")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(slow.reclaimer.run)
+        async with running(slow.reclaimer.run):
             await gate.wait_started()
             async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
                 clock.pass_by(8 * DAY - 3 * DAY / 8)
@@ -559,7 +557,6 @@ async def test_late_deletion_of_an_old_image_loses_no_point_in_time(
                 await trio.testing.wait_all_tasks_blocked()
                 assert thinned not in manifests(power)
                 assert await _restore_at(power, session, session.link.floor) == []
-            nursery.cancel_scope.cancel()
 
 
 async def test_row_of_an_abandoned_image_is_deleted_after_the_image(

@@ -31,6 +31,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, plain, write_file
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -193,12 +194,10 @@ async def begun(session: Session, target: Path) -> AsyncIterator[tuple[int, "Out
         except (S3fsError, OSError) as exc:
             outcome.failed(exc)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(restore)
+    async with running(restore):
         await store.asked.wait()
         [pid] = children() - before
         yield pid, outcome
-        nursery.cancel_scope.cancel()
 
 
 class Outcome:

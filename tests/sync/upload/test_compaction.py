@@ -19,6 +19,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.polling import until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -232,10 +233,8 @@ async def test_compaction_of_many_small_blocks_does_not_block_other_tasks(power:
                 sealed_at_turns.add(session.cache.index.count_in[BlockState.SEALED])
                 await trio.lowlevel.checkpoint()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
+        async with running(watch):
             assert await session.compactor.run_once() == count
-            nursery.cancel_scope.cancel()
 
         steps = sorted(sealed_at_turns)
         # trio runs ready tasks in random order, so two slices can run one after the other.
@@ -304,10 +303,8 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await _mostly_dead_packs(session, 1)
         session.throttles.download.set(rate_limit("download_limit", "1K"))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.compactor.run_once)
+        async with running(session.compactor.run_once):
             await until(lambda: session.throttles.download.waiting_bytes)
-            nursery.cancel_scope.cancel()
 
 
 async def test_packs_that_would_not_shrink_do_not_delay_other_packs(power: Power) -> None:

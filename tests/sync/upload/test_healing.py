@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import pack as pack_codec
@@ -33,6 +32,7 @@ from tests.polling import until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
 from tests.sync.rolling_back import roll_back
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -426,17 +426,13 @@ async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
     opened = await open_at(power, link.txg, tmp_path / "then")
     past = Session(opened, SessionOptions(), SystemClock())
     past.recover()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(past.run)
+    async with running(past.run):
         assert await read_file(past, first) == CONTENT
-        nursery.cancel_scope.cancel()
     elsewhere = newest_state(opened)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(elsewhere.run)
+    async with running(elsewhere.run):
         located = _located(past, first)._replace(state=None)
         content = UncachedReader(opened.db, opened.store, opened.keyring, elsewhere.find)
         assert [one.data for one in await content.read([located])] == [CONTENT]
-        nursery.cancel_scope.cancel()
     await close_filesystem(opened, release=False)
 
 

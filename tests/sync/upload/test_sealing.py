@@ -11,6 +11,7 @@ from s3fs_meta.model import BlockState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.sync.conftest import Power, remove_file, write_file
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -53,10 +54,8 @@ async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> N
                 sealed_at_turns.append(session.cache.index.count_in[BlockState.SEALED])
                 await trio.lowlevel.checkpoint()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
+        async with running(watch):
             batch = await session.uploader.sealer.next_batch(0.0)
-            nursery.cancel_scope.cancel()
 
         assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
         steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]

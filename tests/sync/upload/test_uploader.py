@@ -27,6 +27,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
@@ -100,10 +101,8 @@ async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power
         ino = write_file(session, CONTENT)
         session.durability.commit()
         gate = faulty.hold("create")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.flush)
+        async with running(session.flush):
             await gate.wait_started()
-            nursery.cancel_scope.cancel()
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == CONTENT

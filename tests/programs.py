@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,18 @@ from tests import forked
 
 ROOT: Final = Path(__file__).parents[1]
 PROCESS_S_MAX: Final = 250
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait until the pidfd of a process is readable, which means that the process has exited."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit in time"
+    finally:
+        os.close(fd)
 
 
 class Program:
@@ -80,6 +94,13 @@ class Program:
         found = json.loads(self.ok("status", "--json", target))
         assert isinstance(found, dict)
         return found
+
+    def kill(self, target: str | Path) -> int:
+        """Kill the daemon of a mount with SIGKILL, wait for its end, and return its process id."""
+        pid = int(self.status(target)["pid"])
+        os.kill(pid, signal.SIGKILL)
+        wait_until_gone(pid)
+        return pid
 
 
 class QuickProgram(Program):

@@ -2,8 +2,7 @@
 
 import contextlib
 import io
-import os
-import select
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +12,7 @@ import pytest
 
 from s3fs_meta.cli import entry
 from s3fs_meta.mount import mount_table
-from tests.programs import PROCESS_S_MAX, Program, QuickProgram
-
-
-def wait_until_gone(pid: int) -> None:
-    """Wait until the pidfd of a process is readable, which means that the process has exited."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit in time"
-    finally:
-        os.close(fd)
+from tests.programs import Program, QuickProgram
 
 
 class Place(NamedTuple):
@@ -81,3 +68,10 @@ def mounted(place: Place, program: Program) -> Iterator[Place]:
     yield place
     if mount_table.find(str(place.mountpoint)) is not None:
         program.run("umount", place.mountpoint)
+
+
+def lose_host(program: Program, place: Place) -> None:
+    """Kill the daemon of a mount, and delete all local state of its host."""
+    program.kill(place.mountpoint)
+    subprocess.run(["umount", "-l", place.mountpoint], check=True)
+    shutil.rmtree(program.cachedir)

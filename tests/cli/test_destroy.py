@@ -1,9 +1,7 @@
 """The destroy command, which deletes a filesystem from its bucket."""
 
 import json
-import os
 import shutil
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.superblock import encode_tombstone
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.model import Epoch
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 pytestmark = pytest.mark.thorough
@@ -183,9 +181,7 @@ def test_interrupted_destroy_can_be_repeated_with_the_label(program: Program, pl
 def test_destroy_command_after_a_kill_reports_the_killed_mount(
     program: Program, mounted: Place
 ) -> None:
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    pid = program.kill(mounted.mountpoint)
     program.run("umount", mounted.mountpoint)
 
     done = program.run("destroy", "--confirm", "photos", mounted.url)

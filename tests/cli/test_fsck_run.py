@@ -33,9 +33,9 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.damage import claim_newer
-from tests.programs import Program
+from tests.programs import Program, wait_until_gone
 
 pytestmark = pytest.mark.thorough
 

@@ -16,7 +16,7 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from s3fs_meta.option_table import OPTIONS
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 from tests.servers import running_s3
 
@@ -80,9 +80,7 @@ def test_mount_after_a_kill_shows_all_synced_data(program: Program, mounted: Pla
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
         os.fsync(file.fileno())
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
 
@@ -278,9 +276,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
     """A killed daemon keeps its lock until it has exited, and mount waits for the lock."""
     [state] = program.cachedir.glob("*/meta.db")
     lock = state.with_name("lock")
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
     with lock.open("rb") as exiting:  # The test holds the lock, like an exiting daemon.
         fcntl.flock(exiting, fcntl.LOCK_EX)
         words = ("mount", mounted.url, mounted.mountpoint, "--cachedir", program.cachedir)

@@ -2,12 +2,11 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 
@@ -22,9 +21,7 @@ def test_recover_state_command_copies_files_of_a_fenced_host(
     fd = os.open(mounted.mountpoint / "new", os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
     another = Program(tmp_path / "another")
     program.run("umount", mounted.mountpoint)
     another.ok("mount", "--takeover", mounted.url, mounted.mountpoint)

@@ -2,15 +2,13 @@
 
 import json
 import math
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.cli import status_view
 from s3fs_meta.console.exits import ExitStatus
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 
@@ -181,9 +179,7 @@ def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     doubtful = program.run("status", "--check", "--max-pending", "1000", mounted.mountpoint)
     no_room = program.run("status", "--check", "--min-free", "100%", mounted.mountpoint)
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
     killed = program.run("status", "--check", mounted.mountpoint)
     program.run("umount", mounted.mountpoint)
     absent = program.run("status", "--check", mounted.url)

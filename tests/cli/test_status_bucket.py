@@ -1,8 +1,5 @@
 """The status command for a filesystem that is not mounted on this host."""
 
-import os
-import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -12,19 +9,10 @@ from s3fs_meta.cli import status_bucket
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.model import Txg
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place, lose_host
 from tests.programs import Program
 
 S = 10**9
-
-
-def lose_machine(program: Program, place: Place) -> None:
-    """Kill the daemon of a mount, and delete all local state of its host."""
-    pid = program.status(place.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
-    subprocess.run(["umount", "-l", place.mountpoint], check=True)
-    shutil.rmtree(program.cachedir)
 
 
 def table(program: Program, *words: str) -> dict[str, str]:
@@ -42,7 +30,7 @@ def test_status_of_a_filesystem_with_a_lost_host_prints_the_takeover_command(
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
     before = program.status(mounted.mountpoint)
-    lose_machine(program, mounted)
+    lose_host(program, mounted)
 
     found = program.status(mounted.url)
     rows = table(program, mounted.url)
@@ -69,9 +57,7 @@ def test_status_after_a_kill_on_this_host_does_not_advise_a_takeover(
 ) -> None:
     """After a kill on this host, status advises a mount without a takeover."""
     (mounted.mountpoint / "f").write_bytes(b"x")
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
     subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
     killed = table(program, mounted.url)
     program.ok("mount", mounted.url, mounted.mountpoint)

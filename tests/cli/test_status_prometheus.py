@@ -1,14 +1,12 @@
 """The metrics that ``status --prometheus`` prints."""
 
-import os
-import signal
 import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 
@@ -46,9 +44,7 @@ def test_prometheus_output_contains_the_metrics_of_a_mount(
 @pytest.mark.mount
 def test_prometheus_output_reports_a_killed_mount_as_down(program: Program, mounted: Place) -> None:
     """For a killed mount, status --prometheus succeeds, so a cron job still updates its file."""
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
 
     assert _samples(program.ok("status", "--prometheus", mounted.mountpoint)) == {"s3fs_meta_up": 0}
 

@@ -9,8 +9,8 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
-from tests.programs import Program
+from tests.cli.conftest import Place
+from tests.programs import Program, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -110,9 +110,7 @@ def test_umount_reports_the_changes_of_a_killed_mount_once(program: Program, pla
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"on this disk")
         os.fsync(file.fileno())
-    pid = program.status(place.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(place.mountpoint)
     program.run("umount", place.mountpoint)
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 

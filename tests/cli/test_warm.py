@@ -17,7 +17,7 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import MIB, PINS_MAX
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import drop_page_cache
 from tests.programs import PROCESS_S_MAX, ROOT, Program
 
@@ -157,9 +157,7 @@ def test_pinned_tree_stays_cached_after_a_kill_and_a_remount(
     mnt = place.mountpoint
     content = _cold_tree(program, place)
     assert program.ok("warm", "--pin", mnt / "top").endswith("all 3 MiB cached and pinned\n")
-    daemon = program.status(mnt)["pid"]
-    os.kill(daemon, signal.SIGKILL)
-    wait_until_gone(daemon)
+    program.kill(mnt)
     program.ok("mount", *options)
     content["top/new"] = os.urandom(MIB)
     (mnt / "top" / "new").write_bytes(content["top/new"])

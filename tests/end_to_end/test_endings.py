@@ -10,10 +10,10 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AnotherUser, another_user
 from tests.end_to_end.contents import MIB, contents, differing, write_synced
-from tests.programs import QuickProgram
+from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
 

@@ -9,7 +9,6 @@ import ctypes
 import errno
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from s3fs_meta.limits import MIB
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.hosts import host
 from tests.end_to_end.system_calls import refused
 from tests.programs import QuickProgram
@@ -94,9 +93,7 @@ def _unmount(program: QuickProgram, place: Place) -> None:
 
 
 def _kill(program: QuickProgram, place: Place) -> None:
-    pid = int(program.status(place.mountpoint)["pid"])
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(place.mountpoint)
 
 
 @pytest.mark.parametrize("end", [_unmount, _kill])

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.outlived import outlive, stored_bytes
 from tests.programs import Program
 
@@ -139,9 +138,7 @@ def test_copy_from_a_kept_point_survives_a_kill_while_the_bucket_is_full(
     foreign = fill(tight.bucket)
     program.ok("clone", "--at=then", mnt / "folder", mnt / "copy")
     assert contents_of(mnt / "copy") == contents
-    pid = int(program.status(mnt)["pid"])
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mnt)
     subprocess.run(["fusermount3", "-u", "-z", mnt], check=True)
     foreign.unlink()
 

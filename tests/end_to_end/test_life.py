@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, Program
 
 pytestmark = pytest.mark.mount
@@ -173,9 +173,7 @@ def test_umount_of_a_read_only_mount_reports_changes_left_by_a_killed_mount(
         file.write(b"not in the bucket")
         file.flush()
         os.fsync(file.fileno())
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
 
     program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "f").read_bytes() == b"not in the bucket"

@@ -2,28 +2,16 @@
 
 import json
 import os
-import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place
+from tests.cli.conftest import Place, lose_host
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 
 STATE = "user.s3fs-meta.state"
-
-
-def burn(place: Place, program: Program, state: Path) -> None:
-    """Kill the daemon, and delete all local state of its host."""
-    os.kill(program.status(place.mountpoint)["pid"], signal.SIGKILL)
-    subprocess.run(["umount", "-l", place.mountpoint], check=True)
-    assert mount_table.find(str(place.mountpoint)) is None
-    shutil.rmtree(state)
 
 
 def test_another_host_restores_all_flushed_files(
@@ -36,7 +24,7 @@ def test_another_host_restores_all_flushed_files(
     os.link(mnt / "file-7", mnt / "again")
     program.ok("flush", mnt)
     (mnt / "after").write_text("lost with the machine")
-    burn(place, program, tmp_path / "state")
+    lose_host(program, place)
 
     other = type(program)(tmp_path / "other-state")
     other.ok("mount", "--takeover", place.url, mnt)
@@ -59,7 +47,7 @@ def test_another_host_restores_a_file_that_was_synced_with_fsync_remote(
         file.write("precious")
         file.flush()
         os.fsync(file.fileno())
-    burn(place, program, tmp_path / "state")
+    lose_host(program, place)
 
     other = type(program)(tmp_path / "other-state")
     other.ok("mount", "--takeover", place.url, mnt)

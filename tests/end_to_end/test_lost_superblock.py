@@ -1,11 +1,8 @@
 """A superblock that is deleted, damaged or replaced, while mounted or between mounts."""
 
-import os
-import signal
-
 import pytest
 
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
@@ -57,9 +54,7 @@ def test_mount_after_a_kill_restores_the_deleted_superblock(
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
     program.ok("flush", encrypted.mountpoint)
-    holder = program.status(encrypted.mountpoint)["pid"]
-    os.kill(holder, signal.SIGKILL)
-    wait_until_gone(holder)
+    program.kill(encrypted.mountpoint)
     _delete(encrypted)
 
     program.ok("mount", "-o", "ro", encrypted.url, encrypted.mountpoint)

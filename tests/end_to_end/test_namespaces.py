@@ -14,8 +14,8 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests import private_mounts
-from tests.cli.conftest import Place, wait_until_gone
-from tests.programs import QuickProgram
+from tests.cli.conftest import Place
+from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 

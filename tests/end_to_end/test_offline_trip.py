@@ -12,7 +12,7 @@ import pytest
 
 from s3fs_meta.limits import MIB
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AnotherUser, another_user
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.system_calls import drop_page_cache, refused
@@ -85,9 +85,7 @@ def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     finally:
         server.process.send_signal(signal.SIGCONT)
     program.ok("flush", mnt)
-    daemon = program.status(mnt)["pid"]
-    os.kill(daemon, signal.SIGKILL)
-    wait_until_gone(daemon)
+    program.kill(mnt)
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
     program.ok("mount", *endpoint, "-o", "ro,read_timeout=1", url, mnt)

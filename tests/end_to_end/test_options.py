@@ -1,7 +1,6 @@
 """Mount options and URLs: a wrong option or URL is reported before any change."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.contents import contents, write_synced
 from tests.programs import ROOT, Program, QuickProgram
 
@@ -235,13 +234,6 @@ def test_mount_without_passphrase_or_terminal_is_refused(
 # --- settings of SQLite ---------------------------------------------------------------------------
 
 
-def kill(place: Place, program: Program) -> None:
-    """Kill the daemon to simulate a crash."""
-    pid = program.status(place.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
-
-
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
 def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
@@ -252,7 +244,7 @@ def test_safe_journal_modes_keep_synced_content_after_a_kill(
     program.ok("umount", place.mountpoint)
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     write_synced(place.mountpoint / "after", b"after")
-    kill(place, program)
+    program.kill(place.mountpoint)
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
 
     assert contents(place.mountpoint) == {"before": b"before", "after": b"after"}
@@ -290,7 +282,7 @@ def test_mount_with_an_unsafe_journal_mode_restores_from_the_bucket_after_a_kill
     program.ok("umount", place.mountpoint)
     program.ok(*words)
     write_synced(place.mountpoint / "after", b"after")
-    kill(place, program)
+    program.kill(place.mountpoint)
     again = program.run(*words)
 
     assert (again.returncode, "they are kept in" in again.stderr) == (0, True)
@@ -316,7 +308,7 @@ def test_database_page_size_survives_a_remount_and_a_kill(
     for name, data in expected.items():
         (empty.mountpoint / name).write_bytes(data)
     write_synced(empty.mountpoint / "f0", b"")
-    kill(empty, program)
+    program.kill(empty.mountpoint)
     program.ok("mount", empty.url, empty.mountpoint)
 
     assert contents(empty.mountpoint) == expected

@@ -18,10 +18,10 @@ from typing import NamedTuple, TextIO
 
 import pytest
 
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.end_to_end.system_calls import drop_page_cache, refused
-from tests.programs import QuickProgram
+from tests.programs import QuickProgram, wait_until_gone
 from tests.servers import S3Server, running_s3, running_versitygw, versitygw_program
 
 pytestmark = pytest.mark.mount

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, wait_until_gone
-from tests.programs import QuickProgram
+from tests.cli.conftest import Place
+from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
 

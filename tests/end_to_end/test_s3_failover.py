@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place, lose_host
 from tests.end_to_end.conftest import on_server
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.projects import SOURCE, copying, modes, run, write_project
@@ -37,15 +36,6 @@ def remount(place: Place, program: QuickProgram, *options: str) -> None:
     program.ok("mount", "-o", ",".join(options), place.url, place.mountpoint)
 
 
-def burn(place: Place, program: QuickProgram) -> None:
-    """Kill the daemon and delete all local state of its host."""
-    pid = program.status(place.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
-    subprocess.run(["umount", "-l", place.mountpoint], check=True)
-    shutil.rmtree(program.cachedir)
-
-
 def test_lost_host_loses_only_the_last_seconds_of_changes(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
@@ -64,7 +54,7 @@ def test_lost_host_loses_only_the_last_seconds_of_changes(
                 times[name] = time.monotonic()
         age_s = program.status(mnt)["chain"]["unshipped_age_s"]
         burnt_s = time.monotonic()
-        burn(on_server, program)
+        lose_host(program, on_server)
 
     other = other_machine(program, "other-state")
     seen = other.status(on_server.url)

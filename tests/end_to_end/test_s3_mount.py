@@ -8,11 +8,11 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.browse.serving import serving
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.conftest import URL
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.projects import SOURCE, copying, modes, run, write_project
-from tests.programs import QuickProgram
+from tests.programs import QuickProgram, wait_until_gone
 from tests.servers import S3Server
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import (
     RENAME_EXCHANGE,
     RENAME_NOREPLACE,
@@ -29,7 +29,7 @@ from tests.end_to_end.system_calls import (
     utimensat,
     wait_for_clock_tick,
 )
-from tests.programs import Program
+from tests.programs import Program, wait_until_gone
 
 pytestmark = pytest.mark.mount
 

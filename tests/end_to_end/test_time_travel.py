@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import sysconfig
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.end_to_end.contents import facts
 from tests.programs import Program
 
@@ -110,9 +109,7 @@ def test_mount_of_a_point_in_time_removes_local_state_of_killed_mounts(
     first, second = beside(mounted, "first"), beside(mounted, "second")
     program.ok("mount", "-o", "ro,at=0s", mounted.url, first)
     program.ok("mount", "-o", "ro,at=0s", mounted.url, second)
-    pid = program.status(first)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(first)
     assert len(state_directories(program)) == 3
 
     third = beside(mounted, "third")

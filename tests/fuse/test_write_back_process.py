@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.fuse import write_back_process
-from tests.cli.conftest import wait_until_gone
+from tests.programs import wait_until_gone
 
 SCRIPT = write_back_process.__file__
 

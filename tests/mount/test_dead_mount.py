@@ -1,7 +1,5 @@
 """Distinguishing a running mount from the mount of a killed daemon."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import trio
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.mount import dead_mount, targets
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 
@@ -36,9 +34,7 @@ def test_only_a_killed_mount_of_an_equal_url_is_reported_as_dead(
 ) -> None:
     with pytest.raises(HeldError):
         trio.run(dead_mount.is_left, mounted.mountpoint, mounted.url)
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mounted.mountpoint)
 
     assert trio.run(dead_mount.is_left, mounted.mountpoint, mounted.url)
     with pytest.raises(SettingsError, match="is mounted on"):

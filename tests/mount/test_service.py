@@ -1,7 +1,6 @@
 """One mount with all its parts and options."""
 
 import os
-import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -13,7 +12,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.service import quoting_libfuse
 from s3fs_meta.sync import known_points
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 
@@ -153,9 +152,7 @@ def test_mountpoint_of_a_killed_daemon_stays_occupied_until_the_next_mount_succe
         file.write("synced")
         file.flush()
         os.fsync(file.fileno())
-    pid = program.status(mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    program.kill(mountpoint)
     mounted.bucket.rename(hidden)
 
     assert program.run("mount", mounted.url, mountpoint).returncode != 0

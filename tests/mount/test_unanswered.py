@@ -1,7 +1,6 @@
 """Reasons why no daemon answers a command, on real mounts."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +9,10 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, wait_until_gone
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
-
-
-def kill(program: Program, place: Place) -> None:
-    """Kill the daemon of a mount."""
-    pid = program.status(place.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
 
 
 def test_error_about_a_killed_mount_shows_unshipped_changes_and_a_remedy(
@@ -31,7 +23,7 @@ def test_error_about_a_killed_mount_shows_unshipped_changes_and_a_remedy(
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 5000)
         os.fsync(file.fileno())
-    kill(program, place)
+    program.kill(place.mountpoint)
     again = (
         f"s3fs-meta mount --cachedir {program.cachedir} -o noatime,sync_interval=3600.0"
         f" {place.url} {place.mountpoint}"
@@ -55,7 +47,7 @@ def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
-    kill(program, mounted)
+    program.kill(mounted.mountpoint)
 
     asked = program.run("flush", mounted.mountpoint)
     done = program.run("umount", mounted.mountpoint)
@@ -74,7 +66,7 @@ def test_killed_idle_mount_is_reported_as_fully_uploaded(program: Program, place
     os.sync()
     while (figures := program.status(place.mountpoint))["chain"]["unshipped_since_ns"]:
         assert figures["upload"]["last_error"] == ""
-    kill(program, place)
+    program.kill(place.mountpoint)
 
     assert "(everything is in the bucket)" in program.run("status", place.mountpoint).stderr
 

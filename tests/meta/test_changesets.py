@@ -20,11 +20,11 @@ from s3fs_meta.meta.db.schema import create_tables
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
 from tests.damage import flipped
+from tests.meta.conftest import MakeDatabase
 from tests.meta.random_tree import Tree
 from tests.meta.recorders import SessionRecorder, apply_in_transaction, recorded
 from tests.rows import contents
 
-MakeDatabase = Callable[..., Database]
 Tables = dict[str, list[Any]]
 
 GROUPS = 5

@@ -5,19 +5,16 @@ When its changesets are applied to an earlier copy of the database, all tables m
 The tests run in every journal mode.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
 
-from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import LOCAL_TABLES, LOCATION_TABLES, REPLICATED_TABLES
+from tests.meta.conftest import MakeDatabase
 from tests.meta.random_tree import Tree
 from tests.meta.recorders import recorded
 from tests.rows import contents
-
-MakeDatabase = Callable[..., Database]
 
 
 def refuse_conflict(reason: int, change: object) -> int:

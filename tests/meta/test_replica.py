@@ -1,7 +1,6 @@
 """A replica: rows to which changelogs are applied."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,11 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.replica import Replica
 from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState
+from tests.meta.conftest import MakeDatabase
 from tests.meta.pairs import Pair, lost
 from tests.meta.random_tree import Tree
 from tests.rows import contents
 
-MakeDatabase = Callable[..., Database]
 KEY = ObjectKey("pack/00/1-" + "0" * 32)
 
 

@@ -13,11 +13,11 @@ from s3fs_meta.meta.row_history import ChangedRows, InodeChange, LostName
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
 from tests.damage import flipped
+from tests.meta.conftest import MakeDatabase
 from tests.meta.random_tree import Tree
 from tests.meta.recorders import SessionRecorder, recorded
 from tests.rows import contents
 
-MakeDatabase = Callable[..., Database]
 Tables = dict[str, list[Any]]
 
 SIZE, MAPPED, CTIME, MTIME_DELTA, ACCESS_TIME = 5, 6, 7, 8, 9

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +23,7 @@ from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes, local_state, properties
 from s3fs_meta.model import ROOT_INO, Ino
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def create_file(db: Database, name: bytes) -> Ino:

@@ -1,14 +1,13 @@
 """A follower reads its database while another connection commits to it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import cached_blocks, dentries, inodes
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Ino
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def make_file(db: Database, name: bytes) -> Ino:

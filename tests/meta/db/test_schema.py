@@ -1,7 +1,7 @@
 """The schema: rules that recorded changes require, and upgrades from version 1."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,10 @@ from s3fs_meta.meta.db.schema import create_tables
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
-from tests.meta.conftest import NOW_NS
+from tests.meta.conftest import NOW_NS, MakeDatabase
 from tests.meta.recorders import apply_in_transaction
 from tests.rows import contents
 
-MakeDatabase = Callable[..., Database]
 COLUMN = "btime_delta_ns"
 SYNCED = Pragmas()
 

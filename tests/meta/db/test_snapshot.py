@@ -1,7 +1,6 @@
 """Snapshots: copies of the database made while groups commit."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def create_file(db: Database, name: bytes) -> None:

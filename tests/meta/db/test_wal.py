@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -19,8 +18,7 @@ from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.testing.failing_vfs import failing_sqlite
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def commit_some(db: Database, numbers: range) -> None:

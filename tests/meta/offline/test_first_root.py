@@ -1,7 +1,5 @@
 """The root directory as it was before the first recorded change."""
 
-from collections.abc import Callable
-
 import pytest
 
 from s3fs_meta.meta import changesets
@@ -9,10 +7,10 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.first_root import FirstRoot
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
+from tests.meta.conftest import MakeDatabase
 from tests.meta.recorders import recorded
 from tests.rows import contents
 
-MakeDatabase = Callable[..., Database]
 CHANGES = ("gid = 7", "uid = 5, ctime_ns = 99", "uid = 6, mode = 16832", "ctime_ns = 100")
 
 

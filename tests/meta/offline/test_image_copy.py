@@ -1,6 +1,5 @@
 """The copy of the database that becomes an image."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +14,8 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.tables import block_map, blocks, inodes, packs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, ObjectKey, PackId
+from tests.meta.conftest import MakeDatabase
 
-MakeDatabase = Callable[..., Database]
 KEY = ObjectKey("pack/00/1-a")
 
 

@@ -1,6 +1,5 @@
 """A database rebuilt from rows of a damaged image and from pack indexes."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.meta.tables import block_map, dentries, inodes
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
+from tests.meta.conftest import MakeDatabase
 from tests.meta.offline.pack_entries import entry, key
 
-MakeDatabase = Callable[..., Database]
 SIZE = 100
 
 

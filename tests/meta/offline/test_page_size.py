@@ -1,7 +1,6 @@
 """Changing the page size of a database that no process uses."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline.page_size import change_page_size
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def filled(make_database: MakeDatabase, **pragmas: object) -> Database:

@@ -1,15 +1,12 @@
 """Rows of files and blocks, rebuilt from pack indexes alone."""
 
-from collections.abc import Callable
-
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_rows
 from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
+from tests.meta.conftest import MakeDatabase
 from tests.meta.offline.pack_entries import entry, key
-
-MakeDatabase = Callable[..., Database]
 
 
 def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:

@@ -1,7 +1,6 @@
 """Salvage of rows from a database file with missing pages."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -13,10 +12,10 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Table, size_in_header
 from s3fs_meta.meta.tables import dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, Ino
+from tests.meta.conftest import MakeDatabase
 
 pytestmark = pytest.mark.thorough
 
-MakeDatabase = Callable[..., Database]
 PAGE = 4096
 DENTRIES, _HARD_LINKS, _SYMLINKS, XATTRS, _BLOCK_MAP = NAMING
 FILES = 3000

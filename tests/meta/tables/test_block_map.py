@@ -1,7 +1,5 @@
 """The block map, from byte ranges of files to blocks."""
 
-from collections.abc import Callable
-
 import apsw
 import pytest
 
@@ -10,8 +8,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
 from s3fs_meta.meta.tables.block_map import FilePart, Located
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, ObjectKey
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 FILE = Ino(5)
 

@@ -1,7 +1,5 @@
 """Pending records: changes that are not yet in the bucket."""
 
-from collections.abc import Callable
-
 import pytest
 
 from s3fs_meta.codec import envelope
@@ -12,8 +10,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs, pending, xattrs
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def now_ns() -> int:

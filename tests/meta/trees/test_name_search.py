@@ -1,6 +1,5 @@
 """The search for names at one point in time."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -9,8 +8,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.trees.name_search import NameSearch
 from s3fs_meta.model import ROOT_INO, Ino
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:

@@ -23,8 +23,8 @@ from s3fs_meta.meta.trees.tree_diff import (
     changed_inodes,
 )
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino
+from tests.meta.conftest import MakeDatabase
 
-MakeDatabase = Callable[..., Database]
 FILE, DIRECTORY = 0o100644, 0o40755
 
 

@@ -1,13 +1,10 @@
 """Paths of inodes and of names."""
 
-from collections.abc import Callable
-
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.trees.tree_paths import TreePaths
 from s3fs_meta.model import Ino
-
-MakeDatabase = Callable[..., Database]
+from tests.meta.conftest import MakeDatabase
 
 
 def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:

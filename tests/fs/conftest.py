@@ -186,3 +186,8 @@ NAMED = acl.encode(
         AclEntry(OTHER, 1),
     )
 )
+
+
+async def whole(fs: Filesystem, ino: Ino) -> bytes:
+    """Return the complete content of a file."""
+    return await fs.read(ino, 0, fs.getattr(ino).size_bytes)

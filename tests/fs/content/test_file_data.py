@@ -22,7 +22,17 @@ from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
-from tests.fs.conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file, sliced
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    T0,
+    USER,
+    Volume,
+    look,
+    make_directory,
+    make_file,
+    sliced,
+    whole,
+)
 
 SLOW = pytest.mark.slow
 SIXTEEN_TIB = 16 << 40
@@ -34,11 +44,6 @@ def blocks(fs: Filesystem, ino: Ino) -> int:
     assert row is not None
     assert fs.getattr(ino).mapped_blocks == row[0]
     return int(row[0])
-
-
-async def whole(fs: Filesystem, ino: Ino) -> bytes:
-    """Return the complete content of a file."""
-    return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
 
 
 async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> None:

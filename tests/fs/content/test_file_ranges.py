@@ -23,15 +23,10 @@ from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import Ino, InodeFlag
-from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file, sliced
+from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file, sliced, whole
 
 PUNCH = PUNCH_HOLE | KEEP_SIZE
 COLLAPSE_RANGE = 0x08
-
-
-async def whole(fs: Filesystem, ino: Ino) -> bytes:
-    """Return the complete content of a file."""
-    return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
 
 
 async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, bytes]:

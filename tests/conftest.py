@@ -98,6 +98,13 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def as_root() -> None:
+    """Skip a test that needs root privileges."""
+    if os.geteuid() != 0 and "root" not in REQUIRED:
+        pytest.skip("the test needs root privileges")
+
+
+@pytest.fixture
 def reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function that changes the boot id of this host, as a reboot does."""
 

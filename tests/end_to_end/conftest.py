@@ -65,13 +65,6 @@ def folder(shared: Path) -> Path:
 
 
 @pytest.fixture
-def as_root() -> None:
-    """Skip a test that needs root privileges."""
-    if os.geteuid() != 0 and "root" not in REQUIRED:
-        pytest.skip("the test needs root privileges")
-
-
-@pytest.fixture
 def acl_tools() -> None:
     """Skip a test if setfacl and getfacl are missing, unless they are required."""
     if shutil.which("setfacl") is None and "acl" not in REQUIRED:

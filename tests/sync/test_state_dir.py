@@ -20,7 +20,6 @@ from s3fs_meta.sync.state_dir import (
     remove_unused,
     without_new_remains,
 )
-from tests.conftest import REQUIRED
 
 OTHER_UID = 12345
 
@@ -158,13 +157,6 @@ def state(tmp_path: Path) -> Path:
     made.blocks.mkdir(mode=0o700)
     made.keep_holder("holder")
     return made.path
-
-
-@pytest.fixture
-def as_root() -> None:
-    """Skip the test if this user may not change file owners."""
-    if os.geteuid() != 0 and "root" not in REQUIRED:
-        pytest.skip("the test needs root privileges")
 
 
 def _listing(path: Path) -> list[tuple[str, int, int]]:

@@ -11,12 +11,13 @@ from s3fs_meta.mount import remount
 from s3fs_meta.mount.mount_table import Flags
 from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import MountOptions, given_options, parse_mount_options, shown_value
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, write_file
+from tests.sync.conftest import Power, plain, write_file
 from tests.sync.follower.following import following
+
+__all__ = ["plain"]  # an imported pytest fixture
 
 _FLAGS = Flags(
     frozenset({"rw", "nosuid", "nodev", "relatime"}), frozenset({"rw", "user_id=0", "allow_other"})
@@ -54,14 +55,6 @@ def test_remount_of_an_unmounted_path_is_refused(tmp_path: Path) -> None:
         remount.remount("local:///b", tmp_path, ["remount,ro"])
 
 
-@pytest.fixture
-async def power(tmp_path: Path) -> Power:
-    """Return a new filesystem in a memory store."""
-    made = Power(MemoryStore(), tmp_path)
-    await made.make()
-    return made
-
-
 async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> Message:
     """Send a remount request to a mount with the options MADE."""
     handlers = RemountHandlers(parse_mount_options([MADE]), session).handlers()
@@ -73,62 +66,62 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
     return await handlers[remount.REMOUNT](arguments, lambda _event: None)
 
 
-async def test_writer_can_be_remounted_read_only_and_then_writable(power: Power) -> None:
+async def test_writer_can_be_remounted_read_only_and_then_writable(plain: Power) -> None:
     """A remount with ro or rw changes the kernel's read-only flag; any other remount keeps it."""
-    async with power.session() as session:
+    async with plain.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
         assert await _ask(session, read_only=None) == {"change": False}
 
 
-async def test_remount_accepts_the_current_options(power: Power) -> None:
+async def test_remount_accepts_the_current_options(plain: Power) -> None:
     """A remount with the options of fstab, which mount(8) passes, is accepted."""
-    async with power.session() as session:
+    async with plain.session() as session:
         assert await _ask(session, read_only=True, words=MADE) == {"change": True}
 
 
 @pytest.mark.parametrize(
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
-async def test_remount_error_names_each_option_that_cannot_change(power: Power, word: str) -> None:
+async def test_remount_error_names_each_option_that_cannot_change(plain: Power, word: str) -> None:
     """The error says that a remount changes only ro and rw."""
-    async with power.session() as session:
+    async with plain.session() as session:
         with pytest.raises(
             UsageError, match=f"a remount can change only ro and rw; .* option '{word}'"
         ):
             await _ask(session, read_only=True, words=word)
 
 
-async def test_mount_that_was_created_read_only_refuses_remount_read_write(power: Power) -> None:
+async def test_mount_that_was_created_read_only_refuses_remount_read_write(plain: Power) -> None:
     """A mount made with ro has no lease, so a remount with rw is refused."""
-    async with power.session(options=OpenOptions(read_only=True)) as session:
+    async with plain.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
         with pytest.raises(UsageError, match="mounted with ro"):
             await _ask(session, read_only=False)
 
 
-async def test_remount_of_a_follower_changes_nothing(power: Power) -> None:
+async def test_remount_of_a_follower_changes_nothing(plain: Power) -> None:
     """A remount of a follower with rw is refused, and the error advises promote."""
-    async with power.session() as writer:
+    async with plain.session() as writer:
         await writer.flush()
-        async with following(power) as (session, _listener):
+        async with following(plain) as (session, _listener):
             assert await _ask(session, read_only=True) == {"change": False}
             with pytest.raises(UsageError, match="promote"):
                 await _ask(session, read_only=False)
 
 
-async def test_degraded_mount_refuses_remount_read_write(power: Power) -> None:
+async def test_degraded_mount_refuses_remount_read_write(plain: Power) -> None:
     """The option rw is refused with the reason why the mount is degraded."""
-    async with power.session() as session:
+    async with plain.session() as session:
         session.status.degrade("the disk refused to sync")
         assert await _ask(session, read_only=True) == {"change": True}
         with pytest.raises(ReadOnlyStateError, match="the disk refused to sync; unmount"):
             await _ask(session, read_only=False)
 
 
-async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
+async def test_read_only_remount_commits_the_open_group(plain: Power) -> None:
     """A remount with ro commits the open group, so that a later power loss loses nothing."""
-    async with power.session(tasks=False) as session:
+    async with plain.session(tasks=False) as session:
         write_file(session, b"content")
         assert session.cache.index.bytes_in[BlockState.DIRTY] == 7
         handlers = RemountHandlers(MountOptions(), session).handlers()

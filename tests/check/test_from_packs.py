@@ -18,7 +18,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check.rebuilding import run
-from tests.sync.conftest import Power, power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, power, read_file, remove_file, unmount, write_file
 from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
@@ -123,8 +123,7 @@ async def test_unreadable_pack_is_kept_after_the_retention_ends(power: Power) ->
             for number in range(3):
                 write_file(session, b"later %d" % number)
                 await session.make_image()
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)
 
     assert packs[0] in power.store.objects
 

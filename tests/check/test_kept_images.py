@@ -7,8 +7,8 @@ from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.head import load_manifest
 from s3fs_meta.sync.keeping import PointKeeper
 from tests.check.rebuilding import rebuilt, small_pieces
-from tests.sync.conftest import Power, power, write_file
-from tests.sync.kept import Files, files_at, fill, forget, keys_of
+from tests.sync.conftest import Power, keys_of, power, unmount, write_file
+from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("small_pieces")]
 
@@ -31,8 +31,7 @@ async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
         for number in range(900):
             write_file(session, b"later %d" % number)
         await (forget(session) if passed else session.make_image())
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     return files
 
 

@@ -14,7 +14,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
-from tests.sync.conftest import Power, power, read_file, write_file
+from tests.sync.conftest import Power, power, read_file, unmount, write_file
 from tests.sync.kept import Files, empty, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
@@ -45,8 +45,7 @@ async def written(power: Power) -> dict[int, Ino]:
                 await session.flush()
             if txg % LEVEL_FAN_OUT == 0:
                 await session.leveler.make_due()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     return inos
 
 
@@ -202,8 +201,7 @@ async def test_objects_of_kept_points_are_restored_from_copies(power: Power) -> 
         state = dict(files)
         empty(session, files)
         await forget(session)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     whole = dict(power.store.objects)
     copies = {**older, **whole}
     needed = [key for key in whole if key.startswith("image/") and key in older]

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from s3fs_meta.clock import Clock, SystemClock
+from s3fs_meta.codec import changelog
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
@@ -16,10 +17,12 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.tables import block_map, inodes
-from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.model import BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import SessionOptions
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.kernel import Kernel, NoKernel
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
@@ -167,6 +170,47 @@ class HandClock:
     def pass_by(self, seconds: float) -> None:
         """Move the clock forward, or back if *seconds* is negative."""
         self.ns += int(seconds * 1_000_000_000)
+
+
+@pytest.fixture
+def clock(power: Power) -> HandClock:
+    """Return the clock of all hosts and of the store, which the test sets."""
+    power.clock = HandClock()
+    return power.clock
+
+
+async def flushed(session: Session) -> Link:
+    """Ship all changes and return the last position in the chain."""
+    link = await session.flush()
+    assert link is not None
+    return link
+
+
+async def ship(session: Session) -> Txg:
+    """Ship all changes and return the last txg."""
+    return (await flushed(session)).txg
+
+
+async def unmount(session: Session) -> None:
+    """Ship all changes and close the session, as an unmount does."""
+    await session.flush_at_end()
+    await session.close()
+
+
+def follower_of(session: Session) -> Follower:
+    """Return the follower of a session."""
+    assert session.follower is not None
+    return session.follower
+
+
+def keys_of(power: Power, prefix: str) -> list[ObjectKey]:
+    """Return the keys of the objects with a prefix, sorted."""
+    return sorted(key for key in power.store.objects if key.startswith(prefix))
+
+
+def changelogs(power: Power) -> list[Txg]:
+    """Return the txgs of the changelogs in the bucket."""
+    return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
 
 
 def write_file(session: Session, content: bytes) -> Ino:

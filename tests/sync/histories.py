@@ -9,7 +9,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.conftest import Power, remove_file, unmount, write_file
 from tests.sync.kept import Files, fill
 
 PUBLISH = OpenOptions(mend=Mend(publish_local=True))
@@ -20,8 +20,7 @@ async def fork(power: Power, files: Files, *, fails_to_delete: bool = False) -> 
     async with power.session("a", tasks=False) as session:
         fill(session, files, b"shared" * 500)
         await session.make_image()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     older, [shared] = dict(power.store.objects), list(files)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -35,8 +34,7 @@ async def fork(power: Power, files: Files, *, fails_to_delete: bool = False) -> 
             with pytest.raises(StoreUnavailableError):
                 await session.reclaimer.reclaim_all()
             assert packs.condemned(session.db)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     return {str(key): data for key, data in older.items()}
 
 
@@ -49,8 +47,7 @@ def put_back(power: Power, objects: dict[str, bytes]) -> None:
 async def publish(power: Power) -> None:
     """Publish the local state of the first host, as fsck -y --publish-local does."""
     async with power.session("a", options=PUBLISH, tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
 
 async def keep_theirs(power: Power, files: Files, last: int) -> Txg:
@@ -60,6 +57,5 @@ async def keep_theirs(power: Power, files: Files, last: int) -> Txg:
             fill(session, files, b"%d" % session.link.txg * 900)
             await session.flush()
         point = await PointKeeper(session).keep("theirs")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     return point.txg

@@ -1,7 +1,7 @@
 """Helpers that write files, keep points, and read kept files from the bucket alone."""
 
 from s3fs_meta.meta.tables import block_map
-from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PointInTime
+from s3fs_meta.model import BlockIndex, Ino, PointInTime
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.opening.opening import let_go
@@ -12,11 +12,6 @@ from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, remove_file, write_file
 
 Files = dict[Ino, bytes]
-
-
-def keys_of(power: Power, prefix: str) -> list[ObjectKey]:
-    """Return the keys of the objects with a prefix."""
-    return sorted(key for key in power.store.objects if key.startswith(prefix))
 
 
 def fill(session: Session, files: Files, *contents: bytes) -> None:

@@ -33,8 +33,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import UncachedReader
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import HandClock, Power
-from tests.sync.kept import keys_of
+from tests.sync.conftest import HandClock, Power, keys_of, unmount
 
 pytestmark = pytest.mark.thorough
 
@@ -45,13 +44,6 @@ PERIODS = (("%Y-%m-%d", POLICY.daily), ("%G-%V", POLICY.weekly), ("%Y-%m", POLIC
 ROOT = Caller(0, 0, 0o022, 1)
 
 Source = dict[bytes, bytes]  # The content of all files by path.
-
-
-@pytest.fixture
-def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and of the store."""
-    power.clock = HandClock()
-    return power.clock
 
 
 class _Mirror:
@@ -236,8 +228,7 @@ async def _pass_nights(power: Power, clock: HandClock, nights: int) -> _Backup:
             for number in range(first, min(first + MONTH, nights)):
                 await backup.night(session, number)
             floor = session.link.floor
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)
         await backup.compare()
         assert backup.is_kept_below(floor)
     async with power.session("c", tasks=False) as session:

@@ -19,8 +19,9 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.txg_log import Gap
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import claim_newer, flipped
-from tests.sync.conftest import Power, write_file
-from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
+from tests.sync.conftest import Power, flushed, write_file
+from tests.sync.history.readers import at
+from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, nine_txgs, session_at
 
 pytestmark = pytest.mark.thorough
 
@@ -46,30 +47,6 @@ def rot_version(power: Power, txg: Txg) -> None:
 DAMAGES = pytest.mark.parametrize(
     "damage", [rot, lose, rot_version], ids=["rotten", "missing", "rotten version"]
 )
-
-
-async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
-    """Ship txgs 1 to 9 and return their positions in the chain.
-
-    Txg 1 is the fence record of the first mount. The txg *image_at* is an image. Each other txg
-    adds a file with its number as content. From txg 2 on, consecutive txgs are a second apart.
-    """
-    clock = SetClock(FAR)
-    links: dict[int, Link] = {}
-    async with session_at(power, clock) as session:
-        links[1] = session.volume.link
-        for txg in range(2, 10):
-            clock.time_ns = FAR + txg * SECOND_NS
-            if txg == image_at:
-                await session.imager.make()
-            else:
-                write_file(session, b"%d" % txg)
-                await session.flush()
-            links[txg] = session.link
-            assert session.link.txg == txg
-            if levels:
-                await session.leveler.make_due()
-    return links
 
 
 async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
@@ -100,11 +77,6 @@ async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
         return sorted(row[0] for row in db.all("SELECT hash FROM blocks"))
     finally:
         db.close()
-
-
-def at(txg: int) -> PointInTime:
-    """Return the point in time of a txg."""
-    return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
 @DAMAGES
@@ -339,8 +311,7 @@ async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
         await session.publish_anew()
         image = session.link
         write_file(session, b"after")
-        newest = await session.flush()
-        assert newest is not None
+        newest = await flushed(session)
     bucket = await bucket_at(power, FAR)
     whole = [await contents(power, bucket, link) for link in (image, newest)]
     damage(power, image.txg)

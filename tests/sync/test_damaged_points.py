@@ -13,8 +13,8 @@ from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-from tests.sync.conftest import Power, write_file
-from tests.sync.kept import empty, files_at, forget, kept_files, keys_of
+from tests.sync.conftest import Power, keys_of, unmount, write_file
+from tests.sync.kept import empty, files_at, forget, kept_files
 
 pytestmark = pytest.mark.thorough
 
@@ -138,8 +138,7 @@ async def test_image_of_a_kept_point_never_becomes_the_current_state(power: Powe
         await forget(session)
         point = (await session.reclaimer.kept_points()).points[0]
         files = await files_at(power, "a")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     for key in set(keys_of(power, "image/")) - kept:
         power.store.objects[key] = flipped(power.store.objects[key], -1)
     before = dict(power.store.objects)

@@ -16,7 +16,7 @@ from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import TAKEOVER, Power, write_file
+from tests.sync.conftest import TAKEOVER, Power, unmount, write_file
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import READ_ONLY, require_files, written
 
@@ -95,8 +95,7 @@ async def test_mount_continues_the_chain_despite_object_keys_with_impossible_txg
         await session.flush()
         await session.make_image()
         await session.reclaimer.reclaim()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert {key: power.store.objects[key] for key in made} == made
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
         await require_files(session, inos, 11)
@@ -116,8 +115,7 @@ async def test_killed_host_continues_despite_object_keys_with_impossible_txgs(
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
         await require_files(session, inos, 3)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
 
 async def test_running_writer_continues_despite_object_keys_with_impossible_txgs(
@@ -137,8 +135,7 @@ async def test_running_writer_continues_despite_object_keys_with_impossible_txgs
         await session.make_image()
         await session.reclaimer.reclaim()
         assert session.status.state is MountState.SERVING
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("b", tasks=False) as session:
         await require_files(session, inos, 9)
 
@@ -222,5 +219,4 @@ async def test_filesystem_rebuilt_despite_object_keys_with_impossible_txgs_is_us
             assert session.link.txg < 1 << 40
             assert session.volume.keeper.epoch < 1 << 40
             write_file(session, b"new")
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)

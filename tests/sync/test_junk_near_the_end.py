@@ -17,7 +17,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import claim_newer
-from tests.sync.conftest import TAKEOVER, Power, write_file
+from tests.sync.conftest import TAKEOVER, Power, unmount, write_file
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import READ_ONLY, end_at, require_files, written
 
@@ -112,8 +112,7 @@ async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_chang
     async with power.session(host, options=options, tasks=False) as session:
         await require_files(session, inos, 9)
         inos[200] = write_file(session, b"200")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     for other in ("c", "d"):
         async with power.session(other, tasks=False) as session:
@@ -137,8 +136,7 @@ async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
             inos[number] = write_file(session, b"%d" % number)
             with contextlib.suppress(OlderBucketError):  # The next object key is in use.
                 await session.flush()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("b", tasks=False) as session:
         await require_files(session, inos, 9)
 

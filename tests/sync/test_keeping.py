@@ -30,10 +30,19 @@ from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
-from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    HandClock,
+    Power,
+    keys_of,
+    read_file,
+    remove_file,
+    unmount,
+    write_file,
+)
 from tests.sync.histories import fork, keep_theirs, publish, put_back
-from tests.sync.history.readers import bucket_of
-from tests.sync.kept import Files, empty, files_at, fill, forget, kept_files, keys_of
+from tests.sync.history.readers import at, bucket_of
+from tests.sync.kept import Files, empty, files_at, fill, forget, kept_files
 from tests.sync.kills import KillAt, Killed
 from tests.sync.opening.histories import end_at, rot
 from tests.sync.rolling_back import roll_back
@@ -42,18 +51,6 @@ pytestmark = pytest.mark.thorough
 
 DAY = 86_400
 _RECLAIM_STEPS = STEPS[STEPS.index("packs condemned") : STEPS.index("level put")]
-
-
-@pytest.fixture
-def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and the store."""
-    power.clock = HandClock()
-    return power.clock
-
-
-def at(txg: int) -> PointInTime:
-    """Return the point in time of a txg."""
-    return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
 # --- objects that a kept point needs -----------------------------------------------------------
@@ -178,8 +175,7 @@ async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, ba
         fill(session, files, b"third" * 500)
         await session.flush()
         after = session.link
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     await power.retain(0)
     target = {"before": before, "after": after, "to it": link}[back]
     await roll_back(power, target)
@@ -224,8 +220,7 @@ async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: P
             fill(session, files, b"%d" % number * 900)
             await session.flush()
         point = await PointKeeper(session).keep("abandoned")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     lost = changelog.key_of(Txg(fork + 1))
     data = power.store.objects[lost]
     rot(power, fork + 1)
@@ -277,8 +272,7 @@ async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(po
     async with power.session("b", tasks=False) as session:
         await forget(session)
         new = write_file(session, b"new")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
         assert await read_file(session, new) == b"new"
@@ -294,16 +288,14 @@ async def test_host_whose_state_precedes_a_kept_point_restores_the_newest_state(
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
         left = session.link.txg
     async with power.session("b", tasks=False) as session:
         files = await kept_files(session)
         await forget(session)
         assert session.link.floor > (await session.reclaimer.kept_points()).points[0].txg
         new = write_file(session, b"new")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert changelog.key_of(Txg(left + 1)) in power.store.objects
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()

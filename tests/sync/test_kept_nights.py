@@ -7,19 +7,12 @@ import pytest
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import HandClock, Power, remove_file
-from tests.sync.kept import Files, files_at, fill, forget, keys_of
+from tests.sync.conftest import HandClock, Power, keys_of, remove_file
+from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
 
 DAY = 86_400
-
-
-@pytest.fixture
-def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and the store."""
-    power.clock = HandClock()
-    return power.clock
 
 
 class _Nights:

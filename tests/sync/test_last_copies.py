@@ -10,7 +10,7 @@ from s3fs_meta.meta.tables import block_map, damage_marks, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.lost_packs import delete_packs, repair
 
 pytestmark = pytest.mark.thorough
@@ -46,8 +46,7 @@ async def _pass_retention(power: Power) -> None:
             write_file(session, b"%d" % number)
             await session.make_image()
         assert not damage_marks.exist(session.db)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -90,8 +89,7 @@ async def test_cached_block_of_a_lost_range_is_deleted_after_the_user_accepts_th
     async with power.session("b", tasks=False) as session:
         session.db.begin()
         accept(session, ino)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a", tasks=False) as session:
         assert not session.volume.notices

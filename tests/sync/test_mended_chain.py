@@ -4,19 +4,24 @@ import pytest
 import trio.testing
 
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.codec import changelog
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import FOLLOW_ANEW_S
 from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync import rollback
-from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import HandClock, Power, read_file, write_file
+from tests.sync.conftest import (
+    HandClock,
+    Power,
+    changelogs,
+    follower_of,
+    read_file,
+    unmount,
+    write_file,
+)
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, require_files, require_healthy, rot, written
 
@@ -25,12 +30,6 @@ pytestmark = pytest.mark.thorough
 FOLLOW = OpenOptions(read_only=True, follow=True)
 FOLLOWED = SessionOptions(follow=True)
 DAY = 86_400
-
-
-def follower_of(session: Session) -> Follower:
-    """Return the follower of a session."""
-    assert session.follower is not None
-    return session.follower
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["saw the abandoned txgs", "did not"])
@@ -68,11 +67,6 @@ async def test_follower_continues_after_a_repair_of_the_chain(
         await session.close()
 
 
-def changelogs(power: Power) -> list[Txg]:
-    """Return the txgs of the changelogs in the bucket."""
-    return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
-
-
 async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(power: Power) -> None:
     clock = HandClock()
     power.clock = clock
@@ -95,8 +89,7 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
         assert changelogs(power)[0] == 8
         assert changelogs(power)[1] > 12
         floor = session.link.floor
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     bucket = await bucket_of(power)
     assert (await bucket.points.oldest()).txg == floor
     left = {txg: ino for txg, ino in inos.items() if txg < 8 or txg > 9}

@@ -9,7 +9,7 @@ from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check import rebuilding
-from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, HandClock, Power, keys_of, read_file, unmount, write_file
 from tests.sync.histories import fork, keep_theirs, publish, put_back
 from tests.sync.history.readers import at, bucket_of
 from tests.sync.kept import (
@@ -20,7 +20,6 @@ from tests.sync.kept import (
     fill,
     forget,
     kept_files,
-    keys_of,
 )
 from tests.sync.rolling_back import roll_back
 
@@ -74,21 +73,18 @@ async def test_rollback_to_a_kept_point_before_a_rebuild_uses_the_former_packs(
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a", tasks=False) as session:
         await forget(session)
         [point] = (await session.reclaimer.kept_points()).points
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     image = point.image.key.rpartition("/")[0]
     for key in keys_of(power, "image/"):
         if not key.startswith(image):
             del power.store.objects[key]
     await rebuilding.run(power)
     async with power.session("b", tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     bucket = await bucket_of(power)
     await roll_back(power, await bucket.find(PointInTime("a", kept="a")), host="b")

@@ -8,12 +8,18 @@ from s3fs_meta.errors import LostBlockError, SettingsError
 from s3fs_meta.meta.tables import inodes, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, PackState
-from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS
-from s3fs_meta.sync.session import Session
 from tests.rows import SETTLED
 from tests.rows import contents as rows_of
-from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    Power,
+    flushed,
+    read_file,
+    remove_file,
+    unmount,
+    write_file,
+)
 from tests.sync.kills import KillAt, Killed
 from tests.sync.rolling_back import roll_back
 
@@ -34,13 +40,6 @@ ORDER = [
     "present dropped",
     "past in place",
 ]
-
-
-async def flushed(session: Session) -> Link:
-    """Ship all changes and return the last position in the chain."""
-    link = await session.flush()
-    assert link is not None
-    return link
 
 
 async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
@@ -179,8 +178,7 @@ async def test_rollback_quarantines_cached_blocks_of_a_damaged_pack(power: Power
         session.damage.mark(Mark(pack.pack, None), "is missing")
         session.durability.commit()
         del power.store.objects[pack.object_key]
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     done = await roll_back(power, past)
 

@@ -19,7 +19,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.copying import points_of
-from tests.sync.conftest import HandClock, Power, remove_file, write_file
+from tests.sync.conftest import HandClock, Power, flushed, remove_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS
 from tests.sync.history.readers import bucket_of
 
@@ -78,9 +78,7 @@ def right(power: Power) -> HandClock:
 async def ship(session: Session) -> Link:
     """Write a file and ship the change; return the txg and its hash."""
     write_file(session, b"x")
-    link = await session.flush()
-    assert link is not None
-    return link
+    return await flushed(session)
 
 
 async def history(session: Session, right: HandClock, days: int) -> list[Link]:

@@ -5,20 +5,14 @@ from dataclasses import replace
 import pytest
 
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
+from s3fs_meta.codec.superblock import COPY_KEY, KEY
 from s3fs_meta.errors import BeingRemovedError, FencedError
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock_watch import retained_s, tend
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power
+from tests.sync.conftest import Power, unmount
 from tests.sync.kept import files_at, forget, kept_files
-
-
-def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
-    return superblock_codec.amend(superblock, keyring, retention_s=0)
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
@@ -40,8 +34,7 @@ async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful:
 async def test_flush_at_unmount_restores_a_lost_superblock(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(KEY)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     assert power.store.objects[KEY] == before
 
@@ -86,7 +79,7 @@ async def test_running_mount_accepts_a_superblock_changed_by_another_host(power:
     """A mount that has seen the new superblock can detect an older one."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
-        await change(power.store, power.remembered("-"), power.secret, _retaining_none)
+        await power.retain(0)
         power.store.objects[COPY_KEY] = old[COPY_KEY]
         assert await retained_s(session.volume) == 7 * 86_400
 
@@ -130,20 +123,17 @@ async def test_reclaim_adds_the_missing_kept_point_feature_flag_to_a_superblock(
     """After the loss of both superblock objects, another host may restore an older copy."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     for key in (KEY, COPY_KEY):
         del power.store.objects[key]
     async with power.session("b", tasks=False) as session:
         assert superblock_codec.KEPT_POINTS not in session.volume.superblock.features
         await forget(session)
         assert superblock_codec.KEPT_POINTS in session.volume.superblock.features
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert (await power.keys()).superblock.features == (superblock_codec.KEPT_POINTS,)
     assert await files_at(power, "a") == files
     async with power.session("a", tasks=False):

@@ -28,8 +28,8 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.rows import contents_at, require_equal
-from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file
-from tests.sync.follower.following import following, ship
+from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, ship
+from tests.sync.follower.following import following
 from tests.sync.history.readers import bucket_of, concerning, open_at
 from tests.sync.rolling_back import roll_back
 

@@ -7,7 +7,7 @@ from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, power
+from tests.sync.conftest import Power, power, unmount
 from tests.sync.histories import PUBLISH, fork, put_back
 from tests.sync.history.readers import at
 from tests.sync.kept import Files, files_of, fill, forget
@@ -50,16 +50,14 @@ async def test_packs_of_a_replaced_history_are_kept_during_its_retention(
             await session.flush()
         report = await delete_unknown(session)
         assert any("history that a repair replaced" in note for note in report.notes)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert await files_of(power, at(last)) == files
 
 
 async def test_packs_of_a_replaced_history_are_deleted_after_its_retention(power: Power) -> None:
     last = await their_history(power, {})
     async with power.session("a", options=PUBLISH, tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await forget(session)

@@ -17,7 +17,15 @@ from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.rows import contents
-from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    Power,
+    flushed,
+    keys_of,
+    read_file,
+    remove_file,
+    write_file,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -40,8 +48,7 @@ async def a_week(
             session.db.commit()
             if number % 2:
                 remove_file(session, made.pop(0))
-            link = await session.flush()
-            assert link is not None
+            link = await flushed(session)
             states[link.txg] = dict(frozen)
         return states, session.volume.superblock.uuid
 
@@ -95,16 +102,11 @@ async def test_restore_of_an_existing_txg_lists_no_changelogs(
     assert changelog_codec.PREFIX not in listed
 
 
-def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:
-    """Return the object keys that start with a prefix, sorted."""
-    return sorted(key for key in power.store.objects if key.startswith(prefix))
-
-
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "swapped", "doubled"])
 async def test_mount_error_names_a_damaged_changelog(power: Power, damage: str) -> None:
     """A mount that needs a damaged changelog is refused, and the error names the changelog."""
     await a_week(power)
-    first, second, third = damaged_keys(power, "changelog/")[2:5]
+    first, second, third = keys_of(power, "changelog/")[2:5]
     objects = power.store.objects
     if damage == "flipped":
         objects[second] = flipped(objects[second], len(objects[second]) // 2)
@@ -131,7 +133,7 @@ async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
 ) -> None:
     """No change of a changelog is applied if one of its parts is damaged."""
     await a_week(power, UploadBounds(run_bytes=500))
-    parts = damaged_keys(power, "changelog-part/")
+    parts = keys_of(power, "changelog-part/")
     objects = power.store.objects
     if damage == "flipped":
         objects[parts[0]] = flipped(objects[parts[0]], -1)
@@ -165,6 +167,6 @@ async def test_changelog_cannot_be_decoded_under_another_object_key(power: Power
     await a_week(power)
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         keyring = session.volume.keyring
-    one, two = damaged_keys(power, "changelog/")[:2]
+    one, two = keys_of(power, "changelog/")[:2]
     with pytest.raises(FormatError):
         changelog_codec.decode(one, power.store.objects[two], keyring)

@@ -19,7 +19,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.copying import points_of
-from tests.sync.conftest import TAKEOVER, Power, plain, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, plain, read_file, remove_file, unmount, write_file
 from tests.sync.kept import forget
 from tests.sync.kills import KillAt, Killed
 
@@ -223,8 +223,7 @@ async def test_unshipped_copy_of_a_past_file_can_be_recovered_from_a_fenced_host
     async with plain.session("b", options=TAKEOVER, tasks=False) as session:
         await forget(session)
         assert (session.link.floor > past) == is_kept
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with plain.session("a", tasks=False):
         pass
     [path] = (plain.home / "a").glob("kept-*")

@@ -6,7 +6,7 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import FencedError
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
-from tests.sync.conftest import TAKEOVER, Power, write_file
+from tests.sync.conftest import TAKEOVER, Power, unmount, write_file
 from tests.sync.opening.histories import READ_ONLY, require_files
 
 pytestmark = pytest.mark.thorough
@@ -33,8 +33,7 @@ async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_key(
                 async with power.session(f"at-{txg}", options=READ_ONLY, tasks=False) as other:
                     await require_files(other, inos, txg)
         assert session.status.state is MountState.SERVING
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert power.store.objects[taken] == content
     async with power.session("b", tasks=False) as session:
         await require_files(session, inos, 9)

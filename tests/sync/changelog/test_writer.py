@@ -19,7 +19,15 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.rows import SETTLED, contents
-from tests.sync.conftest import TAKEOVER, Power, failing_append, read_file, remove_file, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    Power,
+    failing_append,
+    read_file,
+    remove_file,
+    unmount,
+    write_file,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -67,8 +75,7 @@ async def test_chain_has_no_gap_between_two_epochs(power: Power) -> None:
     for host in "aba":
         async with power.session(host) as session:
             write_file(session, host.encode())
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)
 
     async with power.session("c") as session:
         chain = changelogs(power, session)
@@ -214,12 +221,10 @@ async def test_host_that_mounts_again_applies_only_new_changelogs(power: Power) 
     """A host that unmounted cleanly applies later changelogs to its local state."""
     async with power.session("a") as session:
         ino = write_file(session, b"from a")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("b") as session:
         other = write_file(session, b"from b")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
         assert session.cache.misses == 0  # All blocks of the file are in the cache.

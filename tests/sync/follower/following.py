@@ -67,10 +67,3 @@ async def following(
         assert session.follower is not None
         listener.follower = session.follower
         yield session, listener
-
-
-async def ship(session: Session) -> int:
-    """Upload all changes and return the txg."""
-    link = await session.flush()
-    assert link is not None
-    return link.txg

@@ -12,8 +12,8 @@ from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.follower import follower as follower_module
 from s3fs_meta.sync.kernel import Turned
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.follower.following import FOLLOWS, READS, following, ship
+from tests.sync.conftest import Power, read_file, remove_file, ship, write_file
+from tests.sync.follower.following import FOLLOWS, READS, following
 
 LEASE = lease.KEY
 

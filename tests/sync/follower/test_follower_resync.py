@@ -12,19 +12,12 @@ from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
-from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.follower.following import following, ship
+from tests.sync.conftest import Power, follower_of, read_file, remove_file, ship, write_file
+from tests.sync.follower.following import following
 
 pytestmark = pytest.mark.thorough
-
-
-def follower_of(session: Session) -> Follower:
-    """Return the follower of a session."""
-    assert session.follower is not None
-    return session.follower
 
 
 async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Power) -> None:

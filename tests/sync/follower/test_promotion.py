@@ -18,8 +18,8 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.follower.following import FOLLOWS, READS, following, ship
+from tests.sync.conftest import Power, read_file, remove_file, ship, unmount, write_file
+from tests.sync.follower.following import FOLLOWS, READS, following
 from tests.sync.kept import forget
 from tests.sync.kills import KillAt
 
@@ -155,8 +155,7 @@ async def test_promotion_restores_the_newest_state_if_the_next_changelogs_were_d
                 remove_file(writer, old)
                 new = write_file(writer, b"new")
                 await forget(writer)
-                await writer.flush_at_end()
-                await writer.close()
+                await unmount(writer)
         last = writer.link.txg
         assert changelog_codec.key_of(other.link.next_txg) not in power.store.objects
         await other.promote()

@@ -21,7 +21,7 @@ from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.history.readers import bucket_of
 
 pytestmark = pytest.mark.thorough
@@ -77,8 +77,7 @@ async def test_running_mount_repairs_a_bucket_replaced_by_an_older_copy(
         assert session.link.txg > before
         assert abandoned_txgs.wanted(session.db) is None
         await require_all(power, inos)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     await require_all(power, inos, "d")
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
@@ -114,8 +113,7 @@ async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) ->
         await session.flush()
         assert session.status.state is MountState.SERVING
         await require_all(power, inos)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
 
@@ -154,8 +152,7 @@ async def test_missing_pack_without_cached_blocks_is_reported_and_marked_as_dama
         await session.flush()
         [mark] = [one for one in damage_marks.marks(session.db) if one.pack == located.pack]
         again = write_file(session, b"2" * 5000)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert mark.pack_offset is None
     assert "has been missing since the bucket was reset" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
@@ -239,8 +236,7 @@ async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
     """Mount, write and ship a file for each number, and unmount."""
     async with power.session(host, tasks=False) as session:
         inos = await ship(session, *numbers)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     return inos
 
 
@@ -260,8 +256,7 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
 
     async with power.session("a", options=FSCK, tasks=False) as session:
         assert session.volume.mended
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     for key, data in older.items():
         assert key == "lease" or power.store.objects[key] == data
     assert quarantined(power, "a") == []
@@ -285,8 +280,7 @@ async def test_fsck_requires_the_publish_local_option_after_another_host_wrote(
 
     async with power.session("a", options=PUBLISH, tasks=False) as session:
         assert session.volume.mended
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     for key, data in before.items():
         assert key == "lease" or power.store.objects[key] == data
     assert quarantined(power, "a") == []
@@ -324,8 +318,7 @@ async def test_interrupted_publication_is_not_resumed_after_another_host_wrote(
     mend = OpenOptions(force_takeover=True, mend=Mend(last))
     async with power.session("b", options=mend, tasks=False) as session:
         inos = await ship(session, 6)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, inos[6]) == b"6" * 5000
@@ -353,8 +346,7 @@ async def test_next_mount_of_this_host_completes_an_interrupted_publication(
             pass
 
     async with power.session("a", tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     assert quarantined(power, "a") == []
     await require_all(power, inos)

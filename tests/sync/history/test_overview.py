@@ -16,27 +16,12 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
-from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, session_at
+from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, nine_txgs, session_at
 
 pytestmark = pytest.mark.thorough
 
 IMAGE = 6
 LAST = 9
-
-
-async def nine_txgs(power: Power, *, levels: bool = False) -> None:
-    """Ship txgs 1 to 9, one per second; txg 6 is an image."""
-    clock = SetClock(FAR)
-    async with session_at(power, clock) as session:
-        for txg in range(2, LAST + 1):
-            clock.time_ns = FAR + txg * SECOND_NS
-            if txg == IMAGE:
-                await session.imager.make()
-            else:
-                write_file(session, b"%d" % txg)
-                await session.flush()
-            if levels:
-                await session.leveler.make_due()
 
 
 async def examined(power: Power) -> Overview:

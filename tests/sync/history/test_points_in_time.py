@@ -25,7 +25,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-from tests.sync.conftest import Power, write_file
+from tests.sync.conftest import Power, flushed, write_file
 from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
 
 pytestmark = pytest.mark.thorough
@@ -35,9 +35,7 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
     """Ship a change at a given time."""
     clock.time_ns = time_ns
     write_file(session, b"%d" % time_ns)
-    link = await session.flush()
-    assert link is not None
-    return link
+    return await flushed(session)
 
 
 async def txg_at(power: Power, time_ns: int) -> Txg:

@@ -22,7 +22,18 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
-from tests.sync.conftest import HandClock, Power, read_file, remove_file, write_file
+from tests.sync.conftest import (
+    HandClock,
+    Power,
+    changelogs,
+    flushed,
+    keys_of,
+    read_file,
+    remove_file,
+    ship,
+    unmount,
+    write_file,
+)
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
@@ -31,35 +42,16 @@ CONTENT = b"hello" * 1000
 DAY = 86_400
 
 
-@pytest.fixture
-def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and the store."""
-    power.clock = HandClock()
-    return power.clock
-
-
 def manifests(power: Power) -> list[Txg]:
     """Return the txgs of the images in the bucket."""
     names = [image.parse_manifest_key(key) for key in power.store.objects]
     return sorted(name.txg for name in names if name is not None)
 
 
-def changelogs(power: Power) -> list[Txg]:
-    """Return the txgs of the changelogs in the bucket."""
-    return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
-
-
-def packs_in(power: Power) -> list[ObjectKey]:
-    """Return the keys of the packs in the bucket."""
-    return [key for key in power.store.objects if key.startswith("pack/")]
-
-
 async def _txg(session: Session, content: bytes = b"") -> Txg:
     """Ship a txg and return its number."""
     write_file(session, content or b"x")
-    link = await session.flush()
-    assert link is not None
-    return link.txg
+    return await ship(session)
 
 
 async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: Power) -> None:
@@ -68,7 +60,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: P
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.make_image()
-        [key] = packs_in(power)
+        [key] = keys_of(power, "pack/")
         remove_file(session, ino)
 
         await session.make_image()
@@ -94,8 +86,7 @@ async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
                 remove_file(session, ino)
             content = b"day %d" % number * 500
             ino = write_file(session, content)
-            link = await session.flush()
-            assert link is not None
+            link = await flushed(session)
             states[link.txg], times[link.txg] = {str(ino): content}, link.created_ns
             if number % 2:
                 await session.make_image()
@@ -118,7 +109,7 @@ async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
             assert keys <= power.store.objects.keys()
         gone = {txg for txg in times if txg < floor}
         assert gone
-        assert len(packs_in(power)) < len(states)
+        assert len(keys_of(power, "pack/")) < len(states)
         assert changelogs(power)[0] == max(txg for txg in manifests(power) if txg <= floor)
 
 
@@ -137,7 +128,7 @@ async def test_default_retention_keeps_every_object_younger_than_a_week(
         remove_file(session, write_file(session, CONTENT))
         ino = write_file(session, CONTENT)
         await session.make_image()
-        [key] = packs_in(power)
+        [key] = keys_of(power, "pack/")
         remove_file(session, ino)
         for _ in range(3):
             clock.pass_by(2 * DAY)
@@ -165,13 +156,13 @@ async def test_fast_clock_deletes_no_object_that_the_last_images_need(
             await _txg(session)
             await session.make_image()
         second = manifests(power)[-2]
-        before = set(packs_in(power))
+        before = set(keys_of(power, "pack/"))
         clock.pass_by(365 * DAY)
 
         await session.reclaimer.run()
 
         assert session.link.floor == second
-        assert set(packs_in(power)) == before
+        assert set(keys_of(power, "pack/")) == before
         assert await read_file(session, ino) == CONTENT
 
 
@@ -190,8 +181,7 @@ async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> No
             await _txg(session)
             await session.make_image()
         assert session.link.floor == floor
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("b", tasks=False) as session:
         assert session.volume.link.floor == floor
@@ -221,7 +211,7 @@ async def test_nothing_is_deleted_before_the_new_retention_floor_is_shipped(powe
         assert len(packs.find_condemned(session.db, 9)) == 1
         await session.reclaimer.run()
         assert session.reclaimer.last_error == ""
-        assert len(packs_in(power)) == 1
+        assert len(keys_of(power, "pack/")) == 1
 
 
 async def test_idle_mount_searches_for_garbage_once_per_day(power: Power, clock: HandClock) -> None:

@@ -16,15 +16,8 @@ from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.txg_log import TxgRecord, describe
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import TAKEOVER, Power, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, remove_file, ship, write_file
 from tests.sync.history.readers import bucket_of
-
-
-async def shipped(session: Session) -> Txg:
-    """Ship all changes and return the txg."""
-    link = await session.flush()
-    assert link is not None
-    return link.txg
 
 
 def named(session: Session, name: bytes) -> Ino:
@@ -49,9 +42,9 @@ async def test_history_listing_shows_the_kind_and_size_of_each_txg(power: Power)
     """The history lists fence records, images and groups, with the bytes of their uploads."""
     async with power.session("a", tasks=False) as session:
         ino = named(session, b"f")
-        await shipped(session)
+        await ship(session)
         remove_file(session, ino)
-        await shipped(session)
+        await ship(session)
         await session.publish_anew()
 
     image, removed, made, fence = await entries(await bucket_of(power))
@@ -71,7 +64,7 @@ async def test_changelog_of_a_newer_schema_version_is_not_reported_as_damage(
     async with power.session("a", tasks=False) as session:
         named(session, b"f")
         monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
-        await shipped(session)
+        await ship(session)
 
     with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
         await entries(await bucket_of(power))
@@ -87,12 +80,12 @@ async def test_history_listing_fails_if_a_changelog_was_replaced(power: Power) -
         objects = dict(power.store.objects)
         for content in (b"one", b"three"):
             write_file(session, content)
-            await shipped(session)
+            await ship(session)
     ours = power.store.objects
     power.store.objects = objects
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
         write_file(session, b"two")
-        await shipped(session)
+        await ship(session)
     key = next(key for key in ours if key.endswith("changelog/000000000002"))
     ours[key] = power.store.objects[key]
     power.store.objects = ours

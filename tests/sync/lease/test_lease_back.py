@@ -16,7 +16,7 @@ from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, new_nonce
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -56,8 +56,7 @@ async def test_flush_restores_a_lost_lease(power: Power, damage: str, news: bool
         assert _lease_in(power.store) == before
         assert session.status.state is MountState.SERVING
         await session.make_image()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert _lease_in(power.store).released
     async with power.session("b") as session:
         assert await read_file(session, ino) == (b"after" if news else b"before")

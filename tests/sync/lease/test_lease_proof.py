@@ -21,8 +21,8 @@ from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import Hold
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
-from tests.sync.follower.following import following, ship
+from tests.sync.conftest import TAKEOVER, Power, read_file, ship, write_file
+from tests.sync.follower.following import following
 from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough

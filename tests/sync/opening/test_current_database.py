@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from typing_extensions import override
 
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.codec.changelog import Kind, key_of
@@ -19,14 +18,13 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.model import ObjectKey, PointInTime, Txg
-from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import TAKEOVER, Power, write_file
+from tests.sync.conftest import TAKEOVER, Power, flushed, unmount, write_file
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import (
     READ_ONLY,
@@ -36,6 +34,7 @@ from tests.sync.opening.histories import (
     rot,
     written,
 )
+from tests.sync.refusing_store import RefusingStore
 
 pytestmark = pytest.mark.thorough
 
@@ -66,8 +65,7 @@ async def test_writer_continues_after_a_damaged_last_changelog(power: Power) -> 
         assert any("changelog/000000000009" in one for one in session.volume.notices)
         await require_files(session, inos, 9)
         assert abandoned_txgs.wanted(session.db) is not None
-        link = await session.flush()
-        assert link is not None
+        link = await flushed(session)
         assert abandoned_txgs.wanted(session.db) is None
         own = await chain.fetch(
             power.store, session.volume.keyring, session.volume.superblock.uuid, link.txg
@@ -95,8 +93,7 @@ async def test_unmount_without_changes_repairs_a_damaged_changelog(power: Power)
         await session.close()
         assert not session.volume.keeper.lease.released
     async with power.session("a", tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     await require_healthy(power, inos, 9, "c")
 
 
@@ -133,8 +130,7 @@ async def test_host_recognises_a_damaged_unconfirmed_changelog_as_its_own(power:
 
     async with power.session("a", tasks=False) as session:
         await require_files(session, inos, 7)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert kept(power, "a") == []
     await require_healthy(power, inos, 7, "c")
 
@@ -163,8 +159,7 @@ async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
     async with power.session(
         "f", tasks=False
     ) as session:  # The state of a follower is as complete as the state of a writer.
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     await require_healthy(power, inos, 9, "c")
 
 
@@ -207,14 +202,12 @@ async def test_last_changelog_of_another_history_is_not_treated_as_damage(power:
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"ours")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     power.store.objects.clear()
     power.store.objects.update(older)
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
         write_file(session, b"theirs")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     for options in (OpenOptions(), FSCK, READ_ONLY):
         with pytest.raises(OlderBucketError, match="another txg"):
             async with power.session("a", options=options):
@@ -246,8 +239,7 @@ async def test_last_changelog_with_a_wrong_predecessor_is_treated_as_damage(powe
     for options in (OpenOptions(), FSCK):
         async with power.session("a", options=options, tasks=False) as session:
             await require_files(session, inos, 10)
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)
     assert power.store.objects[key_of(last)] == theirs
     assert kept(power, "a") == []
     await require_healthy(power, inos, 10, "c")
@@ -265,27 +257,12 @@ async def test_unreachable_changelog_is_not_treated_as_damage(
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
-        faulty = _Refusing(power.store, key_of(Txg(9)), error)
+        faulty = RefusingStore(power.store, key_of(Txg(9)), error)
         with pytest.raises(type(error)):
             async with power.session(host, options=options, store=faulty):
                 pass
         assert kept(power, host) == []
     assert power.store.objects == before
-
-
-class _Refusing(FaultyStore):
-    """A store that cannot return one chosen object."""
-
-    def __init__(self, inner: ObjectStore, key: ObjectKey, error: StoreError) -> None:
-        super().__init__(inner)
-        self._key, self._error = key, error
-
-    @override
-    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return an object, or raise the error if the object is the chosen one."""
-        if key == self._key:
-            raise self._error
-        return await super().get(key, max_bytes)
 
 
 # --- txgs that every host has lost ---------------------------------------------------------------

@@ -174,13 +174,11 @@ async def test_mount_is_refused_while_syncs_fail(
 
 
 async def test_state_is_not_written_again_after_a_reboot(
-    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    power: Power, monkeypatch: pytest.MonkeyPatch, reboot: Callable[[], None]
 ) -> None:
     """A reboot empties the page cache, so the state is treated as after a power loss."""
     await _write_and_fail(power, monkeypatch, "-wal")
-    another_boot = tmp_path / "boot_id"
-    another_boot.write_text("another")
-    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
+    reboot()
     with monkeypatch.context() as failing:
         _fail(failing, "/blocks/", "pwrite")
         async with power.session("a", tasks=False) as session:

@@ -18,7 +18,7 @@ from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.lost_packs import delete_packs, repair
 
 pytestmark = pytest.mark.thorough
@@ -31,8 +31,7 @@ async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
     """Write a file on host a, delete its packs, and run fsck -y on host b; return the inode."""
     async with power.session("a", tasks=False) as session:
         ino = write(session)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     delete_packs(power)
     await repair(power)
     return ino
@@ -79,8 +78,7 @@ async def test_mount_heals_a_hole_and_other_hosts_can_read_its_content(power: Po
         assert await heal_holes(volume) == []
 
     async with power.session("a", tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("b", tasks=False) as session:
         for index, content in ((0, CONTENT.ljust(MIB, b"1")), (2, CONTENT)):
             located = session.cache.located(ino, BlockIndex(index))
@@ -124,8 +122,7 @@ async def test_healing_does_not_overwrite_new_content_in_a_hole(power: Power) ->
         session.db.begin()
         session.cache.write_new(ino, BlockIndex(0), 0, b"new")
         inodes.add_mapped_blocks(session.db, ino, 1)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with _opened(power) as volume:
         [notice] = await heal_holes(volume)

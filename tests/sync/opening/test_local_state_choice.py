@@ -15,7 +15,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
-from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -27,8 +27,7 @@ async def two_rounds(power: Power) -> dict[str, bytes]:
         await session.flush()
         before = dict(power.store.objects)
         write_file(session, b"two")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     return {str(key): data for key, data in before.items()}
 
 
@@ -134,8 +133,7 @@ async def test_host_that_was_offline_longer_than_the_retention_restores_an_image
         ino = write_file(session, b"from b")
         for _ in range(3):
             await session.make_image()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert changelog_codec.key_of(place) not in power.store.objects
 
     async with power.session("a") as session:
@@ -183,12 +181,10 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
     """A cached block that no file uses is deleted, because it is not needed as a last copy."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"shipped")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("b", options=TAKEOVER) as session:
         remove_file(session, ino)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a", tasks=False) as session:
         await session.durability.sync_all()
@@ -201,8 +197,7 @@ async def test_next_mount_completes_an_interrupted_application_of_changelogs(pow
     """If a mount is killed before it has computed the totals, the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("b", options=TAKEOVER) as session:
         write_file(session, b"from b")
         await session.flush_at_end()
@@ -238,8 +233,7 @@ async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
         await session.durability.sync_all()
     async with power.session("b", options=TAKEOVER) as session:
         ino = write_file(session, b"from b")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"

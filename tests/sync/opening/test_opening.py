@@ -1,11 +1,11 @@
 """The choice at mount between the local state and the bucket."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta import machine
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
     HeldError,
@@ -103,7 +103,7 @@ async def test_possibly_corrupt_state_is_quarantined_after_a_crash_without_a_jou
 
 
 async def test_verification_after_a_power_loss_continues_after_a_remount(
-    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """A clean block that was torn by a power cut is detected even in the second mount."""
     async with power.session("a") as session:
@@ -111,9 +111,7 @@ async def test_verification_after_a_power_loss_continues_after_a_remount(
         await session.flush()
         await session.durability.sync_all()
         [block] = cached_blocks.in_state(session.db, BlockState.CLEAN)
-    another_boot = tmp_path / "boot_id"
-    another_boot.write_text("another")
-    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
+    reboot()
     async with power.session("a", tasks=False) as session:
         # The block is now torn and has not been read.
         session.files.write_within(block, 0, b"\0" * 100, 0)
@@ -125,15 +123,13 @@ async def test_verification_after_a_power_loss_continues_after_a_remount(
 
 
 async def test_power_loss_is_recorded_until_all_cached_blocks_are_verified(
-    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """If a mount is killed before it has verified all block files, the next mount verifies them."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.db.commit()
-    another_boot = tmp_path / "boot_id"
-    another_boot.write_text("another")
-    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
+    reboot()
     state_dir = StateDir(power.home / "a")
     lost = []
     for _ in range(2):
@@ -152,15 +148,13 @@ async def test_power_loss_is_recorded_until_all_cached_blocks_are_verified(
 
 
 async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_verified(
-    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
         await session.durability.sync_all()
-    another_boot = tmp_path / "boot_id"
-    another_boot.write_text("another")
-    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
+    reboot()
     async with power.session("a", tasks=False) as session:
         assert session.cache.suspects
         await session.verify_copies()

@@ -11,10 +11,10 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync.session import Session
 from tests.check import rebuilding
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, keys_of, read_file, remove_file, unmount, write_file
 from tests.sync.histories import PUBLISH
 from tests.sync.history.readers import at
-from tests.sync.kept import Files, files_of, fill, forget, keys_of
+from tests.sync.kept import Files, files_of, fill, forget
 
 pytestmark = pytest.mark.thorough
 
@@ -60,8 +60,7 @@ async def test_mount_uses_the_rebuilt_state_and_quarantines_local_state(power: P
         [notice] = session.volume.notices
         assert "recover-state --everything" in notice
         written = {write_file(session, b"later"): b"later"}
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     [kept] = quarantined(power)
     require_files_in(kept, files)
@@ -94,8 +93,7 @@ async def test_local_state_from_before_a_rebuild_is_never_deleted(
             await forget(session)
             await forget(session)
             assert session.link.floor > last
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a", tasks=False) as session:
         assert any("recover-state --everything" in one for one in session.volume.notices)
@@ -117,15 +115,13 @@ async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) 
         while session.link.txg <= last:
             fill(session, theirs, b"theirs %d" % session.link.txg)
             await session.flush()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a", options=PUBLISH, tasks=False) as session:
         await session.flush()
         await forget(session)
         await forget(session)
         assert session.link.floor > last + 3
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("b", tasks=False):
         pass
@@ -153,8 +149,7 @@ async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_delete
             await session.make_image()
         await session.reclaimer.reclaim_all()
         assert session.link.floor > last
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a", options=PUBLISH if publishes else None, tasks=False) as session:
         assert any("recover-state --everything" in one for one in session.volume.notices)
@@ -187,8 +182,7 @@ async def test_removal_missing_from_an_older_copy_is_quarantined_after_the_reten
             await session.make_image()
         await session.reclaimer.reclaim_all()
         assert session.link.floor > last
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("a", tasks=False) as session:
         assert any("recover-state --everything" in one for one in session.volume.notices)
@@ -211,8 +205,7 @@ async def test_outdated_local_state_of_an_unreplaced_history_is_deleted_after_th
         await forget(session)
         await forget(session)
         assert session.link.floor > last
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
     assert not quarantined(power)
@@ -224,8 +217,7 @@ async def test_image_is_restored_if_all_later_changelogs_are_lost(power: Power) 
     async with power.session("b", tasks=False) as session:
         written = {write_file(session, b"theirs"): b"theirs"}
         await session.make_image()
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     for key in keys_of(power, "changelog/"):
         if (changelog.parse_key(key) or 0) > last:
             del power.store.objects[key]

@@ -3,17 +3,17 @@
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from s3fs_meta import machine
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, unmount, write_file
 
 TAKEOVER: Final = OpenOptions(force_takeover=True)
 STRAY: Final = BlockId(0x1000)
@@ -72,8 +72,7 @@ async def test_block_files_newer_than_a_deleted_database_are_quarantined(power: 
     """An older database without unshipped changes is deleted, but unknown block files are kept."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     _copy_database(power, power.home / "backup")
     async with power.session("b", tasks=False) as session:
         await session.publish_anew()
@@ -91,14 +90,12 @@ async def test_block_file_is_not_used_if_another_host_used_its_number(power: Pow
     """Two hosts continued from one txg and used the same block number for different content."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     _copy_database(power, power.home / "backup")
     await _write_and_kill(power)
     async with power.session("b", options=TAKEOVER) as session:
         ino = write_file(session, b"of another host")
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     _put_back(power, power.home / "backup")
 
     async with power.session("a", options=TAKEOVER) as session:
@@ -173,14 +170,12 @@ async def test_block_file_with_a_newer_ctime_is_not_quarantined_if_it_has_a_row(
 
 
 async def test_unknown_block_files_are_quarantined_after_a_power_cut(
-    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """After a power cut, the disk may have lost the last commits but kept their block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
-    another_boot = tmp_path / "boot_id"
-    another_boot.write_text("another")
-    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
+    reboot()
 
     async with power.session("a", options=TAKEOVER):
         pass

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
 
 from s3fs_meta.bucket_errors import (
     ExchangedSuperblockError,
@@ -35,7 +34,6 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import accept_first, change
@@ -45,6 +43,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.refusing_store import RefusingStore
 from tests.sync.superblock.foreign import foreign_superblock
 
 pytestmark = pytest.mark.thorough
@@ -335,8 +334,8 @@ async def test_unreachable_superblock_is_not_treated_as_damaged(
 ) -> None:
     """A mount needs the superblock, which may be a tombstone, but not its copy."""
     with pytest.raises(type(error)):
-        await open_keys(_Refusing(power.store, KEY, error), power.remembered("-"), power.secret)
-    refusing = _Refusing(power.store, COPY_KEY, error)
+        await open_keys(RefusingStore(power.store, KEY, error), power.remembered("-"), power.secret)
+    refusing = RefusingStore(power.store, COPY_KEY, error)
     keys = await open_keys(refusing, power.remembered("-"), power.secret)
     assert keys.faults[0] == ""
     assert "cannot be read" in keys.faults[1]
@@ -569,18 +568,3 @@ async def test_wrong_passphrase_is_not_reported_as_damage(power: Power, tmp_path
         await open_keys(power.store, Remembered(tmp_path), Passphrase(ask))
     assert len(asked) == 1
     assert LEASE in power.store.objects
-
-
-class _Refusing(MemoryStore):
-    """A store whose reads of one object fail."""
-
-    def __init__(self, inner: MemoryStore, key: ObjectKey, error: StoreError) -> None:
-        super().__init__()
-        self.objects = inner.objects
-        self._key, self._error = key, error
-
-    @override
-    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        if key == self._key:
-            raise self._error
-        return await super().get(key, max_bytes)

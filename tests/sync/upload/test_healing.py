@@ -29,7 +29,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.polling import until
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, unmount, write_file
 from tests.sync.history.readers import open_at
 from tests.sync.rolling_back import roll_back
 from tests.tasks import running
@@ -115,8 +115,7 @@ async def test_file_overwritten_with_equal_content_heals_other_files(
         before = block_map.locate(session.db, first, index)
         assert before is not None
         session.cache.write_new(first, index, 0, CONTENT, replaced=before)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     async with power.session("b", tasks=False) as session:
         for ino in (first, second):
@@ -152,8 +151,7 @@ async def test_damage_marked_by_one_writer_is_known_to_the_next_writer(
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         if ends == "flushed":
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)
         else:
             session.durability.commit()
     host = "b" if ends == "flushed" else "a"
@@ -420,8 +418,7 @@ async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
         first, _second = await _damaged_file(power, session, _flipped)
         link = session.link
         write_file(session, CONTENT)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
 
     opened = await open_at(power, link.txg, tmp_path / "then")
     past = Session(opened, SessionOptions(), SystemClock())
@@ -448,8 +445,7 @@ async def test_rollback_uses_the_new_location_of_healed_content(power: Power) ->
         del power.store.objects[key]
         session.damage.note(_located(session, lost), True)
         write_file(session, CONTENT)
-        await session.flush_at_end()
-        await session.close()
+        await unmount(session)
     assert past.txg > before.txg
 
     done = await roll_back(power, past)

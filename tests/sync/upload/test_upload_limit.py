@@ -14,7 +14,7 @@ from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.polling import until
-from tests.sync.conftest import REGULAR, Power, read_file, write_file
+from tests.sync.conftest import REGULAR, Power, read_file, unmount, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
 SLOW = rate_limit("upload_limit", "1K")  # The limit delays a test's pack by 15 minutes.
@@ -54,8 +54,7 @@ async def test_unmount_ignores_the_upload_limit(power: Power) -> None:
         await _waiting(session)
         ino = write_file(session, b"more")
         with trio.fail_after(30):
-            await session.flush_at_end()
-            await session.close()
+            await unmount(session)
     async with power.session("b") as session:
         assert await read_file(session, ino) == b"more"
 

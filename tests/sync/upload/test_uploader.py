@@ -26,7 +26,7 @@ from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, keys_of, read_file, remove_file, write_file
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
@@ -356,10 +356,6 @@ async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Pow
         assert not session.volume.crashed
 
 
-def _packs(power: Power) -> list[str]:
-    return [key for key in power.store.objects if key.startswith("pack/")]
-
-
 @pytest.mark.parametrize("batch_blocks", [100, 7], ids=["one batch", "many batches"])
 @pytest.mark.parametrize("kept", [0, 1, 15], ids=["all", "all but one", "half"])
 async def test_equal_blocks_removed_during_shipping_share_one_pack(
@@ -378,9 +374,9 @@ async def test_equal_blocks_removed_during_shipping_share_one_pack(
                 remove_file(session, ino)
             gate.open()
 
-        assert len(_packs(power)) <= 2
+        assert len(keys_of(power, "pack/")) <= 2
         await session.flush_at_end()
-        assert len(_packs(power)) <= 2
+        assert len(keys_of(power, "pack/")) <= 2
         assert session.uploader.pending == 0
         assert session.db.one("SELECT coalesce(sum(refs), 0) FROM blocks") == (kept,)
         await session.close()
@@ -401,4 +397,4 @@ async def test_many_blocks_removed_during_shipping_are_put_into_one_pack(power: 
                 remove_file(session, ino)
             gate.open()
 
-        assert len(_packs(power)) == 1
+        assert len(keys_of(power, "pack/")) == 1

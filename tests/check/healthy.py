@@ -293,6 +293,12 @@ class Healthy:
         assert row is not None
         return bytes(row[0])
 
+    def lost_and_found(self) -> Ino:
+        """Return the directory ``lost+found``, which must exist."""
+        found = dentries.find(self.db, ROOT_INO, b"lost+found")
+        assert found is not None
+        return found
+
     def block_of(self, ino: Ino, index: int) -> BlockId:
         """Return the block at an index of a file."""
         block = block_map.find(self.db, ino, BlockIndex(index))

@@ -13,12 +13,6 @@ from tests.check.healthy import NOW_NS, Healthy
 pytestmark = pytest.mark.thorough
 
 
-def _lost_and_found(healthy: Healthy) -> Ino:
-    found = dentries.find(healthy.db, ROOT_INO, b"lost+found")
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("change", ["mode = 33188", "nlink = 0", "parent = 77"])
 def test_root_inode_of_the_wrong_type_becomes_a_directory(healthy: Healthy, change: str) -> None:
     """fsck corrects the row of the root directory, and keeps all of its entries.
@@ -148,7 +142,7 @@ def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Heal
     assert healthy.check(Mode.ALL).exit_status == 1
 
     assert healthy.check().lines() == ["clean"]
-    [moved] = dentries.page(healthy.db, _lost_and_found(healthy), Cookie(0), 10)
+    [moved] = dentries.page(healthy.db, healthy.lost_and_found(), Cookie(0), 10)
     assert dentries.find(healthy.db, moved[2].ino, b"fifo") == healthy.fifo
     assert inodes.get(healthy.db, healthy.uploaded).mapped_blocks == 3
 
@@ -177,7 +171,7 @@ def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> 
     assert healthy.check(Mode.ALL).exit_status == 1
 
     assert healthy.check().lines() == ["clean"]
-    [(_, _, moved)] = dentries.page(healthy.db, _lost_and_found(healthy), Cookie(0), 10)
+    [(_, _, moved)] = dentries.page(healthy.db, healthy.lost_and_found(), Cookie(0), 10)
     assert (stat.S_ISREG(moved.mode), moved.mapped_blocks) == (True, 2)
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
@@ -193,7 +187,7 @@ def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy
     assert healthy.check(Mode.ALL).exit_status == 1
 
     assert healthy.check().lines() == ["clean"]
-    [(_, _, moved)] = dentries.page(healthy.db, _lost_and_found(healthy), Cookie(0), 10)
+    [(_, _, moved)] = dentries.page(healthy.db, healthy.lost_and_found(), Cookie(0), 10)
     assert stat.S_ISLNK(moved.mode)
 
 

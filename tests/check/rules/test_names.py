@@ -21,12 +21,6 @@ def _count_dentries(healthy: Healthy, parent: Ino, added: int) -> None:
     healthy.db.commit()
 
 
-def _lost_and_found(healthy: Healthy) -> Ino:
-    found = dentries.find(healthy.db, ROOT_INO, b"lost+found")
-    assert found is not None
-    return found
-
-
 def test_name_that_refers_to_a_missing_inode_is_removed(healthy: Healthy) -> None:
     """fsck removes a name if the inode and all of its data are missing.
 
@@ -164,7 +158,7 @@ def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known
     home = Ino(healthy.db.counters.next_ino)
     healthy.assert_mended("I26", concerns={ino, parent, ROOT_INO, home})
 
-    assert _lost_and_found(healthy) == home
+    assert healthy.lost_and_found() == home
     assert dentries.find(healthy.db, home, b"#%d" % ino) == ino
     assert stat.S_IMODE(inodes.get(healthy.db, home).mode) == 0o700
 
@@ -175,7 +169,7 @@ def test_existing_lost_and_found_directory_is_used(healthy: Healthy) -> None:
         healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
         healthy.check(Mode.ALL)
 
-    home = _lost_and_found(healthy)
+    home = healthy.lost_and_found()
     page = dentries.page(healthy.db, home, Cookie(0), 10)
     assert {row[0] for row in page} == {b"#%d" % healthy.fifo, b"#%d" % healthy.attributed}
 
@@ -239,5 +233,5 @@ def test_directory_that_contains_itself_is_moved_to_lost_and_found(healthy: Heal
     healthy.check(Mode.ALL)
 
     assert healthy.check().lines() == ["clean"]
-    home = _lost_and_found(healthy)
+    home = healthy.lost_and_found()
     assert dentries.find(healthy.db, home, b"#%d" % healthy.inner) == healthy.inner

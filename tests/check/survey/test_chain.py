@@ -2,9 +2,7 @@
 
 import pytest
 
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
+from s3fs_meta.check.report import Mode
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
@@ -12,21 +10,13 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
+from tests.check.survey.checking import checked
 from tests.damage import flipped
-from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, flushed, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
 __all__ = ["power"]  # power is an imported pytest fixture
-
-
-async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
-    """Check the filesystem of an idle session."""
-    session.durability.commit()
-    opened = session.volume
-    examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = FsckOptions(repair=mode, deep=deep)
-    return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 
 def put(session: Session, content: bytes) -> Ino:
@@ -42,8 +32,7 @@ async def _some_txgs(session: Session) -> list[Txg]:
     numbers = []
     for number in range(6):
         put(session, b"%d" % number * 1000)
-        link = await session.flush()
-        assert link is not None
+        link = await flushed(session)
         numbers.append(link.txg)
         if number == 2:
             await session.make_image()
@@ -58,8 +47,8 @@ def _damage(power: Power, txg: Txg) -> None:
 async def test_fsck_finds_no_problem_in_an_intact_chain_of_changelogs(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
-        assert (await check(session)).lines() == ["clean"]
-        assert (await check(session, deep=True)).lines() == ["clean"]
+        assert (await checked(session)).lines() == ["clean"]
+        assert (await checked(session, deep=True)).lines() == ["clean"]
 
 
 async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_missing(
@@ -83,14 +72,14 @@ async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_
             else:
                 objects = power.store.objects
                 objects[key_of(numbers[4])] = objects[key_of(numbers[3])]
-            report = await check(session)
+            report = await checked(session)
             assert "I67" in report.broken
             assert report.exit_status == 4
 
-            report = await check(session, Mode.SAFE)
+            report = await checked(session, Mode.SAFE)
             assert report.exit_status == 1
             await session.publish_anew()
-            assert "I67" not in (await check(session)).broken
+            assert "I67" not in (await checked(session)).broken
         async with power.session(f"b{harm}", options=TAKEOVER) as session:
             assert await read_file(session, ino) == b"kept"
         async with power.session("a", options=TAKEOVER) as session:
@@ -105,7 +94,7 @@ async def test_fsck_only_reports_a_gap_in_changelogs_before_the_last_image(power
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         del power.store.objects[key_of(numbers[1])]
-        report = await check(session)
+        report = await checked(session)
         assert (report.broken, report.exit_status) == (["I68"], 0)
         assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
 
@@ -115,8 +104,8 @@ async def test_deep_check_finds_a_damaged_changelog_before_the_last_image(power:
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         _damage(power, numbers[2])
-        assert (await check(session)).lines() == ["clean"]
-        assert (await check(session, deep=True)).broken == ["I68"]
+        assert (await checked(session)).lines() == ["clean"]
+        assert (await checked(session, deep=True)).broken == ["I68"]
 
 
 async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
@@ -127,11 +116,11 @@ async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
             session.db.commit()
         await session.flush()
         part = min(key for key in power.store.objects if key.startswith("changelog-part/"))
-        assert (await check(session)).lines() == ["clean"]
+        assert (await checked(session)).lines() == ["clean"]
         data = power.store.objects.pop(ObjectKey(part))
-        assert "I67" in (await check(session)).broken
+        assert "I67" in (await checked(session)).broken
         power.store.objects[ObjectKey(part)] = flipped(data, -1)
-        assert "I67" in (await check(session, deep=True)).broken
+        assert "I67" in (await checked(session, deep=True)).broken
 
 
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
@@ -149,7 +138,7 @@ async def test_repaired_chain_of_changelogs_is_intact(power: Power, lost: str, d
     options = OpenOptions(mend=Mend(Txg(numbers[4] - 1)))
     async with power.session("b", options=options, tasks=False) as session:
         await session.publish_anew()
-        report = await check(session, deep=deep)
+        report = await checked(session, deep=deep)
         assert (report.lines(), report.exit_status) == (["clean"], 0)
         reported = [note for note in report.notes if "cannot be restored" in note]
         assert len(reported) == (1 if deep or lost == "missing" else 0)
@@ -159,4 +148,4 @@ async def test_repaired_chain_of_changelogs_is_intact(power: Power, lost: str, d
             await session.flush()
             await session.make_image()
         _damage(power, Txg(numbers[0]))
-        assert (await check(session, deep=True)).broken == ["I68"]
+        assert (await checked(session, deep=True)).broken == ["I68"]

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
+from s3fs_meta.check.report import Mode
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.history_index import RUNS, Inodes
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync.session import Session
+from tests.check.survey.checking import checked
 from tests.damage import flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, power, write_file
@@ -23,15 +22,6 @@ __all__ = ["power"]  # power is an imported pytest fixture
 RUN = HISTORY_FAN_OUT
 FIRST, SECOND = (RUNS.key_of(1, Txg(number * RUN)) for number in (1, 2))
 ABOVE = RUNS.key_of(2, Txg(RUN * RUN))
-
-
-async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = True) -> Report:
-    """Check the filesystem of an idle session."""
-    session.durability.commit()
-    opened = session.volume
-    examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = FsckOptions(repair=mode, deep=deep)
-    return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 
 async def make_index(session: Session) -> None:
@@ -61,18 +51,18 @@ async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str)
     key = ABOVE if harm == "hidden above" else FIRST
     async with power.session("a", tasks=False) as session:
         await make_index(session)
-        assert "I71" not in (await checked(session)).broken
+        assert "I71" not in (await checked(session, deep=True)).broken
         valid = power.store.objects[key]
         if harm == "damaged":
             power.store.objects[key] = flipped(valid, -1)
         else:
             hide(power, session, key)
-        assert "I71" not in (await checked(session, deep=False)).broken
-        report = await checked(session)
+        assert "I71" not in (await checked(session)).broken
+        report = await checked(session, deep=True)
         assert "I71" in report.broken
         assert report.exit_status
         assert key in power.store.objects
-        repaired = await checked(session, Mode.SAFE)
+        repaired = await checked(session, Mode.SAFE, deep=True)
         assert {one.left for one in repaired.verdicts if one.invariant == "I71"} == {0}
         assert key not in power.store.objects
         # fsck deletes only the wrong object and keeps all objects that it compared.
@@ -80,7 +70,7 @@ async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str)
     async with power.session("a", tasks=False) as session:
         await index_all(session)
         assert key in power.store.objects
-        assert "I71" not in (await checked(session)).broken
+        assert "I71" not in (await checked(session, deep=True)).broken
 
 
 @pytest.mark.thorough
@@ -88,7 +78,7 @@ async def test_foreign_object_named_like_a_history_index_object_is_kept(power: P
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[FIRST] = b"something else"
-        report = await checked(session, Mode.ALL)
+        report = await checked(session, Mode.ALL, deep=True)
 
     assert "I71" not in report.broken
     assert FIRST in report.foreign_keys
@@ -101,7 +91,7 @@ async def test_history_index_is_not_checked_if_its_changelogs_are_unreadable(pow
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[key_of(Txg(5))] = flipped(power.store.objects[key_of(Txg(5))], -1)
-        report = await checked(session, Mode.SAFE)
+        report = await checked(session, Mode.SAFE, deep=True)
 
     assert "I71" not in report.broken
     assert FIRST in power.store.objects

@@ -14,6 +14,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
+from tests.check.survey.checking import checked
 from tests.damage import flipped
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, power
@@ -24,15 +25,6 @@ pytestmark = pytest.mark.thorough
 __all__ = ["power"]  # power is an imported pytest fixture
 
 FAR = Txg(300_000)
-
-
-async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
-    """Check the filesystem of an idle session."""
-    session.durability.commit()
-    opened = session.volume
-    examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = FsckOptions(repair=mode, deep=deep)
-    return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 
 def found_by(report: Report) -> list[str]:

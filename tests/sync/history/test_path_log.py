@@ -26,12 +26,6 @@ pytestmark = pytest.mark.thorough
 RUN = HISTORY_FAN_OUT
 
 
-@pytest.fixture(params=[False, True], ids=["no index", "indexed"])
-def indexing(request: pytest.FixtureRequest) -> bool:
-    """Return whether the test builds the history index."""
-    return bool(request.param)
-
-
 async def logged(
     power: Power, tmp_path: Path, files: Files, *paths: bytes, indexing: bool
 ) -> list[list[Txg]]:
@@ -43,27 +37,25 @@ async def logged(
 
 
 async def test_log_of_a_directory_lists_all_changes_in_its_tree(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
     """Changes outside the directory, and reads inside it, are not listed in its log."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        made_top = session.link.txg
-        sub = await files.make_directory(b"sub", top)
-        made_sub = session.link.txg
-        file, made = await files.make(b"file", 10, sub)
-        other, _ = await files.make(b"other", 10)
-        written = await files.write(file, 20)
-        await files.write(other, 20)
-        session.db.begin()
-        inodes.touch(session.db, file, atime_ns=10**18)
-        await files.ship()
-        removed = await files.remove(b"file", sub)
-        gone = await files.remove_directory(b"sub", top)
-        found = await logged(
-            power, tmp_path, files, b"top", b"top/sub", b"top/sub/file", indexing=indexing
-        )
+    top = await files.make_directory(b"top")
+    made_top = files.session.link.txg
+    sub = await files.make_directory(b"sub", top)
+    made_sub = files.session.link.txg
+    file, made = await files.make(b"file", 10, sub)
+    other, _ = await files.make(b"other", 10)
+    written = await files.write(file, 20)
+    await files.write(other, 20)
+    files.session.db.begin()
+    inodes.touch(files.session.db, file, atime_ns=10**18)
+    await files.ship()
+    removed = await files.remove(b"file", sub)
+    gone = await files.remove_directory(b"sub", top)
+    found = await logged(
+        power, tmp_path, files, b"top", b"top/sub", b"top/sub/file", indexing=indexing
+    )
 
     assert found == [
         [gone, removed, written, made, made_sub, made_top],
@@ -73,39 +65,35 @@ async def test_log_of_a_directory_lists_all_changes_in_its_tree(
 
 
 async def test_log_of_a_directory_includes_a_file_until_it_is_moved_out(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        one, two = [await files.make_directory(name) for name in (b"one", b"two")]
-        made_two = session.link.txg
-        made_one = made_two - 1
-        file, made = await files.make(b"file", 10, one)
-        moved = await files.move(b"file", one, two)
-        written = await files.write(file, 20)
-        found = await logged(power, tmp_path, files, b"one", b"two", indexing=indexing)
+    one, two = [await files.make_directory(name) for name in (b"one", b"two")]
+    made_two = files.session.link.txg
+    made_one = made_two - 1
+    file, made = await files.make(b"file", 10, one)
+    moved = await files.move(b"file", one, two)
+    written = await files.write(file, 20)
+    found = await logged(power, tmp_path, files, b"one", b"two", indexing=indexing)
 
     assert found == [[moved, made, made_one], [written, moved, made, made_two]]
 
 
 async def test_log_of_a_moved_directory_lists_changes_of_its_tree(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
     """Names inside a moved directory do not change, so the index does not list them."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        sub = await files.make_directory(b"sub", top)
-        made_sub = session.link.txg
-        file, made = await files.make(b"file", 10, sub)
-        removed_file, made_other = await files.make(b"removed", 10, sub)
-        moved = await files.move(b"sub", top, ROOT_INO)
-        written = await files.write(file, 20)
-        removed = await files.remove(b"removed", sub)
-        again = await files.make_directory(b"sub", top)
-        made_again = session.link.txg
-        below, made_below = await files.make(b"below", 10, again)
-        found = await logged(power, tmp_path, files, b"top", b"top/sub", b"sub", indexing=indexing)
+    top = await files.make_directory(b"top")
+    sub = await files.make_directory(b"sub", top)
+    made_sub = files.session.link.txg
+    file, made = await files.make(b"file", 10, sub)
+    removed_file, made_other = await files.make(b"removed", 10, sub)
+    moved = await files.move(b"sub", top, ROOT_INO)
+    written = await files.write(file, 20)
+    removed = await files.remove(b"removed", sub)
+    again = await files.make_directory(b"sub", top)
+    made_again = files.session.link.txg
+    below, made_below = await files.make(b"below", 10, again)
+    found = await logged(power, tmp_path, files, b"top", b"top/sub", b"sub", indexing=indexing)
 
     assert len({removed_file, below, sub, again}) == 4
     assert found == [
@@ -116,16 +104,14 @@ async def test_log_of_a_moved_directory_lists_changes_of_its_tree(
 
 
 async def test_log_finds_a_file_by_each_of_its_hard_links(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        one, two = [await files.make_directory(name) for name in (b"one", b"two")]
-        made_two = session.link.txg
-        file, made = await files.make(b"file", 10, one)
-        linked = await files.link(file, b"link", two)
-        written = await files.write(file, 20)
-        found = await logged(power, tmp_path, files, b"one", b"two", indexing=indexing)
+    one, two = [await files.make_directory(name) for name in (b"one", b"two")]
+    made_two = files.session.link.txg
+    file, made = await files.make(b"file", 10, one)
+    linked = await files.link(file, b"link", two)
+    written = await files.write(file, 20)
+    found = await logged(power, tmp_path, files, b"one", b"two", indexing=indexing)
 
     assert found == [
         [written, linked, made, made_two - 1],
@@ -134,57 +120,51 @@ async def test_log_finds_a_file_by_each_of_its_hard_links(
 
 
 async def test_log_of_a_replaced_file_lists_the_txgs_of_all_its_inodes(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        _, made = await files.make(b"file", 10, top)
-        _, draft = await files.make(b"draft", 20, top)
-        replaced = await files.rename(b"draft", b"file", top)
-        found = await logged(power, tmp_path, files, b"top/file", b"top", indexing=indexing)
+    top = await files.make_directory(b"top")
+    _, made = await files.make(b"file", 10, top)
+    _, draft = await files.make(b"draft", 20, top)
+    replaced = await files.rename(b"draft", b"file", top)
+    found = await logged(power, tmp_path, files, b"top/file", b"top", indexing=indexing)
 
     assert found == [[replaced, draft, made], [replaced, draft, made, made - 1]]
 
 
 async def test_log_lists_txgs_whose_changes_are_unknown(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
     """The log includes a file removed before an image, because a changelog contains its name."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        _, made = await files.make(b"file", 10, top)
-        other, _ = await files.make(b"other", 10)
-        lost = await files.write(other, 20)
-        removed = await files.remove(b"file", top)
-        image = await session.publish_anew()
-        await files.write(other, 30)
-        del power.store.objects[key_of(lost)]
-        found = await logged(power, tmp_path, files, b"top", indexing=indexing)
+    top = await files.make_directory(b"top")
+    _, made = await files.make(b"file", 10, top)
+    other, _ = await files.make(b"other", 10)
+    lost = await files.write(other, 20)
+    removed = await files.remove(b"file", top)
+    image = await files.session.publish_anew()
+    await files.write(other, 30)
+    del power.store.objects[key_of(lost)]
+    found = await logged(power, tmp_path, files, b"top", indexing=indexing)
 
     assert found == [[image.txg, removed, lost, made, made - 1]]
 
 
 async def test_log_finds_the_removal_of_a_name_in_a_txg_without_an_index(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index omits a txg with too many changes, but the changelog of the txg is readable."""
     changes_of = index_runs.changes_of
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        _, made = await files.make(b"file", 10, top)
-        removed = await files.remove(b"file", top)
+    top = await files.make_directory(b"top")
+    _, made = await files.make(b"file", 10, top)
+    removed = await files.remove(b"file", top)
 
-        async def lacking(
-            store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog
-        ) -> TxgChanges:
-            found = await changes_of(store, keyring, fetched)
-            return found._replace(changes=None) if fetched.txg == removed else found
+    async def lacking(
+        store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog
+    ) -> TxgChanges:
+        found = await changes_of(store, keyring, fetched)
+        return found._replace(changes=None) if fetched.txg == removed else found
 
-        monkeypatch.setattr(index_runs, "changes_of", lacking)
-        found = await logged(power, tmp_path, files, b"top", indexing=True)
+    monkeypatch.setattr(index_runs, "changes_of", lacking)
+    found = await logged(power, tmp_path, files, b"top", indexing=True)
 
     assert found == [[removed, made, made - 1]]
 
@@ -260,61 +240,61 @@ def _path(tree: Tree, ino: Ino) -> bytes:
     return b"/".join(reversed(names))
 
 
-async def test_log_of_thousands_of_txgs_sends_few_requests(power: Power, tmp_path: Path) -> None:
+async def test_log_of_thousands_of_txgs_sends_few_requests(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
     """The number of requests depends on the changes of the path, not on the length of history."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        file, made = await files.make(b"file", 10, top)
-        other, _ = await files.make(b"other", 10)
-        changed = []
-        for _ in range(3):
-            await files.index(RUN * RUN // 3)
-            await files.write(other, session.link.txg + 100)
-            changed.append(await files.write(file, session.link.txg + 100))
-        await files.index(10)
-        bucket = await bucket_of(power)
-        meter.take()
-        found = await concerning(bucket, tmp_path, b"top", store=store)
+    top = await files.make_directory(b"top")
+    file, made = await files.make(b"file", 10, top)
+    other, _ = await files.make(b"other", 10)
+    changed = []
+    for _ in range(3):
+        await files.index(RUN * RUN // 3)
+        await files.write(other, files.session.link.txg + 100)
+        changed.append(await files.write(file, files.session.link.txg + 100))
+    await files.index(10)
+    bucket = await bucket_of(power)
+    meter.take()
+    found = await concerning(bucket, tmp_path, b"top", store=store)
 
     assert [txg for txg in found if txg > made] == changed[::-1]
-    assert session.link.txg > RUN * RUN
+    assert files.session.link.txg > RUN * RUN
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
     # The search requests a listing, the level 2 object, and the level 1 objects with changes.
     indexes = 1 + 1 + 3 + 1
     assert sent <= indexes + len(found) + RUN
 
 
-async def test_log_ends_at_the_oldest_requested_txg(power: Power, tmp_path: Path) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        file, _ = await files.make(b"file", 10)
-        txgs = [await files.write(file, 20 + number) for number in range(RUN)]
-        await files.index()
-        found = await concerning(await bucket_of(power), tmp_path, b"file", first=txgs[5])
+async def test_log_ends_at_the_oldest_requested_txg(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
+    file, _ = await files.make(b"file", 10)
+    txgs = [await files.write(file, 20 + number) for number in range(RUN)]
+    await files.index()
+    found = await concerning(await bucket_of(power), tmp_path, b"file", first=txgs[5])
 
     assert found == txgs[:4:-1]
 
 
-async def test_log_refuses_a_path_with_too_many_removed_names(power: Power, tmp_path: Path) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        top = await files.make_directory(b"top")
-        for number in range(4):
-            await files.make(b"%d" % number, 10, top)
-            await files.remove(b"%d" % number, top)
-        await files.index()
-        bucket = await bucket_of(power)
-        with pytest.raises(UsageError, match=r"names were removed or renamed since txg .* --since"):
-            await concerning(bucket, tmp_path, b"top", former_names_max=3)
+async def test_log_refuses_a_path_with_too_many_removed_names(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
+    top = await files.make_directory(b"top")
+    for number in range(4):
+        await files.make(b"%d" % number, 10, top)
+        await files.remove(b"%d" % number, top)
+    await files.index()
+    bucket = await bucket_of(power)
+    with pytest.raises(UsageError, match=r"names were removed or renamed since txg .* --since"):
+        await concerning(bucket, tmp_path, b"top", former_names_max=3)
 
 
-async def test_log_of_a_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        await files.make(b"file", 10)
-        assert dentries.find(session.db, ROOT_INO, b"other") is None
-        with pytest.raises(UsageError, match="no retained point in time has"):
-            await logged(power, tmp_path, files, b"other", indexing=False)
+async def test_log_of_a_path_that_never_existed_is_refused(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
+    await files.make(b"file", 10)
+    assert dentries.find(files.session.db, ROOT_INO, b"other") is None
+    with pytest.raises(UsageError, match="no retained point in time has"):
+        await logged(power, tmp_path, files, b"other", indexing=False)

@@ -74,12 +74,6 @@ def brief(found: list[Version]) -> list[tuple[Txg, str, int | None]]:
     return [(one.txg, " ".join(one.changes), one.size_bytes) for one in found]
 
 
-@pytest.fixture(params=[False, True], ids=["no index", "indexed"])
-def indexing(request: pytest.FixtureRequest) -> bool:
-    """Return whether the test builds the history index."""
-    return bool(request.param)
-
-
 async def settle(files: Files, *, indexing: bool) -> None:
     """Build the history index if *indexing* is set."""
     if indexing:
@@ -87,16 +81,14 @@ async def settle(files: Files, *, indexing: bool) -> None:
 
 
 async def test_each_version_of_a_file_has_its_size(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        ino, created = await files.make(b"f", 10)
-        await files.make(b"other", 5)
-        longer = await files.write(ino, 20)
-        longest = await files.write(ino, 30)
-        await settle(files, indexing=indexing)
-        found = await versions_of(power, tmp_path, b"f")
+    ino, created = await files.make(b"f", 10)
+    await files.make(b"other", 5)
+    longer = await files.write(ino, 20)
+    longest = await files.write(ino, 30)
+    await settle(files, indexing=indexing)
+    found = await versions_of(power, tmp_path, b"f")
 
     assert found.is_complete
     assert brief(found.found) == [
@@ -109,16 +101,14 @@ async def test_each_version_of_a_file_has_its_size(
 
 
 async def test_versions_of_a_replaced_file_include_its_former_inodes(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
     """Many editors write a new file and rename it over the old one."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        old, created = await files.make(b"f", 10)
-        new, draft = await files.make(b"f.tmp", 20)
-        replaced = await files.rename(b"f.tmp", b"f")
-        await settle(files, indexing=indexing)
-        found = await versions_of(power, tmp_path, b"f")
+    old, created = await files.make(b"f", 10)
+    new, draft = await files.make(b"f.tmp", 20)
+    replaced = await files.rename(b"f.tmp", b"f")
+    await settle(files, indexing=indexing)
+    found = await versions_of(power, tmp_path, b"f")
 
     assert sorted(brief(found.found)) == [
         (created, "created", 10),
@@ -130,16 +120,14 @@ async def test_versions_of_a_replaced_file_include_its_former_inodes(
 
 
 async def test_versions_of_a_renamed_file_include_versions_under_its_earlier_name(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        ino, created = await files.make(b"draft", 10)
-        renamed = await files.rename(b"draft", b"final")
-        written = await files.write(ino, 20)
-        await settle(files, indexing=indexing)
-        final = await versions_of(power, tmp_path, b"final")
-        draft = await versions_of(power, tmp_path, b"draft")
+    ino, created = await files.make(b"draft", 10)
+    renamed = await files.rename(b"draft", b"final")
+    written = await files.write(ino, 20)
+    await settle(files, indexing=indexing)
+    final = await versions_of(power, tmp_path, b"final")
+    draft = await versions_of(power, tmp_path, b"draft")
 
     assert brief(final.found) == [
         (written, "content", 20),
@@ -150,99 +138,87 @@ async def test_versions_of_a_renamed_file_include_versions_under_its_earlier_nam
 
 
 async def test_versions_of_a_removed_file_in_a_removed_directory_are_found(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        directory = await files.make_directory(b"d")
-        _, created = await files.make(b"f", 10, directory)
-        removed = await files.remove(b"f", directory)
-        files.db.begin()
-        dentries.remove(files.db, ROOT_INO, b"d")
-        inodes.delete(files.db, directory)
-        await files.ship()
-        await files.make_directory(b"d")
-        await settle(files, indexing=indexing)
-        found = await versions_of(power, tmp_path, b"d/f")
+    directory = await files.make_directory(b"d")
+    _, created = await files.make(b"f", 10, directory)
+    removed = await files.remove(b"f", directory)
+    files.db.begin()
+    dentries.remove(files.db, ROOT_INO, b"d")
+    inodes.delete(files.db, directory)
+    await files.ship()
+    await files.make_directory(b"d")
+    await settle(files, indexing=indexing)
+    found = await versions_of(power, tmp_path, b"d/f")
 
     assert brief(found.found) == [(removed, "removed", 10), (created, "created", 10)]
 
 
-async def test_deduplication_creates_no_new_version(power: Power, tmp_path: Path) -> None:
+async def test_deduplication_creates_no_new_version(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
     """After the upload, a block of zeros becomes a hole, and a duplicate block is shared."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        _, zeros = await files.make(b"zeros", 9, content=bytes(9))
-        await files.make(b"f", 9, content=b"equal")
-        _, equal = await files.make(b"g", 9, content=b"equal")
-        await files.ship()
-        assert files.db.one("SELECT count(DISTINCT block), count(*) FROM block_map") == (1, 2)
-        found = [
-            await versions_of(power, tmp_path, path, attributes=True) for path in (b"zeros", b"g")
-        ]
+    _, zeros = await files.make(b"zeros", 9, content=bytes(9))
+    await files.make(b"f", 9, content=b"equal")
+    _, equal = await files.make(b"g", 9, content=b"equal")
+    await files.ship()
+    assert files.db.one("SELECT count(DISTINCT block), count(*) FROM block_map") == (1, 2)
+    found = [await versions_of(power, tmp_path, path, attributes=True) for path in (b"zeros", b"g")]
 
     assert [[one.txg for one in each.found] for each in found] == [[zeros], [equal]]
 
 
 async def test_version_search_for_a_path_that_never_existed_is_refused(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        await files.make(b"f", 10)
-        await settle(files, indexing=True)
-        for path in (b"g", b"f/g", b"d/e/f"):
-            with pytest.raises(UsageError, match="no retained point in time has"):
-                await versions_of(power, tmp_path, path)
+    await files.make(b"f", 10)
+    await settle(files, indexing=True)
+    for path in (b"g", b"f/g", b"d/e/f"):
+        with pytest.raises(UsageError, match="no retained point in time has"):
+            await versions_of(power, tmp_path, path)
 
 
 async def test_attribute_changes_are_listed_only_on_request(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        ino, created = await files.make(b"f", 10)
-        files.db.begin()
-        xattrs.set(files.db, ino, b"user.x", b"1")
-        changed = await files.ship()
-        files.db.begin()
-        inodes.touch(files.db, ino, atime_ns=10**18)
-        await files.ship()
-        await settle(files, indexing=indexing)
-        few = await versions_of(power, tmp_path, b"f")
-        found = await versions_of(power, tmp_path, b"f", attributes=True)
+    ino, created = await files.make(b"f", 10)
+    files.db.begin()
+    xattrs.set(files.db, ino, b"user.x", b"1")
+    changed = await files.ship()
+    files.db.begin()
+    inodes.touch(files.db, ino, atime_ns=10**18)
+    await files.ship()
+    await settle(files, indexing=indexing)
+    few = await versions_of(power, tmp_path, b"f")
+    found = await versions_of(power, tmp_path, b"f", attributes=True)
 
     assert brief(few.found) == [(created, "created", 10)]
     assert brief(found.found) == [(changed, "attributes", 10), (created, "created", 10)]
 
 
 async def test_version_search_returns_the_requested_number_of_versions(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        ino, created = await files.make(b"f", 10)
-        txgs = [created, *[await files.write(ino, 20 + number) for number in range(12)]]
-        await settle(files, indexing=True)
-        some = await versions_of(power, tmp_path, b"f", 3)
-        all_ = await versions_of(power, tmp_path, b"f", len(txgs))
+    ino, created = await files.make(b"f", 10)
+    txgs = [created, *[await files.write(ino, 20 + number) for number in range(12)]]
+    await settle(files, indexing=True)
+    some = await versions_of(power, tmp_path, b"f", 3)
+    all_ = await versions_of(power, tmp_path, b"f", len(txgs))
 
     assert ([one.txg for one in some.found], some.is_complete) == (txgs[:-4:-1], False)
     assert ([one.txg for one in all_.found], all_.is_complete) == (txgs[::-1], True)
 
 
 async def test_lost_changelog_and_image_are_listed_as_unknown_versions(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        ino, created = await files.make(b"f", 10)
-        lost = await files.write(ino, 20)
-        image = await session.publish_anew()
-        written = await files.write(ino, 30)
-        del power.store.objects[key_of(lost)]
-        await settle(files, indexing=True)
-        found = await versions_of(power, tmp_path, b"f")
+    ino, created = await files.make(b"f", 10)
+    lost = await files.write(ino, 20)
+    image = await files.session.publish_anew()
+    written = await files.write(ino, 30)
+    del power.store.objects[key_of(lost)]
+    await settle(files, indexing=True)
+    found = await versions_of(power, tmp_path, b"f")
 
     assert [(one.txg, one.changes) for one in found.found] == [
         (written, ("content",)),
@@ -282,51 +258,45 @@ async def test_changes_of_txgs_abandoned_by_fsck_are_listed_as_unknown(
 
 
 async def test_content_change_and_rename_in_one_txg_are_one_version(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        ino, _ = await files.make(b"f", 10)
-        files.db.begin()
-        block = block_map.remove(files.db, ino, BlockIndex(0))
-        assert block is not None
-        session.cache.release(block)
-        inodes.set_size(files.db, ino, 0, -1)
-        dentries.add(files.db, ROOT_INO, b"g", ino)
-        dentries.remove(files.db, ROOT_INO, b"f")
-        changed = await files.ship()
-        found = await versions_of(power, tmp_path, b"g")
+    ino, _ = await files.make(b"f", 10)
+    files.db.begin()
+    block = block_map.remove(files.db, ino, BlockIndex(0))
+    assert block is not None
+    files.session.cache.release(block)
+    inodes.set_size(files.db, ino, 0, -1)
+    dentries.add(files.db, ROOT_INO, b"g", ino)
+    dentries.remove(files.db, ROOT_INO, b"f")
+    changed = await files.ship()
+    found = await versions_of(power, tmp_path, b"g")
 
     assert brief(found.found)[0] == (changed, "content renamed", 0)
 
 
 async def test_former_path_in_a_renamed_directory_shows_versions_before_the_rename(
-    power: Power, tmp_path: Path, *, indexing: bool
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
     """Names inside a renamed directory do not change, so the index lists none as removed."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        directory = await files.make_directory(b"old")
-        present, made = await files.make(b"present", 10, directory)
-        _, removed_made = await files.make(b"removed", 10, directory)
-        await files.make(b"elsewhere", 10)
-        await files.rename(b"old", b"new")
-        written = await files.write(present, 20)
-        await files.remove(b"removed", directory)
-        files.db.begin()
-        dentries.add(
-            files.db, directory, b"later", dentries.remove(files.db, ROOT_INO, b"elsewhere")
-        )
-        await files.ship()
-        await settle(files, indexing=indexing)
-        found = {
-            name: await versions_of(power, tmp_path, b"old/" + name)
-            for name in (b"present", b"removed")
-        }
-        now = await versions_of(power, tmp_path, b"new/present")
-        names = await names_like(power, tmp_path, b"old", b"*")
-        with pytest.raises(UsageError, match="no retained point in time has"):
-            await versions_of(power, tmp_path, b"old/later")
+    directory = await files.make_directory(b"old")
+    present, made = await files.make(b"present", 10, directory)
+    _, removed_made = await files.make(b"removed", 10, directory)
+    await files.make(b"elsewhere", 10)
+    await files.rename(b"old", b"new")
+    written = await files.write(present, 20)
+    await files.remove(b"removed", directory)
+    files.db.begin()
+    dentries.add(files.db, directory, b"later", dentries.remove(files.db, ROOT_INO, b"elsewhere"))
+    await files.ship()
+    await settle(files, indexing=indexing)
+    found = {
+        name: await versions_of(power, tmp_path, b"old/" + name)
+        for name in (b"present", b"removed")
+    }
+    now = await versions_of(power, tmp_path, b"new/present")
+    names = await names_like(power, tmp_path, b"old", b"*")
+    with pytest.raises(UsageError, match="no retained point in time has"):
+        await versions_of(power, tmp_path, b"old/later")
 
     assert [one.txg for one in found[b"present"].found] == [made]
     assert [one.txg for one in found[b"removed"].found] == [removed_made]
@@ -335,22 +305,20 @@ async def test_former_path_in_a_renamed_directory_shows_versions_before_the_rena
 
 
 async def test_list_of_versions_is_marked_incomplete_if_a_name_had_too_many_inodes(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        for _ in range(4):
-            await files.make(b"f", 10)
-            await files.remove(b"f")
-        every = await versions_of(power, tmp_path, b"f")
-        some = await versions_of(power, tmp_path, b"f", stays_max=3)
+    for _ in range(4):
+        await files.make(b"f", 10)
+        await files.remove(b"f")
+    every = await versions_of(power, tmp_path, b"f")
+    some = await versions_of(power, tmp_path, b"f", stays_max=3)
 
     assert (len(every.found), every.is_complete) == (8, True)
     assert (some.found, some.is_complete) == (every.found[: len(some.found)], False)
 
 
 async def test_latest_version_is_found_without_reading_all_former_inodes(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that replaces its file at each save creates many inodes under one name."""
     read: set[Ino] = set()
@@ -362,45 +330,39 @@ async def test_latest_version_is_found_without_reading_all_former_inodes(
         read.update(inos)
         return changes_of(changeset, inos, is_whole=is_whole)
 
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        await files.make(b"f", 10)
-        for size in range(11, 20):
-            await files.make(b"new", size)
-            await files.rename(b"new", b"f")
-        last = session.link.txg
-        monkeypatch.setattr(row_history, "changes_of", noted)
-        found = await versions_of(power, tmp_path, b"f", 1)
+    await files.make(b"f", 10)
+    for size in range(11, 20):
+        await files.make(b"new", size)
+        await files.rename(b"new", b"f")
+    last = files.session.link.txg
+    monkeypatch.setattr(row_history, "changes_of", noted)
+    found = await versions_of(power, tmp_path, b"f", 1)
 
     assert ([one.txg for one in found.found], found.is_complete) == ([last], False)
     assert len(read) <= 2
 
 
 async def test_former_path_selects_the_first_of_two_removed_files_with_that_name(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        directory = await files.make_directory(b"old")
-        _, made = await files.make(b"f", 10, directory)
-        await files.rename(b"old", b"new")
-        await files.remove(b"f", directory)
-        await files.make(b"f", 20, directory)
-        await files.remove(b"f", directory)
-        found = await versions_of(power, tmp_path, b"old/f")
+    directory = await files.make_directory(b"old")
+    _, made = await files.make(b"f", 10, directory)
+    await files.rename(b"old", b"new")
+    await files.remove(b"f", directory)
+    await files.make(b"f", 20, directory)
+    await files.remove(b"f", directory)
+    found = await versions_of(power, tmp_path, b"old/f")
 
     assert [one.txg for one in found.found] == [made]
 
 
 async def test_list_of_versions_is_marked_incomplete_if_a_former_inode_is_not_read(
-    power: Power, tmp_path: Path
+    power: Power, tmp_path: Path, files: Files
 ) -> None:
     """A list may be incomplete if the current inode alone has enough versions."""
-    async with power.session("a", tasks=False) as session:
-        files = Files(session)
-        await files.make(b"f", 10)
-        await files.remove(b"f")
-        _, made = await files.make(b"f", 20)
-        found = await versions_of(power, tmp_path, b"f", 1)
+    await files.make(b"f", 10)
+    await files.remove(b"f")
+    _, made = await files.make(b"f", 20)
+    found = await versions_of(power, tmp_path, b"f", 1)
 
     assert ([one.txg for one in found.found], found.is_complete) == ([made], False)

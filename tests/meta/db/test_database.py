@@ -147,10 +147,8 @@ def test_opening_a_missing_database_creates_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_database_with_a_newer_schema_is_refused(make_database: MakeDatabase) -> None:
+def test_database_with_a_newer_schema_is_refused(db: Database) -> None:
     """The error about a newer schema version advises an upgrade."""
-    db = make_database()
-    db.begin()
     db.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
     db.commit()
     db.close()
@@ -160,11 +158,9 @@ def test_database_with_a_newer_schema_is_refused(make_database: MakeDatabase) ->
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
 def test_database_with_a_missing_property_can_be_opened_only_for_repair(
-    make_database: MakeDatabase, name: str
+    db: Database, name: str
 ) -> None:
     """Without the hash key or the block size, a mount could not read the filesystem."""
-    db = make_database()
-    db.begin()
     db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
     db.commit()
     db.close()

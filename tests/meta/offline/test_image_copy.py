@@ -97,11 +97,9 @@ def test_lost_block_has_no_location_in_an_image(
 
 
 def test_pack_without_live_blocks_is_recorded_as_dead_in_an_image(
-    make_database: MakeDatabase, tmp_path: Path
+    db: Database, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.db"
-    db = make_database()
-    db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
     blocks.drop_ref(db, block)  # The file drops the sealed block.

@@ -283,11 +283,9 @@ def copy_of(db: Database, tmp_path: Path) -> Database:
 
 
 def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
-    make_database: MakeDatabase, tmp_path: Path
+    db: Database, tmp_path: Path
 ) -> None:
     """New content of a file is detected even if size and mtime are unchanged."""
-    db = make_database()
-    db.begin()
     made = {
         name: inodes.create(db, mode, 0, 0, ROOT_INO, 5).ino
         for name, mode in ((b"f", FILE), (b"x", FILE), (b"link", 0o120777), (b"same", FILE))
@@ -317,10 +315,8 @@ def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
 
 
 def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
-    make_database: MakeDatabase, tmp_path: Path
+    db: Database, tmp_path: Path
 ) -> None:
-    db = make_database()
-    db.begin()
     directory = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
     dentries.add(db, ROOT_INO, b"d", directory)
     ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino
@@ -349,11 +345,9 @@ def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
 
 
 def test_tree_diff_lists_a_replaced_file_under_its_former_path(
-    make_database: MakeDatabase, tmp_path: Path
+    db: Database, tmp_path: Path
 ) -> None:
     """In the test, a directory replaced a file, and their parent directory was renamed."""
-    db = make_database()
-    db.begin()
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
     dentries.add(db, ROOT_INO, b"before", above)
     file = inodes.create(db, FILE, 0, 0, above, 5).ino
@@ -377,12 +371,8 @@ def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     assert found == {(REMOVED, b"before/x"), (ADDED, b"after/x"), (RENAMED, b"after")}
 
 
-def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
-    make_database: MakeDatabase, tmp_path: Path
-) -> None:
+def test_name_with_a_new_cookie_is_not_listed_as_a_difference(db: Database, tmp_path: Path) -> None:
     """After a hash collision, a name may get a new cookie when it is removed and added again."""
-    db = make_database()
-    db.begin()
     ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, b"kept", ino)
     db.commit()
@@ -399,11 +389,9 @@ def test_name_with_a_new_cookie_is_not_listed_as_a_difference(
 
 
 def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(
-    make_database: MakeDatabase, tmp_path: Path
+    db: Database, tmp_path: Path
 ) -> None:
     """In the test, a changed file and directory are among many names of 150 bytes each."""
-    db = make_database()
-    db.begin()
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
     dentries.add(db, ROOT_INO, b"above", above)
     many = [(above, 256 * number, b"n%d" % number, 100 + number) for number in range(1, 20_001)]
@@ -432,12 +420,8 @@ def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(
     assert peak_bytes < len(many) * 10
 
 
-def test_tree_diff_stores_each_new_name_once_in_memory(
-    make_database: MakeDatabase, tmp_path: Path
-) -> None:
+def test_tree_diff_stores_each_new_name_once_in_memory(db: Database, tmp_path: Path) -> None:
     """A name and its inode take 280 bytes; grouping the names by inode would take 400 more."""
-    db = make_database()
-    db.begin()
     db.commit()
     earlier = copy_of(db, tmp_path)
     db.begin()

@@ -29,10 +29,8 @@ def test_paths_of_inodes_and_names_begin_at_the_root_directory(make_database: Ma
     assert paths.of_inode(one) == "/one"
 
 
-def test_unreachable_inode_has_no_path(make_database: MakeDatabase) -> None:
+def test_unreachable_inode_has_no_path(db: Database) -> None:
     """An inode has no path if it, or a directory above it, has no name or is in a cycle."""
-    db = make_database()
-    db.begin()
     orphan = inodes.create(db, 0o040755, 0, 0, Ino(1), 0).ino
     below = make(db, orphan, b"below")
     circle = make(db, Ino(1), b"circle", 0o040755)

@@ -242,14 +242,24 @@ def test_intact_equal_block_replaces_damaged_past_content(db: Database) -> None:
     assert _blocks(db, new) == _blocks(db, other)
 
 
-def test_content_that_was_already_lost_in_the_past_is_refused(
-    make_database: MakeDatabase, past: Database
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (
+            "hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL",
+            "lost before it reached the bucket",
+        ),
+        ("plain_bytes = x'ff'", "no copy was made"),
+        ("pack_offset = x'ff'", "no copy was made"),
+        ("stored_bytes = x'ff'", "no copy was made"),
+    ],
+    ids=["lost content", "plain_bytes", "pack_offset", "stored_bytes"],
+)
+def test_past_content_that_was_lost_or_has_an_impossible_row_is_refused(
+    make_database: MakeDatabase, past: Database, change: str, error: str
 ) -> None:
     past.begin()
-    past.run(
-        "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
-        " WHERE block = 2"
-    )
+    past.run(f"UPDATE blocks SET {change} WHERE block = 2")
     past.commit()
     db = make_database("present.db")
     db.begin()
@@ -258,25 +268,7 @@ def test_content_that_was_already_lost_in_the_past_is_refused(
     with attached(db, past.path):
         db.begin()
         past_content.begin(db)
-        with pytest.raises(PastUnavailableError, match="lost before it reached the bucket"):
-            _share(db)
-
-
-@pytest.mark.parametrize("column", ["plain_bytes", "pack_offset", "stored_bytes"])
-def test_past_row_with_an_impossible_value_is_refused(
-    make_database: MakeDatabase, past: Database, column: str
-) -> None:
-    past.begin()
-    past.run(f"UPDATE blocks SET {column} = x'ff' WHERE block = 2")
-    past.commit()
-    db = make_database("present.db")
-    db.begin()
-    _store(db, _file(db), 3)
-    _remove(db, Ino(2))
-    with attached(db, past.path):
-        db.begin()
-        past_content.begin(db)
-        with pytest.raises(PastUnavailableError):
+        with pytest.raises(PastUnavailableError, match=error):
             _share(db)
 
 

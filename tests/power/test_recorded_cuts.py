@@ -100,7 +100,14 @@ async def judge_random_states(run: Run, seed: int, states: int, boots: Boots) ->
             raise AssertionError(f"state {number} of seed {seed}, cut at event {cut}") from exc
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("seed", "steps", "states"),
+    [
+        *((seed, 12, 8) for seed in range(3)),
+        *(pytest.param(seed, 25, 40, marks=pytest.mark.slow) for seed in range(100, 130)),
+    ],
+)
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
 async def test_durability_promises_hold_after_recorded_power_cuts(
     template: MemoryStore,
@@ -108,30 +115,14 @@ async def test_durability_promises_hold_after_recorded_power_cuts(
     journal_mode: str,
     synchronous: str,
     seed: int,
+    steps: int,
+    states: int,
 ) -> None:
-    """Some states of a short program are checked for each durable journal mode."""
+    """Random states of random programs are checked for each durable journal mode."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
-    run = await record(make_program(seed, 12), boots.next_home(), template, pragmas)
+    run = await record(make_program(seed, steps), boots.next_home(), template, pragmas)
 
-    await judge_random_states(run, seed, 8, boots)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(100, 130))
-@pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_durability_promises_hold_after_many_recorded_power_cuts(
-    template: MemoryStore,
-    boots: Boots,
-    journal_mode: str,
-    synchronous: str,
-    seed: int,
-) -> None:
-    """Many states after power cuts of longer programs are checked."""
-    pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
-    run = await record(make_program(seed, 25), boots.next_home(), template, pragmas)
-
-    await judge_random_states(run, seed, 40, boots)
+    await judge_random_states(run, seed, states, boots)
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:

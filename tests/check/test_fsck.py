@@ -110,19 +110,6 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
     assert not healthy.db.in_group
 
 
-def test_fsck_during_writes_sees_only_committed_rows(healthy: Healthy) -> None:
-    """A check during writes does not see the rows of the writer's open group."""
-    healthy.db.begin()
-    dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
-    reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
-
-    report = check_database(reader, repair=Mode.REPORT, report=Report(), mounted=True)
-
-    assert report.lines() == ["clean"]
-    reader.close()
-    healthy.db.rollback()
-
-
 def test_snapshot_of_a_mounted_filesystem_has_no_damage(healthy: Healthy, tmp_path: Path) -> None:
     snapshot = healthy.db.open_snapshot()
     healthy.db.begin()

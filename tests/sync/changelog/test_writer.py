@@ -59,17 +59,6 @@ async def test_loss_of_a_host_loses_only_unshipped_changes(power: Power) -> None
             assert len(await read_file(session, ino)) == inodes.get(session.db, ino).size_bytes
 
 
-async def test_flush_of_an_unchanged_filesystem_uploads_nothing(power: Power) -> None:
-    async with power.session("a") as session:
-        write_file(session, b"one")
-        await session.flush()
-        before = dict(power.store.objects)
-
-        assert await session.flush() is None
-
-        assert power.store.objects == before
-
-
 async def test_chain_has_no_gap_between_two_epochs(power: Power) -> None:
     """Each epoch begins with a fence record; each changelog has the hash of its predecessor."""
     for host in "aba":

@@ -19,6 +19,7 @@ from s3fs_meta.hashed_dir import (
     write_durably,
 )
 from tests.fast_folders import fast_folder
+from tests.faults import raising
 
 CREATE = os.O_CREAT | os.O_WRONLY
 
@@ -434,11 +435,7 @@ def test_failed_rewrite_of_a_file_leaves_no_temporary_copy(
     """If a rewrite fails on a full disk, the file is unchanged and no copy remains."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
-
-    def refuse(_fd: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "fsync", raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         write_again(path, tmp_path / "copy")
 

@@ -14,6 +14,7 @@ from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, KIB, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockIndex
 from tests.cache.conftest import INO, CacheBench
+from tests.faults import raising
 
 
 async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench) -> None:
@@ -42,12 +43,8 @@ async def test_blocks_stay_unsynced_after_a_failed_sync(
 ) -> None:
     """A later sync must not report success for blocks that the failed sync left unsynced."""
     bench.write(0, b"content")
-
-    def fail(*_arguments: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(bench.files, "sync", fail)
+        patched.setattr(bench.files, "sync", raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
             await bench.cache.block_sync.sync_files()
     assert _synced_lengths(bench) == [0]
@@ -119,11 +116,9 @@ async def test_failed_sync_is_not_shared_with_waiting_callers(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = bench.write(0, b"first")
-
-    def fail() -> None:
-        raise SecondSyncError(errno.EIO, "Input/output error")
-
-    begun = await _sync_three_times(bench, monkeypatch, fail)
+    begun = await _sync_three_times(
+        bench, monkeypatch, raising(SecondSyncError(errno.EIO, "Input/output error"))
+    )
 
     second = [bench.located(1).block]
     assert begun == [[first], second, second]
@@ -289,12 +284,8 @@ async def test_failed_append_to_the_intent_log_makes_every_later_sync_fail(
 ) -> None:
     """The kernel reports a lost page only once, so no later sync may report success."""
     logged.write(0, b"content")
-
-    def fail(*_arguments: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(IntentLog, "append", fail)
+        patched.setattr(IntentLog, "append", raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
             await _log(logged)
     assert not await _log(logged)
@@ -307,11 +298,9 @@ async def test_mount_runs_without_an_intent_log_if_the_disk_is_full(
 ) -> None:
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", "3")
-
-    def fail(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(IntentLog, "prepare", fail)
+    monkeypatch.setattr(
+        IntentLog, "prepare", raising(OSError(errno.ENOSPC, "No space left on device"))
+    )
     await bench.cache.block_sync.prepare_log()
 
     await bench.cache.block_sync.sync_files()

@@ -9,6 +9,7 @@ import pytest
 
 from s3fs_meta.cache import file_syncs
 from s3fs_meta.cache.file_syncs import start_write_back, sync_files
+from tests.faults import raising
 
 BARRIER_S_MAX = 60.0
 
@@ -69,11 +70,9 @@ def test_one_thread_syncs_all_files_if_no_other_thread_can_start(
 ) -> None:
     """The caller's thread syncs all files, and does not wait for helper threads."""
     synced: list[int] = []
-
-    def refuse(*_arguments: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(file_syncs, "start_thread_soon", refuse)
+    monkeypatch.setattr(
+        file_syncs, "start_thread_soon", raising(RuntimeError("can't start new thread"))
+    )
     monkeypatch.setattr(os, "fdatasync", synced.append)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((tmp_path / name).open("wb")) for name in ("one", "two")]

@@ -16,6 +16,7 @@ from s3fs_meta.cache.intent_log import (
 )
 from s3fs_meta.limits import INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
+from tests.faults import raising
 
 PAGE = 4 * KIB
 ONE, TWO = BlockId(1), BlockId(2)
@@ -163,10 +164,7 @@ def test_disk_space_of_the_intent_log_is_allocated_in_advance(tmp_path: Path) ->
 def test_intent_log_that_exceeds_the_free_disk_space_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_arguments: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", fail)
+    monkeypatch.setattr(os, "pwrite", raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         log_in(tmp_path)
     assert not (tmp_path / NAME).exists()

@@ -11,15 +11,13 @@ from s3fs_meta.console import boundary
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import HeldError, UsageError
+from tests.faults import raising
 
 pytestmark = pytest.mark.thorough
 
 
 def _raising(exc: BaseException) -> boundary.Body:
-    def body() -> None:
-        raise exc
-
-    return body
+    return raising(exc)
 
 
 def test_expected_error_is_printed_in_one_line_without_a_traceback(

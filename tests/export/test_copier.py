@@ -12,6 +12,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import ROOT_INO, Attributes
 from tests.export.conftest import Nothing
+from tests.faults import raising
 
 
 def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
@@ -63,11 +64,7 @@ def test_copier_reports_metadata_that_the_target_filesystem_refuses(
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
     copier = Copier(db, Nothing(), target)
     copier.make_directory(b"d")
-
-    def refuse(*_arguments: object) -> None:
-        raise PermissionError("for root")
-
-    monkeypatch.setattr(os, "mknod", refuse)
+    monkeypatch.setattr(os, "mknod", raising(PermissionError("for root")))
     copier.finish_directory(inodes.get(db, folder.ino), b"d")
     assert copier.make(device, b"null", again=False) is None
 

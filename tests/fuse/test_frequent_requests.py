@@ -29,6 +29,7 @@ from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.raw_operations import RawOperations
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, Caller, Ino
+from tests.faults import raising
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened
 from tests.polling import until
 
@@ -91,12 +92,10 @@ async def test_small_changes_of_a_file_bypass_pyfuse3(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each handler of pyfuse3 would fail in this test, but the extension answers first."""
-
-    def refuse(*_: object) -> object:
-        raise AssertionError("pyfuse3 has received the request")
-
     for name in NOT_PASSED_ON:
-        monkeypatch.setattr(Operations, name, refuse)
+        monkeypatch.setattr(
+            Operations, name, raising(AssertionError("pyfuse3 has received the request"))
+        )
 
     await mounted.run(use, mounted.path)
 

@@ -10,6 +10,7 @@ from s3fs_meta.fs.write_gate import Invalidations
 from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
+from tests.faults import raising
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
@@ -116,11 +117,7 @@ async def test_exception_in_a_forget_request_degrades_the_mount(
 ) -> None:
     """The handler forget never raises; an exception in it degrades the mount."""
     ino = await make_file(handlers, b"f")
-
-    def fail(_ino: Ino) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(handlers.fs.orphans, "unused", fail)
+    monkeypatch.setattr(handlers.fs.orphans, "unused", raising(ZeroDivisionError))
     await handlers.operations.forget([(ino, 1)])
     assert handlers.session.status.state is MountState.DEGRADED
     assert handlers.fs.lookups.count(ino) == 0

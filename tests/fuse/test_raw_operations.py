@@ -17,6 +17,7 @@ from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
+from tests.faults import raising
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
@@ -312,11 +313,9 @@ async def test_write_is_refused_if_privilege_bits_cannot_be_cleared(
     """If privilege bits cannot be cleared, the write fails, and the content stays."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.write_bytes, b"content")
-
-    def refuse(_ino: Ino) -> bool:
-        raise NoSpaceLeftError("the disk is full")
-
-    monkeypatch.setattr(fs.attributes, "clear_privileges", refuse)
+    monkeypatch.setattr(
+        fs.attributes, "clear_privileges", raising(NoSpaceLeftError("the disk is full"))
+    )
     await mounted.run(write_as_other_user, path)
     monkeypatch.undo()
     assert await mounted.run(path.read_bytes) == b"content"

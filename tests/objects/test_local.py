@@ -29,6 +29,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
 from tests.fast_folders import fast_folder
+from tests.faults import raising
 from tests.memory import traced
 
 KEY = ObjectKey("pack/3f/7-9a")
@@ -200,12 +201,8 @@ async def test_failed_sync_leaves_no_file(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write whose sync fails leaves no file, and can be repeated."""
-
-    def failing(_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", failing)
+        patch.setattr(os, "fsync", raising(OSError(errno.EIO, os.strerror(errno.EIO))))
         with pytest.raises(TransientStoreError, match="EIO"):
             await store.put(KEY, b"content")
     assert tree(root) == ["tmp"]

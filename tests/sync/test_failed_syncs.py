@@ -18,6 +18,7 @@ from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync import durability
 from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.faults import raising
 from tests.polling import until
 from tests.sync.conftest import Power, write_file
 from tests.tasks import running
@@ -64,13 +65,9 @@ async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
     """The kernel reports lost pages of the WAL only once, perhaps to the thread that extends it."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-
-        def refuse(_fd: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
         async with running(session.durability.run_log_room):
             await session.durability.sync_file(ino)
-            monkeypatch.setattr(os, "fdatasync", refuse)
+            monkeypatch.setattr(os, "fdatasync", raising(OSError(errno.EIO, "Input/output error")))
             await until(lambda: session.status.state is MountState.DEGRADED)
             monkeypatch.undo()
 

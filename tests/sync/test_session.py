@@ -13,6 +13,7 @@ from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.faults import raising
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
@@ -98,11 +99,7 @@ async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> Non
     """After a failed sync at unmount, the next mount verifies the cached blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
-
-        def refuse() -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        session.files.sync_everything = refuse  # type: ignore[method-assign]
+        session.files.sync_everything = raising(OSError(errno.EIO, "Input/output error"))  # type: ignore[method-assign]
         with pytest.raises(OSError, match="Input/output"):
             await session.close()
 

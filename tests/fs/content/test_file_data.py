@@ -22,6 +22,7 @@ from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
+from tests.faults import raising
 from tests.fs.conftest import (
     BLOCK_BYTES,
     T0,
@@ -334,12 +335,8 @@ async def test_failed_write_into_a_copied_block_leaves_no_row_for_the_copy(
     if is_settled:
         await volume.evict()
         await fs.read(ino, 0, 1)
-
-    def fails(*_arguments: object) -> None:
-        raise NoSpaceLeftError("a test")
-
     with monkeypatch.context() as patch:
-        patch.setattr(volume.session.files, "write_within", fails)
+        patch.setattr(volume.session.files, "write_within", raising(NoSpaceLeftError("a test")))
         with pytest.raises(NoSpaceLeftError):
             await fs.write(ino, 5, b"b")
 

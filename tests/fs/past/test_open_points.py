@@ -40,6 +40,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.faults import raising
 from tests.fs.past.nowhere import nowhere
 from tests.sync.conftest import Power, plain, write_file
 from tests.tasks import running
@@ -169,12 +170,10 @@ async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) 
 
 async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power) -> None:
     async with shipped(plain, 2) as (session, (first, second)):
-
-        def state_of(_txg: Txg) -> StateDir:
-            raise OSError(errno.EIO, "Input/output error")
-
         with pytest.raises(PastUnavailableError, match="Input/output error"):
-            await inodes_at(points_of(session, state_of), first)
+            await inodes_at(
+                points_of(session, raising(OSError(errno.EIO, "Input/output error"))), first
+            )
         points = points_of(session)
         with pytest.raises(PastUnavailableError, match="wrong"):
             async with points.used(first):

@@ -23,6 +23,7 @@ from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes, local_state, properties
 from s3fs_meta.model import ROOT_INO, Ino
+from tests.faults import raising
 from tests.meta.conftest import MakeDatabase
 
 
@@ -293,11 +294,7 @@ def test_change_recorder_is_called_at_the_start_and_end_of_each_group(
 def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
     """If the disk fails when a group is lost, the mount becomes read-only and continues."""
     called: list[LossStep] = []
-
-    def fail() -> None:
-        raise DatabaseError("the disk has failed")
-
-    db.listeners.when_lost(LossStep.RELOAD, fail)
+    db.listeners.when_lost(LossStep.RELOAD, raising(DatabaseError("the disk has failed")))
     for step in LossStep:
         db.listeners.when_lost(step, partial(called.append, step))
     db.begin()

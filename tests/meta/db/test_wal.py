@@ -18,6 +18,7 @@ from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.faults import raising
 from tests.meta.conftest import MakeDatabase
 
 
@@ -280,11 +281,7 @@ def test_disk_error_during_an_extension_of_the_wal_is_raised(
     """An error while the WAL is extended is raised unless the disk is full."""
     db = make_database()
     commit_some(db, range(10))
-
-    def refuse(_fd: int, _data: bytes) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(os, "write", raising(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
         make_room(db)
 
@@ -398,11 +395,7 @@ def test_wal_syncs_keep_failing_after_a_failed_sync(
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
     before = db.path.read_bytes()
-
-    def refuse(_fd: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", refuse)
+    monkeypatch.setattr(os, "fdatasync", raising(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
         db.sync_wal()
     monkeypatch.undo()
@@ -456,11 +449,7 @@ def test_every_failed_sync_of_the_wal_is_recorded(
 ) -> None:
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
-
-    def refuse(_fd: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", refuse)
+    monkeypatch.setattr(os, "fdatasync", raising(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
         db.sync_wal()
     assert sync_failures.is_noted(db.path.parent)

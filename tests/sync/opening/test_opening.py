@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
+from tests.faults import raising
 from tests.sync.conftest import Power, read_file, write_file
 
 CONTENT = b"hello" * 1000
@@ -202,11 +202,7 @@ async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file
         write_file(session, b"from b")
         await session.flush()
         await session.close()
-
-    def killed(_path: Path, **_options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shutil, "rmtree", killed)
+    monkeypatch.setattr(shutil, "rmtree", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         async with power.session("a"):
             pass

@@ -1,0 +1,13 @@
+"""Substitutes for functions that fail."""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:
+    """Return a function that raises an error for any arguments."""
+
+    def fail(*_positional: object, **_named: object) -> NoReturn:
+        raise error
+
+    return fail

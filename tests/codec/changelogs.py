@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from s3fs_meta.codec.changelog import (
     NO_CHANGES,
     Changelog,
@@ -17,13 +15,8 @@ from s3fs_meta.codec.changelog import (
     part_prefix,
 )
 from s3fs_meta.codec.image import NO_HASH, ManifestRef, content_hash, manifest_key
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import new_key
 from s3fs_meta.model import BlockId, Epoch, PackId, PackState, Txg
-
-PLAIN = Keyring(None, bytes(32))
-
-ENCRYPTED = Keyring.from_master(bytes(range(32)))
 
 RANDOM = bytes(range(8))
 
@@ -72,5 +65,3 @@ IMAGE = replace(
     kind=Kind.IMAGE,
     image=ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), content_hash(b"manifest")),
 )
-
-both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])

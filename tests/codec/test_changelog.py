@@ -47,7 +47,6 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import check_key
 from tests.codec.changelogs import (
-    ENCRYPTED,
     FENCE,
     GROUP,
     HASH,
@@ -56,12 +55,11 @@ from tests.codec.changelogs import (
     NOWHERE,
     PACKS,
     PLACED,
-    PLAIN,
     PREFIX,
     RANDOM,
     SECTION,
-    both,
 )
+from tests.codec.keyrings import ENCRYPTED, PLAIN, both
 from tests.damage import flipped
 
 LAST = INTEGER_MAX - 1  # The largest integer n for which SQLite can store n + 1.

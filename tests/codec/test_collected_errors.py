@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from s3fs_meta.codec import changelog, envelope
 from s3fs_meta.codec.changelog import NO_CHANGES
-from tests.codec.changelogs import GROUP, KEY, PLAIN
+from tests.codec.changelogs import GROUP, KEY
+from tests.codec.keyrings import PLAIN
 
 # The error and its traceback form a cycle, which only the garbage collector frees.
 _REFUSE_AND_COLLECT = """

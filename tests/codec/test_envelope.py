@@ -14,13 +14,11 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import ENVELOPE_BYTES_MAX
 from s3fs_meta.model import ObjectKey
+from tests.codec.keyrings import ENCRYPTED, PLAIN, both
 from tests.damage import flipped
 
-PLAIN = Keyring(None, bytes(32))
-ENCRYPTED = Keyring.from_master(bytes(range(32)))
 KEY = ObjectKey("image/1-1-00/000000")
 PAYLOAD = b"page of a database " * 5
-both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 
 
 @both

@@ -24,8 +24,8 @@ from s3fs_meta.codec.history_index import (
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import HISTORY_INODES_MAX, HISTORY_NAMES_MAX
 from s3fs_meta.model import Cookie, Ino, ObjectKey, Txg
-from tests.codec.changelogs import ENCRYPTED, PLAIN, both
 from tests.codec.history_indexes import INDEX, INODES, KEY, NAMES
+from tests.codec.keyrings import ENCRYPTED, PLAIN, both
 from tests.damage import flipped
 
 _INOS = st.integers(1, 2**63 - 2)

@@ -32,11 +32,8 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import check_key
 from tests.codec.images import KEY, MANIFEST, MANIFEST_1, OLD_KEY, PREFIX, RANDOM
 from tests.codec.json_values import json_values
+from tests.codec.keyrings import PLAIN, both
 from tests.damage import flipped
-
-PLAIN = Keyring(None, bytes(32))
-ENCRYPTED = Keyring.from_master(bytes(range(32)))
-both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 
 
 @both

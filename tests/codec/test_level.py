@@ -25,7 +25,8 @@ from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_SECTION_BYTES_MAX, LEVELS_MAX, MIB
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import check_key
-from tests.codec.changelogs import ENCRYPTED, PACKS, PLAIN, SECTION, both
+from tests.codec.changelogs import PACKS, SECTION
+from tests.codec.keyrings import ENCRYPTED, PLAIN, both
 from tests.codec.levels import KEY, LEVEL
 from tests.damage import flipped
 

@@ -35,13 +35,11 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.contract import check_key
+from tests.codec.keyrings import ENCRYPTED, PLAIN, both
 from tests.damage import flipped
 
-PLAIN = Keyring(None, bytes(32))
-ENCRYPTED = Keyring.from_master(bytes(range(32)))
 KEY = new_key(Epoch(7), bytes(range(16)))
 OTHER_KEY = new_key(Epoch(7), bytes(range(1, 17)))
-both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 
 
 def contents(count: int) -> list[bytes]:

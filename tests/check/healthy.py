@@ -376,6 +376,16 @@ class Healthy:
         assert self.check().lines() == ["clean"]
         assert self.changed_inodes() <= set(concerns)
 
+    def assert_repaired(self) -> None:
+        """Require that a repair of damaged rows succeeds and that no damage remains."""
+        assert self.check(Mode.ALL).exit_status == 1
+        assert self.check().lines() == ["clean"]
+
+    async def assert_all_repaired(self) -> None:
+        """Do the same as ``assert_repaired``, also for the cache directory and the bucket."""
+        assert (await self.check_all(Mode.ALL)).exit_status == 1
+        assert (await self.check_all()).lines() == ["clean"]
+
     async def assert_all_mended(
         self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
     ) -> None:

@@ -22,8 +22,7 @@ def test_root_inode_of_the_wrong_type_becomes_a_directory(healthy: Healthy, chan
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() <= {ROOT_INO}
     assert stat.S_ISDIR(inodes.get(healthy.db, ROOT_INO).mode)
 
@@ -33,8 +32,7 @@ def test_missing_root_directory_row_is_created_again(healthy: Healthy) -> None:
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() == {ROOT_INO}
     assert healthy.dump()["dentries"] == healthy.before["dentries"]
 
@@ -77,9 +75,7 @@ def test_impossible_inode_number_is_replaced_by_a_new_number(
     if not with_row and known != "attributed":
         healthy.sql("DELETE FROM inodes WHERE ino = -5")
 
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     parent = healthy.inner if known == "attributed" else healthy.directory
     assert dentries.find(healthy.db, parent, known.encode()) == new
 
@@ -94,9 +90,7 @@ def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known:
     healthy.sql("UPDATE inodes SET mode = 7 << 12 | 420 WHERE ino = ?", ino)
 
     assert "I9" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     concerned = {ino, ROOT_INO, healthy.inner} if known == "directory" else {ino}
     assert healthy.changed_inodes() <= concerned
     kinds = {"directory": stat.S_ISDIR, "symlink": stat.S_ISLNK}
@@ -124,9 +118,7 @@ def test_file_with_entries_becomes_a_directory(healthy: Healthy) -> None:
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
 
     assert "I11" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() == set()
 
 
@@ -139,9 +131,7 @@ def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Heal
 
     broken = healthy.check().broken
     assert "I11" in broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     [moved] = dentries.page(healthy.db, healthy.lost_and_found(), Cookie(0), 10)
     assert dentries.find(healthy.db, moved[2].ino, b"fifo") == healthy.fifo
     assert inodes.get(healthy.db, healthy.uploaded).mapped_blocks == 3
@@ -153,9 +143,7 @@ def test_fifo_that_has_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", stat.S_IFIFO | 0o644, healthy.dirty)
 
     assert "I12" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert inodes.get(healthy.db, healthy.dirty).mode == mode
     assert healthy.changed_inodes() == set()
 
@@ -168,9 +156,7 @@ def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> 
     healthy.sql("UPDATE block_map SET ino = ? WHERE ino = ?", healthy.inner, healthy.dirty)
 
     assert "I12" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     [(_, _, moved)] = dentries.page(healthy.db, healthy.lost_and_found(), Cookie(0), 10)
     assert (stat.S_ISREG(moved.mode), moved.mapped_blocks) == (True, 2)
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
@@ -184,9 +170,7 @@ def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy
     healthy.sql("INSERT INTO symlinks VALUES (?, x'61')", healthy.uploaded)
 
     assert healthy.check().broken == ["I13"]
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     [(_, _, moved)] = dentries.page(healthy.db, healthy.lost_and_found(), Cookie(0), 10)
     assert stat.S_ISLNK(moved.mode)
 
@@ -199,9 +183,7 @@ def test_missing_inode_with_entries_becomes_a_directory_again(healthy: Healthy) 
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
 
     assert "I14" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() == {healthy.inner}
     assert dentries.find(healthy.db, healthy.directory, b"inner") == healthy.inner
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
@@ -216,9 +198,7 @@ def test_missing_inode_with_blocks_becomes_a_file_again(healthy: Healthy) -> Non
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.uploaded)
 
     assert "I15" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() == {healthy.uploaded}
     after = inodes.get(healthy.db, healthy.uploaded)
     assert (after.size_bytes, after.mapped_blocks) == (before.size_bytes, before.mapped_blocks)
@@ -232,9 +212,7 @@ def test_missing_inode_with_a_symlink_target_becomes_a_symlink_again(healthy: He
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.symlink)
 
     assert "I16" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() == {healthy.symlink}
 
 
@@ -253,9 +231,7 @@ def test_extended_attributes_of_a_missing_inode_are_kept_if_it_has_a_name(health
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
     assert "I17" in healthy.check().broken
-    assert healthy.check(Mode.ALL).exit_status == 1
-
-    assert healthy.check().lines() == ["clean"]
+    healthy.assert_repaired()
     assert healthy.changed_inodes() == {healthy.attributed}
     assert dentries.find(healthy.db, healthy.inner, b"attributed") == healthy.attributed
     assert healthy.dump()["xattrs"] == healthy.before["xattrs"]

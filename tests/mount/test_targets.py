@@ -23,6 +23,14 @@ def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
+def _note(mountpoint: Path) -> Path:
+    """Write the note of a mount by this process, and return its path."""
+    mounted = Mounted(str(mountpoint), "0:99", FS_TYPE, "local:///a")
+    note = targets.write_note(targets.Target("local:///a", mountpoint / "s"), mounted)
+    assert note is not None
+    return note
+
+
 def test_every_url_has_exactly_one_state_directory(cachedir: Path, tmp_path: Path) -> None:
     """A URL always has the same state directory, and two URLs have different directories."""
     assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
@@ -48,9 +56,7 @@ def test_outcome_of_a_finished_mount_is_kept_for_a_limited_time(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """The mount note that contains the outcome of a mount is removed after a limited time."""
-    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    assert note is not None
+    note = _note(tmp_path)
     targets.end_note(note, {"complete": True, "why": ""})
 
     assert targets.of_mountpoint(tmp_path, None).outcome == {"complete": True, "why": ""}
@@ -66,9 +72,7 @@ def test_outcome_of_a_mount_is_not_read_from_the_note_of_another_daemon(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """The outcome of a mount is not read from the note of another daemon with the same PID."""
-    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    assert note is not None
+    note = _note(tmp_path)
     place = targets.of_mountpoint(tmp_path, None)
     assert targets.outcome_of(place) is None
 
@@ -124,9 +128,7 @@ def test_only_the_latest_mount_notes_of_unmounted_filesystems_are_kept(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """A host that mounts often keeps only a limited number of mount notes."""
-    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    own = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    assert own is not None
+    own = _note(tmp_path)
     note = json.loads(own.read_text()) | {"mountpoint": "/m", "outcome": {"complete": 1, "why": ""}}
     now_s = own.stat().st_mtime
     for number in range(ENDED_NOTES_MAX + 3):
@@ -175,9 +177,7 @@ def test_record_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """A mount note is kept for a day if its mount may still exist in another mount namespace."""
-    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    assert path is not None
+    path = _note(tmp_path)
     note = json.loads(path.read_text())
     path.write_text(json.dumps(note | {"started": 1, "mount_namespace": 1}))
 
@@ -221,9 +221,7 @@ def test_mount_note_in_an_unknown_format_is_ignored(
 
 
 def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Path) -> None:
-    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    assert note is not None
+    note = _note(tmp_path)
     note.write_text(json.dumps({**json.loads(note.read_text()), "colour": "blue"}))
 
     assert targets.of_mountpoint(tmp_path, None).state == tmp_path / "s"
@@ -233,9 +231,7 @@ def test_mount_note_of_a_killed_daemon_matches_no_other_process(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """A mount note contains the start time of its daemon, because process ids are reused."""
-    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    assert path is not None
+    path = _note(tmp_path)
     note = json.loads(path.read_text())
     path.write_text(json.dumps({**note, "started": note["started"] - 1}))
 

@@ -8,9 +8,9 @@ class Killed(BaseException):
 class KillAt:
     """A hook that simulates a kill at one step."""
 
-    def __init__(self, step: str) -> None:
+    def __init__(self, step: str, *, armed: bool = False) -> None:
         self.step = step
-        self.armed = False
+        self.armed = armed
         self.reached = False
 
     def __call__(self, step: str) -> None:

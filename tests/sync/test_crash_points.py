@@ -181,8 +181,7 @@ async def test_kill_during_a_takeover_loses_no_shipped_data(
         await old.flush()
         unshipped = write_file(old, b"unshipped")
         await old.durability.sync()
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
     with pytest.raises(Killed):
         async with power.session("b", options=OpenOptions(force_takeover=True, hook=kill)):
             pass
@@ -208,8 +207,7 @@ async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_
     power: Power, step: str
 ) -> None:
     """A changelog appended before the fence record is part of the chain."""
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
     async with power.session("a", tasks=False) as old:
         with pytest.raises(Killed):
             async with power.session("b", options=OpenOptions(force_takeover=True, hook=kill)):
@@ -230,8 +228,7 @@ async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     """After a kill, every host accepts the superblock, and the next mount repairs its copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
 
     def labelled(superblock: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(superblock, keyring, label="changed")
@@ -254,8 +251,7 @@ async def test_next_mount_completes_a_killed_restore_of_the_superblock(
     async with power.session("a", tasks=False) as session:
         await session.close()
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
     with pytest.raises(Killed):
         async with power.session("a", options=OpenOptions(hook=kill), tasks=False):
             pass
@@ -271,8 +267,7 @@ async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
 ) -> None:
     """A mount refuses an unfinished filesystem, and the destroy command removes it."""
     power.store.objects.clear()
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
     with pytest.raises(Killed):
         await power.make(kill)
 
@@ -310,8 +305,7 @@ async def test_next_destroy_command_completes_a_killed_destroy_command(
     """No host restores a partly removed filesystem, and a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
     before = set(power.store.objects)
     with pytest.raises(Killed):
         await removed(power, kill)

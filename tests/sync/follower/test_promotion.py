@@ -262,8 +262,7 @@ async def test_kill_after_any_step_of_a_promotion_loses_no_shipped_data(
     power: Power, step: str, goes_on: str
 ) -> None:
     """A kill during a promotion loses no shipped data, and both hosts can continue."""
-    kill = KillAt(step)
-    kill.armed = True
+    kill = KillAt(step, armed=True)
     async with power.session("a", tasks=False) as writer:
         ino = write_file(writer, b"shipped")
         await ship(writer)

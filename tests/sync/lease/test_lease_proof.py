@@ -226,8 +226,7 @@ async def test_host_killed_while_it_acquires_the_lease_recovers_its_lease(
         if not held:
             await session.close()
     for _ in range(2):
-        kill = KillAt(step)
-        kill.armed = True
+        kill = KillAt(step, armed=True)
         with pytest.raises(Killed):
             async with power.session("a", options=OpenOptions(hook=kill)):
                 pass
@@ -241,8 +240,7 @@ async def test_host_killed_while_it_acquires_the_lease_recovers_its_lease(
 
 async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(power: Power) -> None:
     """A fenced writer may append a changelog after the takeover; the new writer continues."""
-    kill = KillAt("lease taken")
-    kill.armed = True
+    kill = KillAt("lease taken", armed=True)
     async with power.session("a", tasks=False) as old:
         with pytest.raises(Killed):
             async with power.session("b", options=OpenOptions(force_takeover=True, hook=kill)):

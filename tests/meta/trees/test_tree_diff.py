@@ -207,11 +207,7 @@ def test_differences_between_trees_equal_the_differences_in_a_model(
     for _ in range(40):
         model.step()
     db.commit()
-    try:
-        diff = TreeDiff(earlier, db, piece_rows=piece_rows)
-        found = list(diff.differences({*changed_inodes(earlier, db)}))
-    finally:
-        earlier.close()
+    found = differences(earlier, db, piece_rows)
 
     assert len(found) == len(set(found))
     # A directory that replaces another directory of equal name is listed once, as changed.
@@ -237,11 +233,7 @@ def test_new_file_with_a_former_name_is_a_change_if_the_name_has_another_cookie(
     dentries.add(db, ROOT_INO, b"replaced", inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino)
     inodes.change_directory(db, ROOT_INO, 10**18, entries=-1)
     db.commit()
-    try:
-        diff = TreeDiff(earlier, db, piece_rows=1)
-        found = {one.path: one.kind for one in diff.differences({*changed_inodes(earlier, db)})}
-    finally:
-        earlier.close()
+    found = {one.path: one.kind for one in differences(earlier, db, 1)}
 
     assert found == {b"removed": REMOVED, b"replaced": CHANGED}
 
@@ -265,13 +257,18 @@ def test_replaced_files_are_changes_even_if_the_key_of_the_cookies_was_replaced(
         dentries.add(db, ROOT_INO, name, inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino)
     inodes.change_directory(db, ROOT_INO, 10**18, entries=0)
     db.commit()
-    try:
-        diff = TreeDiff(earlier, db, piece_rows=1)
-        found = [one.kind for one in diff.differences({*changed_inodes(earlier, db)})]
-    finally:
-        earlier.close()
+    found = [one.kind for one in differences(earlier, db, 1)]
 
     assert found == [CHANGED] * len(names)
+
+
+def differences(earlier: Database, db: Database, piece_rows: int = 500) -> list[Difference]:
+    """Return the differences between an earlier copy, which is closed, and a database."""
+    try:
+        diff = TreeDiff(earlier, db, piece_rows=piece_rows)
+        return list(diff.differences({*changed_inodes(earlier, db)}))
+    finally:
+        earlier.close()
 
 
 def copy_of(db: Database, tmp_path: Path) -> Database:
@@ -305,11 +302,7 @@ def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
     inodes.add_links(db, made[b"same"], 1, 5)
     dentries.add(db, ROOT_INO, b"other name", made[b"same"])
     db.commit()
-    try:
-        changed = {*changed_inodes(earlier, db)}
-        found = {one.path: one.kind for one in TreeDiff(earlier, db).differences(changed)}
-    finally:
-        earlier.close()
+    found = {one.path: one.kind for one in differences(earlier, db)}
 
     assert found == {b"f": CHANGED, b"x": ATTRIBUTES, b"link": CHANGED, b"other name": ADDED}
 
@@ -330,11 +323,7 @@ def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
         dentries.add(db, parent, name, ino)
     inodes.set_size(db, ino, 9, 0)
     db.commit()
-    try:
-        changed = {*changed_inodes(earlier, db)}
-        found = {one.path: one.kind for one in TreeDiff(earlier, db).differences(changed)}
-    finally:
-        earlier.close()
+    found = {one.path: one.kind for one in differences(earlier, db)}
 
     assert found == {
         b"old": CHANGED,
@@ -362,11 +351,7 @@ def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     dentries.remove(db, ROOT_INO, b"before")
     dentries.add(db, ROOT_INO, b"after", above)
     db.commit()
-    try:
-        changed = {*changed_inodes(earlier, db)}
-        found = {(one.kind, one.path) for one in TreeDiff(earlier, db).differences(changed)}
-    finally:
-        earlier.close()
+    found = {(one.kind, one.path) for one in differences(earlier, db)}
 
     assert found == {(REMOVED, b"before/x"), (ADDED, b"after/x"), (RENAMED, b"after")}
 
@@ -380,12 +365,7 @@ def test_name_with_a_new_cookie_is_not_listed_as_a_difference(db: Database, tmp_
     db.begin()
     assert db.run("UPDATE dentries SET cookie = cookie + 1") == 1
     db.commit()
-    try:
-        found = list(TreeDiff(earlier, db).differences({*changed_inodes(earlier, db)}))
-    finally:
-        earlier.close()
-
-    assert found == []
+    assert differences(earlier, db) == []
 
 
 def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(

@@ -12,7 +12,7 @@ from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_fil
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state
-from s3fs_meta.model import BlockIndex, BlockState
+from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.sync.opening.local_state_choice import volatility
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
@@ -26,6 +26,14 @@ async def make_log(session: Session) -> None:
     await session.durability.sync_file(write_file(session, b"first"))
     await session.durability.make_log_room()
     await session.durability.sync_all()
+
+
+async def fsynced(session: Session, content: bytes) -> Ino:
+    """Create the intent log, write a file and call fsync on it; return the file."""
+    await make_log(session)
+    ino = write_file(session, content)
+    await session.durability.sync_file(ino)
+    return ino
 
 
 def lose_unsynced_files(session: Session) -> list[int]:
@@ -71,9 +79,7 @@ async def test_fdatasync_of_bytes_in_the_intent_log_does_not_sync_rows(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        ino = write_file(session, b"content")
-        await session.durability.sync_file(ino)
+        ino = await fsynced(session, b"content")
         monkeypatch.setattr(session.db, "sync_wal", None)
         monkeypatch.setattr(session.files, "sync", None)
         [located] = [session.cache.located(ino, BlockIndex(0))]
@@ -107,9 +113,7 @@ async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
 ) -> None:
     """The next mount makes the block files durable before it stops using the intent log."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        ino = write_file(session, b"fsynced")
-        await session.durability.sync_file(ino)
+        ino = await fsynced(session, b"fsynced")
     async with power.session("a", tasks=False) as session:
         assert lose_unsynced_files(session) == []
     reboot()
@@ -123,9 +127,7 @@ async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
 ) -> None:
     """The second mount writes no intent log, but changes a block that is in the old log."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        ino = write_file(session, b"old")
-        await session.durability.sync_file(ino)
+        ino = await fsynced(session, b"old")
         old = (session.files.root / NAME).read_bytes()
     async with power.session("a", tasks=False) as session:
         located = session.cache.located(ino, 0)  # type: ignore[arg-type]
@@ -145,9 +147,7 @@ async def test_local_state_is_trusted_after_a_power_cut_if_the_intent_log_was_us
 ) -> None:
     """Only older programs refuse a state with an intent log, because they do not know the log."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        ino = write_file(session, b"fsynced")
-        await session.durability.sync_file(ino)
+        ino = await fsynced(session, b"fsynced")
         assert local_state.get(session.db, "volatile") == "power"
         assert volatility(session.db.pragmas) == "nothing"
     reboot()
@@ -163,8 +163,7 @@ async def test_read_only_fsck_finds_content_of_the_intent_log_after_a_power_cut(
 ) -> None:
     """A read-only fsck changes no block file, and accepts the intent log in the cache directory."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        await session.durability.sync_file(write_file(session, b"fsynced"))
+        await fsynced(session, b"fsynced")
         assert lose_unsynced_files(session)
     reboot()
 
@@ -186,8 +185,7 @@ async def test_local_state_is_untrusted_after_a_power_cut_if_a_mount_used_synchr
 ) -> None:
     """A read-only mount also writes rows, and does not begin an epoch."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        await session.durability.sync_file(write_file(session, b"fsynced"))
+        await fsynced(session, b"fsynced")
         if is_clean:
             await session.close()
     unsafe = OpenOptions(read_only=True, pragmas=Pragmas(synchronous="off"))
@@ -202,8 +200,7 @@ async def test_local_state_is_untrusted_after_a_power_cut_if_a_mount_used_synchr
 async def test_read_only_fsck_preserves_the_marker_that_warns_older_programs(power: Power) -> None:
     """Only a mount that may change block files removes the warning for older programs."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        await session.durability.sync_file(write_file(session, b"fsynced"))
+        await fsynced(session, b"fsynced")
     check = OpenOptions(read_only=True, repairing=True)
     async with power.session("a", tasks=False, options=check) as session:
         assert local_state.get(session.db, "volatile") == "power"
@@ -229,8 +226,7 @@ async def test_intent_log_does_not_use_reserved_disk_space(
 ) -> None:
     async with power.session("a", tasks=False) as session:
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: INTENT_LOG_BYTES - 1)
-        await make_log(session)
-        await session.durability.sync_file(write_file(session, b"content"))
+        await fsynced(session, b"content")
         assert not (session.files.root / NAME).exists()
 
 
@@ -239,8 +235,7 @@ async def test_blocks_in_the_intent_log_are_synced_before_an_uploaded_block_beco
 ) -> None:
     """A background sync syncs block files even if the intent log contains all their content."""
     async with power.session("a", tasks=False) as session:
-        await make_log(session)
-        await session.durability.sync_file(write_file(session, b"content"))
+        await fsynced(session, b"content")
         assert cached_blocks.unsynced_tails(session.db)
 
         await session.durability.sync_all()

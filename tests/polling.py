@@ -1,11 +1,15 @@
 """Wait for a condition that no event reports, such as a change by the kernel or by a thread."""
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
-WAIT_S_MAX = 60
+WAIT_S_MAX: Final = 60
+PROCESS_S_MAX: Final = 250
 _PAUSE_S = 0.001
+_PROCESS_PAUSE_S = 0.01
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -17,3 +21,11 @@ async def until(condition: Callable[[], object]) -> None:
     with trio.fail_after(WAIT_S_MAX):
         while not condition():  # noqa: ASYNC110 - callers have no event to wait for
             await trio.sleep(_PAUSE_S)
+
+
+def wait_until(condition: Callable[[], object], failure: str) -> None:
+    """Wait until another process has made the condition true, or fail with a message."""
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline_s, failure
+        time.sleep(_PROCESS_PAUSE_S)

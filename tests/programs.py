@@ -16,9 +16,9 @@ from typing_extensions import override
 
 from s3fs_meta.cli import entry
 from tests import forked
+from tests.polling import PROCESS_S_MAX
 
 ROOT: Final = Path(__file__).parents[1]
-PROCESS_S_MAX: Final = 250
 
 
 def wait_until_gone(pid: int) -> None:

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from contrib.bench import awake
+from tests.polling import wait_until
 
 PARENT = """
 import sys
@@ -24,7 +24,7 @@ with awake.kept() as processors:
 def test_processors_are_kept_busy_only_while_a_benchmark_runs() -> None:
     with awake.kept() as processors:
         processes = processors.processes
-        wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
+        wait_until(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
         assert {frozenset(os.sched_getaffinity(each.pid)) for each in processes} == {
             frozenset([number]) for number in os.sched_getaffinity(0)
         }
@@ -36,10 +36,12 @@ def test_processors_are_kept_busy_only_while_a_benchmark_runs() -> None:
 def test_processors_are_idle_while_the_load_processes_are_paused() -> None:
     with awake.kept() as processors:
         processes = processors.processes
-        wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
+        wait_until(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
         with awake.paused():
-            wait_for(lambda: {_state(each.pid) for each in processes} == {"T"}, "the pause")
-        wait_for(lambda: {_state(each.pid) for each in processes} == {"R"}, "the end of the pause")
+            wait_until(lambda: {_state(each.pid) for each in processes} == {"T"}, "the pause")
+        wait_until(
+            lambda: {_state(each.pid) for each in processes} == {"R"}, "the end of the pause"
+        )
 
 
 def test_failed_benchmark_stops_the_processes_that_keep_processors_busy() -> None:
@@ -63,11 +65,11 @@ def test_killed_benchmark_stops_the_processes_that_keep_processors_busy() -> Non
     ) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]
-        wait_for(lambda: all(map(_is_idle_class, pids)), "the policy")
+        wait_until(lambda: all(map(_is_idle_class, pids)), "the policy")
         parent.kill()
 
     assert len(pids) == len(os.sched_getaffinity(0))
-    wait_for(lambda: all(_state(pid) in "ZX" for pid in pids), "the end of the processes")
+    wait_until(lambda: all(_state(pid) in "ZX" for pid in pids), "the end of the processes")
 
 
 def test_reported_load_excludes_processes_that_keep_processors_busy(
@@ -83,14 +85,6 @@ def test_reported_load_excludes_processes_that_keep_processors_busy(
 def _assert_ended(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     assert [each.returncode for each in processes] == [-signal.SIGKILL] * len(processes)
     assert not any(Path(f"/proc/{each.pid}").exists() for each in processes)
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition is true; fail if it takes too long."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def _is_idle_class(pid: int) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.programs import PROCESS_S_MAX
+from tests.polling import PROCESS_S_MAX
 
 
 class Reply(NamedTuple):

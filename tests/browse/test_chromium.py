@@ -3,7 +3,6 @@
 import os
 import re
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.browse import chromium
 from tests.browse.chromium import Browser
 from tests.browse.conftest import require_chromium
 from tests.browse.serving import Served, printed_url
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.mount
 
@@ -249,10 +249,7 @@ def test_login_token_is_passed_to_the_browser_in_a_private_file(
     bucket = served.tree.parent / "bucket"
     words = ["--open", "--cachedir", str(tmp_path / "state"), f"local://{bucket}"]
     with printed_url(words, environment) as url:
-        deadline_s = time.monotonic() + 20
-        while not given.exists():
-            assert time.monotonic() < deadline_s, "the browser was not opened in time"
-            time.sleep(0.01)
+        wait_until(given.exists, "the browser was not opened in time")
         address = given.read_text()
         assert address.startswith("file:///")
         assert "token" not in address
@@ -261,7 +258,9 @@ def test_login_token_is_passed_to_the_browser_in_a_private_file(
         assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
         with chromium.started() as browser:
             browser.call("Page.navigate", url=address)
-            while not re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", browser.address):
-                time.sleep(0.01)
+            wait_until(
+                lambda: re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", browser.address),
+                "the browser did not open the page",
+            )
             browser.wait_for_text("Retained")
     assert not page.exists()

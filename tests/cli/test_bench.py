@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,8 @@ from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, ROOT, Program
+from tests.polling import PROCESS_S_MAX, wait_until
+from tests.programs import ROOT, Program
 
 pytestmark = pytest.mark.thorough
 
@@ -103,10 +103,7 @@ def test_interrupted_bench_removes_its_files(tmp_path: Path, number: signal.Sign
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + PROCESS_S_MAX
-    while not list(tmp_path.glob(f"{PREFIX}*/0/small-1")):
-        assert time.monotonic() < deadline, "bench did not start in time"
-        time.sleep(0.01)
+    wait_until(lambda: list(tmp_path.glob(f"{PREFIX}*/0/small-1")), "bench did not start in time")
     process.send_signal(number)
     _, err = process.communicate(timeout=PROCESS_S_MAX)
 

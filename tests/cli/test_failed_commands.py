@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.polling import PROCESS_S_MAX
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.thorough
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from s3fs_meta.cli.status_watch import TimedFigures, rendered, view
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, Program
+from tests.polling import PROCESS_S_MAX
+from tests.programs import Program
 
 END: Final = "share"  # a word in the heading of each screen's last table
 

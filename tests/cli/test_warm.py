@@ -19,7 +19,8 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import MIB, PINS_MAX
 from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import drop_page_cache
-from tests.programs import PROCESS_S_MAX, ROOT, Program
+from tests.polling import PROCESS_S_MAX
+from tests.programs import ROOT, Program
 
 pytestmark = pytest.mark.mount
 

@@ -3,14 +3,14 @@
 import contextlib
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from s3fs_meta.mount import mount_table
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.polling import wait_until
+from tests.programs import QuickProgram
 
 
 class Host(NamedTuple):
@@ -30,9 +30,10 @@ class Host(NamedTuple):
 
     def wait_for(self, txg: int) -> None:
         """Wait until the host shows a given txg."""
-        deadline_s = time.monotonic() + PROCESS_S_MAX
-        while self.program.status(self.mnt)["chain"]["txg"] < txg:
-            assert time.monotonic() < deadline_s, self.program.status(self.mnt)
+        wait_until(
+            lambda: self.program.status(self.mnt)["chain"]["txg"] >= txg,
+            f"the host does not show txg {txg}",
+        )
 
 
 @contextmanager

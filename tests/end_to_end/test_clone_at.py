@@ -13,7 +13,8 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, Program, QuickProgram
+from tests.polling import PROCESS_S_MAX
+from tests.programs import Program, QuickProgram
 
 pytestmark = pytest.mark.mount
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,8 @@ from botocore.config import Config
 
 from contrib.cluster.minio import Cluster, find_program
 from s3fs_meta.mount import mount_table
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.polling import wait_until
+from tests.programs import QuickProgram
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3, pytest.mark.slow]
@@ -58,10 +58,7 @@ class Machine(NamedTuple):
 
     def wait_for(self, txg: int) -> None:
         """Wait until a follower shows a given txg."""
-        deadline_s = time.monotonic() + PROCESS_S_MAX
-        while self.txg < txg:
-            assert time.monotonic() < deadline_s, self.program.status(self.mnt)
-            time.sleep(0.2)
+        wait_until(lambda: self.txg >= txg, f"the follower does not show txg {txg}")
 
 
 def machine(base: Path, cluster: Cluster, node: int) -> Machine:

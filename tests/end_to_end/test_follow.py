@@ -16,7 +16,8 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.end_to_end.hosts import Host, host
-from tests.programs import PROCESS_S_MAX, wait_until_gone
+from tests.polling import PROCESS_S_MAX
+from tests.programs import wait_until_gone
 
 pytestmark = pytest.mark.mount
 

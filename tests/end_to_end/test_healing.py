@@ -14,7 +14,8 @@ from s3fs_meta.limits import MIB
 from tests.cli.conftest import Place
 from tests.damage import flipped
 from tests.end_to_end.hosts import host
-from tests.programs import PROCESS_S_MAX, Program
+from tests.polling import PROCESS_S_MAX
+from tests.programs import Program
 from tests.sampled import sampled
 
 pytestmark = pytest.mark.mount

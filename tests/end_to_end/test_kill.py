@@ -28,8 +28,9 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.mount.control_api import FLUSH
 from s3fs_meta.state_paths import locate
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.power.ordered_load import Load, tree_of
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.programs import QuickProgram
 from tests.servers import S3Server
 
 pytestmark = pytest.mark.mount

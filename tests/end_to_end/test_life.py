@@ -7,14 +7,14 @@ import signal
 import stat
 import subprocess
 import sysconfig
-import time
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, Program
+from tests.polling import wait_until
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 
@@ -213,9 +213,10 @@ def test_statfs_shows_the_capacity_and_writes_stop_when_it_is_reached(
         _write_synced(place.mountpoint / "big", 8 << 20)
     (place.mountpoint / "big").unlink()
     # The kernel releases a removed file some time after unlink(2).
-    deadline = time.monotonic() + PROCESS_S_MAX
-    while not os.statvfs(place.mountpoint).f_bavail:
-        assert time.monotonic() < deadline, "the space of the removed file was not freed"
+    wait_until(
+        lambda: os.statvfs(place.mountpoint).f_bavail,
+        "the space of the removed file was not freed",
+    )
     (place.mountpoint / "small").write_bytes(b"fits")
     assert (place.mountpoint / "small").read_bytes() == b"fits"
     program.ok("umount", place.mountpoint)

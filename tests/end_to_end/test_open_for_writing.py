@@ -17,7 +17,8 @@ import pytest
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AS_ANOTHER_USER, AnotherUser, another_user
-from tests.programs import PROCESS_S_MAX, QuickProgram, wait_until_gone
+from tests.polling import PROCESS_S_MAX
+from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
 

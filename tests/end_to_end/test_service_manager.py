@@ -12,7 +12,8 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.polling import PROCESS_S_MAX
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 

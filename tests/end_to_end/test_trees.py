@@ -11,7 +11,8 @@ import pytest
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import refused
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.polling import PROCESS_S_MAX, wait_until
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 
@@ -27,10 +28,12 @@ def _make_tree(top: Path, directories: int = 4, files: int = 25) -> None:
 
 def _wait_for_inodes(mnt: Path, count: int) -> None:
     """Wait until the filesystem has at most *count* inodes."""
-    deadline_s = time.monotonic() + PROCESS_S_MAX
-    while (used := os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree) > count:
-        assert time.monotonic() < deadline_s, f"{used} inodes are left"
-        time.sleep(0.05)
+
+    def is_reached() -> bool:
+        figures = os.statvfs(mnt)
+        return figures.f_files - figures.f_ffree <= count
+
+    wait_until(is_reached, f"more than {count} inodes are left")
 
 
 def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Place) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.objects.s3_double import S3Double, error, s3_double
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.polling import PROCESS_S_MAX
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.thorough
 

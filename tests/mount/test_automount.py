@@ -10,7 +10,8 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.programs import PROCESS_S_MAX, Program
+from tests.polling import PROCESS_S_MAX
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

@@ -11,11 +11,10 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
-from tests.programs import PROCESS_S_MAX
+from tests.polling import wait_until
 
 _SHUTDOWN: Final = 0x8004587D  # The number of the ioctl EXT4_IOC_SHUTDOWN.
 _LOGFLUSH: Final = 1
@@ -64,10 +63,11 @@ class LoopDisk:
 
     def _detach(self) -> None:
         """Unmount the disk, waiting for processes of a killed daemon that have not exited yet."""
-        deadline_s = time.monotonic() + PROCESS_S_MAX
-        while subprocess.run(["umount", self.mountpoint], check=False).returncode != 0:
-            assert time.monotonic() < deadline_s, "the disk stayed busy"
-            time.sleep(0.05)
+
+        def is_unmounted() -> bool:
+            return subprocess.run(["umount", self.mountpoint], check=False).returncode == 0
+
+        wait_until(is_unmounted, "the disk stayed busy")
 
 
 @functools.cache

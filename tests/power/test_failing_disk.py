@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -29,9 +28,10 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId
 from tests.cli.conftest import Place
 from tests.conftest import REQUIRED
+from tests.polling import PROCESS_S_MAX, wait_until
 from tests.power.loop_disk import why_no_loop_disk
 from tests.power.next_boot import VARIABLE
-from tests.programs import PROCESS_S_MAX, Program
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 
@@ -138,14 +138,14 @@ class Host:
     def wait_for_room(self) -> None:
         """Wait until the mount has space in both logs after an fsync."""
         wanted = {"meta.db-wal": WAL_ROOM_BYTES, "blocks/intent-log": INTENT_LOG_BYTES}
-        deadline_s = time.monotonic() + PROCESS_S_MAX
-        for name, size_bytes in wanted.items():
-            while not any(
-                log.stat().st_size >= size_bytes
-                for log in self._disk.mountpoint.glob(f"state/*/{name}")
-            ):
-                assert time.monotonic() < deadline_s, f"{name} still has no free space"
-                time.sleep(0.01)
+        state = self._disk.mountpoint / "state"
+        wait_until(
+            lambda: all(
+                any(log.stat().st_size >= size_bytes for log in state.glob(f"*/{name}"))
+                for name, size_bytes in wanted.items()
+            ),
+            "a log still has no free space",
+        )
 
     def lose_power(self) -> None:
         """Kill the daemon, and drop the files of the disk from the page cache."""

@@ -22,10 +22,11 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.power.loop_disk import LoopDisk
 from tests.power.next_boot import VARIABLE
 from tests.power.numbered_changes import NumberedChanges, Progress, Verdict
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 

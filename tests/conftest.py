@@ -90,14 +90,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set $XDG_STATE_HOME to a temporary directory, and return the directory."""
-    home = tmp_path / "state-home"
-    monkeypatch.setenv("XDG_STATE_HOME", str(home))
-    return home
-
-
-@pytest.fixture
 def as_root() -> None:
     """Skip a test that needs root privileges."""
     if os.geteuid() != 0 and "root" not in REQUIRED:

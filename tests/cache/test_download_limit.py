@@ -21,20 +21,27 @@ async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
     return contents
 
 
+async def _waited_s(bench: CacheBench, clock: trio.testing.MockClock, *, readers: int = 1) -> float:
+    """Fetch block 0 with concurrent readers; return the time until its request."""
+    gate = bench.store.hold("get_range")
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(readers):
+            nursery.start_soon(bench.cache.fetch, bench.located(0))
+        await gate.wait_started()
+        waited_s = trio.current_time() - began_s
+        # While a thread works, the test clock must not jump past the timeout.
+        clock.autojump_threshold = math.inf
+        gate.open()
+    return waited_s
+
+
 async def test_time_spent_waiting_for_the_download_limit_does_not_cause_a_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A read first waits for the download limit; its read_timeout of 60 s starts afterwards."""
     contents = await _limited(bench, 1, "1K")
-    gate = bench.store.hold("get_range")
-    began_s = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.cache.fetch, bench.located(0))
-        await gate.wait_started()
-        waited_s = trio.current_time() - began_s
-        # While a thread works, the test clock must not jump past the timeout.
-        autojump_clock.autojump_threshold = math.inf
-        gate.open()
+    waited_s = await _waited_s(bench, autojump_clock)
 
     assert waited_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
     assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
@@ -45,15 +52,7 @@ async def test_readers_of_one_block_share_one_limited_download(
 ) -> None:
     """A block is requested and counted once, and its readers do not time out during the wait."""
     await _limited(bench, 1, "1K")
-    gate = bench.store.hold("get_range")
-    began_s = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        for _ in range(10):
-            nursery.start_soon(bench.cache.fetch, bench.located(0))
-        await gate.wait_started()
-        waited_s = trio.current_time() - began_s
-        autojump_clock.autojump_threshold = math.inf
-        gate.open()
+    waited_s = await _waited_s(bench, autojump_clock, readers=10)
 
     assert waited_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
     assert len(bench.store.calls) == 1
@@ -118,14 +117,7 @@ async def test_neighbours_of_a_small_block_count_against_the_download_limit(
     """The download limit applies to all bytes of a request, not only to the requested block."""
     await bench.store_evicted(20, 8 * KIB)
     bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
-    gate = bench.store.hold("get_range")
-    began_s = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.cache.fetch, bench.located(0))
-        await gate.wait_started()
-        waited_s = trio.current_time() - began_s
-        autojump_clock.autojump_threshold = math.inf
-        gate.open()
+    waited_s = await _waited_s(bench, autojump_clock)
 
     assert bench.cache.fetched_blocks == 20
     assert waited_s == pytest.approx(160, rel=0.05)

@@ -124,6 +124,16 @@ async def test_changes_after_a_txg_published_as_an_image_are_shipped(power: Powe
         assert await read_file(session, zeros) == bytes(9000)
 
 
+async def _require_bounded_wal(session: Session) -> None:
+    """Write and checkpoint 60 MiB of rows; the WAL must restart in between."""
+    for _ in range(6):
+        session.db.begin_local()
+        local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
+        session.db.commit()
+        await trio.to_thread.run_sync(session.db.checkpoint)
+    assert session.db.wal_bytes < 40 * MIB
+
+
 async def test_wal_size_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
     """No snapshot of the database stays open during an outage, so the WAL can restart."""
     faulty = FaultyStore(power.store)
@@ -133,12 +143,7 @@ async def test_wal_size_is_bounded_while_an_upload_waits_for_the_store(power: Po
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.flush)
             await gate.wait_started()
-            for _ in range(6):
-                session.db.begin_local()
-                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
-                session.db.commit()
-                await trio.to_thread.run_sync(session.db.checkpoint)
-            assert session.db.wal_bytes < 40 * MIB
+            await _require_bounded_wal(session)
             gate.open()
         expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
@@ -161,12 +166,7 @@ async def test_wal_size_is_bounded_while_an_image_waits_for_the_store(
                 # No disk space is reserved for a copy of the database.
                 patch.setattr(session.cache.disk, "spare_bytes", lambda: 0)
                 assert session.cache.disk.unheld_bytes() == 0
-            for _ in range(6):
-                session.db.begin_local()
-                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
-                session.db.commit()
-                await trio.to_thread.run_sync(session.db.checkpoint)
-            assert session.db.wal_bytes < 40 * MIB
+            await _require_bounded_wal(session)
             gate.open()
     async with power.session("b", options=TAKEOVER) as session:
         assert await read_file(session, ino) == b"waits"

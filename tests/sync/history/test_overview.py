@@ -24,6 +24,17 @@ IMAGE = 6
 LAST = 9
 
 
+async def ship_until(power: Power, last: int) -> None:
+    """Ship txgs up to a number, one per second, and make the level objects."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        while session.link.txg < last:
+            clock.time_ns += SECOND_NS
+            write_file(session, b"%d" % clock.time_ns)
+            await session.flush()
+        await session.leveler.make_due()
+
+
 async def examined(power: Power) -> Overview:
     """Return the overview as seen by a host without local state."""
     return await overview.examine(
@@ -96,13 +107,7 @@ async def test_missing_changelog_is_reported_as_a_fault_unless_a_later_image_exi
 
 async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
     """The overview reports the missing changelogs and still reaches the last txg."""
-    clock = SetClock(FAR)
-    async with session_at(power, clock) as session:
-        while session.link.txg < 12:
-            clock.time_ns += SECOND_NS
-            write_file(session, b"%d" % clock.time_ns)
-            await session.flush()
-        await session.leveler.make_due()
+    await ship_until(power, 12)
     assert level_codec.key_of(1, Txg(10)) in power.store.objects
     del power.store.objects[key_of(Txg(8))]
     del power.store.objects[key_of(Txg(9))]
@@ -128,13 +133,7 @@ async def test_newest_txg_is_the_txg_before_a_damaged_last_changelog(power: Powe
 
 async def test_lost_last_changelog_in_a_level_object_is_reported_as_a_fault(power: Power) -> None:
     """A level object proves that the lost changelog existed, and contains its changes."""
-    clock = SetClock(FAR)
-    async with session_at(power, clock) as session:
-        while session.link.txg < 10:
-            clock.time_ns += SECOND_NS
-            write_file(session, b"%d" % clock.time_ns)
-            await session.flush()
-        await session.leveler.make_due()
+    await ship_until(power, 10)
     del power.store.objects[key_of(Txg(10))]
 
     found = await examined(power)

@@ -7,6 +7,8 @@ import pytest
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Ino
 
 COOKIE_KEY = bytes(range(16))
 PROPERTIES = {"uuid": b"a-uuid", "block_bytes": b"65536", "cookie_key": COOKIE_KEY}
@@ -49,3 +51,11 @@ def db(make_database: MakeDatabase) -> Database:
 def journal_mode(request: pytest.FixtureRequest) -> str:
     """Return a journal mode; the test runs once for each mode."""
     return str(request.param)
+
+
+def create_file(db: Database, name: bytes) -> Ino:
+    """Create an empty file in the root directory, as one operation of a group."""
+    db.begin()
+    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+    dentries.add(db, ROOT_INO, name, ino)
+    return ino

@@ -22,17 +22,9 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes, local_state, properties
-from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.model import ROOT_INO
 from tests.faults import raising
-from tests.meta.conftest import MakeDatabase
-
-
-def create_file(db: Database, name: bytes) -> Ino:
-    """Create an empty file in the root directory, as one operation of a group."""
-    db.begin()
-    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
-    dentries.add(db, ROOT_INO, name, ino)
-    return ino
+from tests.meta.conftest import MakeDatabase, create_file
 
 
 def fill_disk(db: Database) -> None:

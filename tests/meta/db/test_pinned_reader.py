@@ -5,18 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import cached_blocks, dentries, inodes
+from s3fs_meta.meta.tables import cached_blocks, dentries
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Ino
-from tests.meta.conftest import MakeDatabase
-
-
-def make_file(db: Database, name: bytes) -> Ino:
-    """Create an empty file in a separate group."""
-    db.begin()
-    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
-    dentries.add(db, ROOT_INO, name, ino)
-    db.commit()
-    return ino
+from tests.meta.conftest import MakeDatabase, create_file
 
 
 def note_copy(db: Database, block: int) -> None:
@@ -45,7 +36,8 @@ def other(follower: Database) -> Iterator[Database]:
 
 def test_follower_sees_no_commit_before_it_advances(follower: Database, other: Database) -> None:
     """go_on() makes the rows and counters committed by other connections visible."""
-    make_file(other, b"f")
+    create_file(other, b"f")
+    other.commit()
     assert dentries.find(follower, ROOT_INO, b"f") is None
     assert follower.counters.dentries == 0
 
@@ -60,7 +52,8 @@ def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other
     other.begin()  # The other connection now holds the write lock.
     note_copy(follower, 8)
     other.commit()
-    make_file(other, b"f")
+    create_file(other, b"f")
+    other.commit()
 
     assert cached_blocks.get(follower, BlockId(7)) is not None
     assert cached_blocks.get(follower, BlockId(8)) is not None
@@ -82,7 +75,8 @@ def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
 
     assert not follower.follows
     assert [row[0] for row in cached_blocks.rows_with_size(other)] == [8]
-    make_file(follower, b"f")
+    create_file(follower, b"f")
+    follower.commit()
     assert dentries.find(other, ROOT_INO, b"f") is not None
 
 

@@ -8,16 +8,9 @@ import pytest
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO
-from tests.meta.conftest import MakeDatabase
-
-
-def create_file(db: Database, name: bytes) -> None:
-    """Create an empty file, as one operation of a group."""
-    db.begin()
-    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
-    dentries.add(db, ROOT_INO, name, ino)
+from tests.meta.conftest import MakeDatabase, create_file
 
 
 def names_in(path: Path) -> set[bytes]:

@@ -5,19 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from s3fs_meta import machine
-from s3fs_meta.clock import SystemClock
-from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
-from s3fs_meta.testing.operations import BLOCK_BYTES
 from tests.cli.conftest import empty
 from tests.conftest import REQUIRED
 from tests.fast_folders import FAST_PLACE
+from tests.model.conftest import template
 from tests.power.loop_disk import LoopDisk, why_no_loop_disk
 
-__all__ = ["empty"]
+__all__ = ["empty", "template"]
 
 
 class Boots:
@@ -44,19 +40,6 @@ def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
     monkeypatch.setattr(machine, "BOOT_ID", machine.BOOT_ID)
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """Return a store with an empty filesystem, which each test run copies."""
-    return trio.run(_make_template, tmp_path_factory.mktemp("mkfs"))
-
-
-async def _make_template(home: Path) -> MemoryStore:
-    store = MemoryStore()
-    wanted = NewFilesystem("power", BLOCK_BYTES, 4096, None)
-    await make_filesystem(store, wanted, home, SystemClock())
-    return store
 
 
 @pytest.fixture

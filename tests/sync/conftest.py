@@ -16,8 +16,9 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, inodes
-from s3fs_meta.model import BlockIndex, Ino, ObjectKey, Txg
+from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import SessionOptions
@@ -211,6 +212,13 @@ def keys_of(power: Power, prefix: str) -> list[ObjectKey]:
 def changelogs(power: Power) -> list[Txg]:
     """Return the txgs of the changelogs in the bucket."""
     return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
+
+
+def block_of(db: Database, ino: Ino) -> BlockId:
+    """Return the block of a file of one block."""
+    block = block_map.find(db, ino, BlockIndex(0))
+    assert block is not None
+    return block
 
 
 def write_file(session: Session, content: bytes) -> Ino:

@@ -5,12 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_map, damage_marks, xattrs
+from s3fs_meta.meta.tables import damage_marks, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, read_file, unmount, write_file
+from tests.sync.conftest import Power, block_of, read_file, unmount, write_file
 from tests.sync.lost_packs import delete_packs, repair
 
 pytestmark = pytest.mark.thorough
@@ -18,17 +17,11 @@ pytestmark = pytest.mark.thorough
 CONTENT = b"only cached" * 100
 
 
-def _block(db: Database, ino: Ino) -> BlockId:
-    block = block_map.find(db, ino, BlockIndex(0))
-    assert block is not None
-    return block
-
-
 async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
     """Write a file on host a, delete its pack, and run fsck -y on host b."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        block = _block(session.db, ino)
+        block = block_of(session.db, ino)
         await session.flush_at_end()
         if evicts:
             session.cache.evictor.evict_bytes(1 << 60)

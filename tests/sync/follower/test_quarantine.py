@@ -9,9 +9,9 @@ import pytest
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.from_quarantine import KeptContent
 from s3fs_meta.meta.tables import block_map, cached_blocks
-from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, block_of, read_file, write_file
 from tests.sync.follower.following import following
 from tests.sync.lost_packs import delete_packs, repair
 
@@ -34,12 +34,6 @@ async def _poll(session: Session) -> None:
     await session.follower.poll_once()
 
 
-def _block(session: Session, ino: Ino) -> BlockId:
-    block = block_map.find(session.db, ino, BlockIndex(0))
-    assert block is not None
-    return block
-
-
 async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_exported(power: Power) -> None:
     """fsck -y replaces the block of a missing pack with a hole, but the follower has it cached."""
     [sound] = await _written(power, b"sound" * 1000)
@@ -48,7 +42,7 @@ async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_exported(po
     async with following(power, tasks=False) as (session, _listener):
         for one in (sound, ino):
             await read_file(session, one)
-        block = _block(session, ino)
+        block = block_of(session.db, ino)
         delete_packs(power, *packs)
         await repair(power, "c")
 

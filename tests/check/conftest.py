@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.check.healthy import Healthy
+from tests.check.rebuilding import small_pieces
+from tests.sync.conftest import power
+
+__all__ = ["power", "small_pieces"]
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from tests.check.rebuilding import rebuilt
 from tests.damage import claim_newer
-from tests.sync.conftest import Power, power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]
 
 FILES = 12
 

@@ -18,12 +18,10 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check.rebuilding import run
-from tests.sync.conftest import Power, power, read_file, remove_file, unmount, write_file
+from tests.sync.conftest import Power, read_file, remove_file, unmount, write_file
 from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
-
-__all__ = ["power"]
 
 
 def lose_metadata(power: Power) -> None:

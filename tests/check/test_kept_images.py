@@ -6,13 +6,11 @@ from s3fs_meta.codec import changelog
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.head import load_manifest
 from s3fs_meta.sync.keeping import PointKeeper
-from tests.check.rebuilding import rebuilt, small_pieces
-from tests.sync.conftest import Power, keys_of, power, unmount, write_file
+from tests.check.rebuilding import rebuilt
+from tests.sync.conftest import Power, keys_of, unmount, write_file
 from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("small_pieces")]
-
-__all__ = ["power", "small_pieces"]  # power and small_pieces are imported pytest fixtures
 
 
 async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:

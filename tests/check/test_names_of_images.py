@@ -19,13 +19,12 @@ from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.sync.chain.head import load_manifest
-from tests.check.rebuilding import run, small_pieces
+from tests.check.rebuilding import run
 from tests.damage import claim_newer
-from tests.sync.conftest import Power, power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power", "small_pieces"]
 
 DIRECTORIES = 8
 FILES = 500

@@ -14,12 +14,11 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
-from tests.sync.conftest import Power, power, read_file, unmount, write_file
+from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.kept import Files, empty, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]
 
 READ_ONLY = OpenOptions(read_only=True)
 Damage = Callable[[bytes], bytes | None]
@@ -60,6 +59,7 @@ class Mended:
         self.done: list[str] = []
 
     async def keep(self, key: ObjectKey, data: bytes) -> str:
+        """Store a copy of an object in memory."""
         self.kept[key] = data
         return "a file"
 

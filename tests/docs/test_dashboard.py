@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.cli.conftest import Place, empty, mounted, place, program
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 FOLDER = Path(__file__).parents[2] / "contrib" / "grafana"
 METRIC = re.compile(r"\b(s3fs_meta_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
 ADDED_BY_PROMETHEUS = {"instance", "le"}
-
-__all__ = ["empty", "mounted", "place", "program"]  # imported pytest fixtures
 
 
 def _dashboard() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Place, empty, mounted, place, program
+from tests.cli.conftest import Place
 from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -19,8 +19,6 @@ PLURAL = {
     "requests.": "<kind>",
     "latency.operations.": "<operation>",
 }
-
-__all__ = ["empty", "mounted", "place", "program"]  # imported pytest fixtures
 
 
 def _names(figures: dict[str, Any], before: str = "") -> set[str]:

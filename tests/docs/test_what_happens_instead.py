@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.fs import acl
-from tests.cli.conftest import Place, empty, mounted, place, program
+from tests.cli.conftest import Place
 from tests.programs import Program
-
-__all__ = ["empty", "mounted", "place", "program"]
 
 pytestmark = pytest.mark.mount
 

@@ -11,13 +11,11 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.end_to_end.another_user import AnotherUser, another_user
+from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.contents import MIB, contents, differing, write_synced
 from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
-
-__all__ = ["another_user"]  # another_user is an imported pytest fixture
 
 
 @pytest.fixture

@@ -13,13 +13,11 @@ import pytest
 from s3fs_meta.limits import MIB
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.end_to_end.another_user import AnotherUser, another_user
+from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.system_calls import drop_page_cache, refused
 from tests.programs import QuickProgram
 from tests.servers import S3Server, running_s3
-
-__all__ = ["another_user"]
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3, pytest.mark.slow]
 

@@ -16,13 +16,12 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.end_to_end.another_user import AS_ANOTHER_USER, AnotherUser, another_user
+from tests.end_to_end.another_user import AS_ANOTHER_USER, AnotherUser
 from tests.polling import PROCESS_S_MAX
 from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # another_user is an imported pytest fixture
 
 LINES = 5
 

@@ -20,13 +20,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
-from tests.end_to_end.another_user import AnotherUser, another_user
+from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.system_calls import as_user, drop_page_cache, refused, wait_for_clock_tick
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 
-__all__ = ["another_user"]  # another_user is an imported pytest fixture
 
 ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 

@@ -26,6 +26,9 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import plain
+
+__all__ = ["plain"]
 
 BLOCK_BYTES = 64 * KIB
 T0 = 1_760_000_000_000_000_000

@@ -1,5 +1,6 @@
 """Fixtures: the s3fs-meta command as users run it."""
 
 from tests.cli.conftest import empty, mounted, place, program
+from tests.sync.conftest import plain
 
-__all__ = ["empty", "mounted", "place", "program"]
+__all__ = ["empty", "mounted", "place", "plain", "program"]

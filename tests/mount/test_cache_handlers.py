@@ -17,9 +17,7 @@ from s3fs_meta.model import ROOT_INO, BlockId
 from s3fs_meta.mount import cache_requests
 from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.settings import parse_mount_options
-from tests.sync.conftest import Power, plain, write_file
-
-__all__ = ["plain"]
+from tests.sync.conftest import Power, write_file
 
 
 async def test_set_request_with_one_invalid_value_changes_no_setting(plain: Power) -> None:

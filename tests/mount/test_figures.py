@@ -9,9 +9,7 @@ from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.mount.figures import figures, ratio
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, plain, write_file
-
-__all__ = ["plain"]
+from tests.sync.conftest import Power, write_file
 
 
 @pytest.mark.parametrize(("whole", "part", "expected"), [(3, 2, 1.5), (0, 2, 0.0), (3, 0, None)])

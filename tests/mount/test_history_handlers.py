@@ -14,9 +14,7 @@ from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.limits import HISTORY_SHOWN_MAX
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, plain, remove_file, write_file
-
-__all__ = ["plain"]
+from tests.sync.conftest import Power, remove_file, write_file
 
 
 def named(session: Session, name: bytes, content: bytes) -> Ino:

@@ -10,10 +10,8 @@ from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount import keep_handlers, keep_requests
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, plain
+from tests.sync.conftest import Power
 from tests.sync.kept import Files, empty, files_at, fill, forget
-
-__all__ = ["plain"]  # plain is an imported pytest fixture
 
 
 async def call(session: Session, command: str, **arguments: object) -> dict[str, Any]:

@@ -14,10 +14,8 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.settings import MountOptions, given_options, parse_mount_options, shown_value
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, plain, write_file
+from tests.sync.conftest import Power, write_file
 from tests.sync.follower.following import following
-
-__all__ = ["plain"]  # an imported pytest fixture
 
 _FLAGS = Flags(
     frozenset({"rw", "nosuid", "nodev", "relatime"}), frozenset({"rw", "user_id=0", "allow_other"})

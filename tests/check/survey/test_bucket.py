@@ -24,11 +24,9 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
 from tests.packs import stray_pack
-from tests.sync.conftest import Power, power, write_file
+from tests.sync.conftest import Power, write_file
 
 pytestmark = pytest.mark.thorough
-
-__all__ = ["power"]  # power is an imported pytest fixture
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check.survey.checking import checked
 from tests.damage import flipped
-from tests.sync.conftest import TAKEOVER, Power, flushed, power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, flushed, read_file, write_file
 
 pytestmark = pytest.mark.thorough
-
-__all__ = ["power"]  # power is an imported pytest fixture
 
 
 def put(session: Session, content: bytes) -> Ino:

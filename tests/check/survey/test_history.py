@@ -14,10 +14,8 @@ from s3fs_meta.sync.session import Session
 from tests.check.survey.checking import checked
 from tests.damage import flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
-from tests.sync.conftest import Power, power, write_file
+from tests.sync.conftest import Power, write_file
 from tests.sync.history.index_matches import index_all
-
-__all__ = ["power"]  # power is an imported pytest fixture
 
 RUN = HISTORY_FAN_OUT
 FIRST, SECOND = (RUNS.key_of(1, Txg(number * RUN)) for number in (1, 2))

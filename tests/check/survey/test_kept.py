@@ -17,12 +17,11 @@ from s3fs_meta.sync.session import Session
 from tests.check.survey.checking import checked
 from tests.damage import flipped
 from tests.packs import stray_pack
-from tests.sync.conftest import Power, power
+from tests.sync.conftest import Power
 from tests.sync.kept import Files, empty, fill, forget
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["power"]  # power is an imported pytest fixture
 
 FAR = Txg(300_000)
 

@@ -7,12 +7,11 @@ from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, power, unmount
+from tests.sync.conftest import Power, unmount
 from tests.sync.histories import PUBLISH, fork, put_back
 from tests.sync.history.readers import at
 from tests.sync.kept import Files, files_of, fill, forget
 
-__all__ = ["power"]  # power is an imported pytest fixture
 pytestmark = pytest.mark.thorough
 
 

@@ -42,12 +42,11 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.faults import raising
 from tests.fs.past.nowhere import nowhere
-from tests.sync.conftest import Power, plain, write_file
+from tests.sync.conftest import Power, write_file
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["plain"]
 
 READ_ONLY = OpenOptions(read_only=True)
 

@@ -26,9 +26,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import Content, UncachedReader
 from tests.fs.past.nowhere import nowhere
-from tests.sync.conftest import Power, plain, write_file
-
-__all__ = ["plain"]
+from tests.sync.conftest import Power, write_file
 
 
 def tree_of(session: Session, home: Path, **bounds: int) -> PastTree:

@@ -19,13 +19,12 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.copying import points_of
-from tests.sync.conftest import TAKEOVER, Power, plain, read_file, remove_file, unmount, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, unmount, write_file
 from tests.sync.kept import forget
 from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-__all__ = ["plain"]
 
 CONTENT = b"content" * 1000
 

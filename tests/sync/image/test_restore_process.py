@@ -30,12 +30,10 @@ from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, plain, write_file
+from tests.sync.conftest import Power, write_file
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
-
-__all__ = ["plain"]
 
 
 class HeldStore(FaultyStore):

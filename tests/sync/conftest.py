@@ -160,8 +160,8 @@ async def plain(tmp_path: Path) -> Power:
 class HandClock:
     """A clock that the test sets; each reading advances it by a millisecond."""
 
-    def __init__(self) -> None:
-        self.ns = 4_000_000_000_000_000_000  # a time later than mkfs
+    def __init__(self, start_ns: int = 4_000_000_000_000_000_000) -> None:
+        self.ns = start_ns  # by default a time later than mkfs
 
     def now_ns(self) -> int:
         """Advance the clock by a millisecond and return its time."""

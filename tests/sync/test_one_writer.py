@@ -14,33 +14,21 @@ from s3fs_meta.meta.tables import inodes, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
 
 DAY_NS = 24 * 3600 * 1_000_000_000
 
 
-class ShiftedClock:
-    """A clock that starts at a given time and advances with each reading."""
-
-    def __init__(self, start_ns: int) -> None:
-        self._now_ns = start_ns
-
-    def now_ns(self) -> int:
-        """Return a time that is a millisecond later than the previous one."""
-        self._now_ns += 1_000_000
-        return self._now_ns
-
-
 @pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
 async def test_takeover_succeeds_if_clocks_differ_by_a_day(power: Power, shift_ns: int) -> None:
     """The epoch decides which writer is fenced, and txg times still increase."""
     now_ns = 1_790_000_000_000_000_000
-    async with power.session("a", tasks=False, clock=ShiftedClock(now_ns)) as old:
+    async with power.session("a", tasks=False, clock=HandClock(now_ns)) as old:
         write_file(old, b"by a")
         await old.flush()
-        shifted = ShiftedClock(now_ns + shift_ns)
+        shifted = HandClock(now_ns + shift_ns)
         async with power.session("b", options=TAKEOVER, tasks=False, clock=shifted) as new:
             ino = write_file(new, b"by b")
             await new.flush()

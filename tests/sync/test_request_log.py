@@ -22,19 +22,12 @@ from s3fs_meta.sync import request_log
 from s3fs_meta.sync.json_file import NewerFileError
 from s3fs_meta.sync.request_log import Ledger, RequestLog
 from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.history.set_clock import SetClock
 from tests.tasks import running
 
 KEY = ObjectKey("pack/00/1-00")
 NOW_NS = 20_000 * DAY_NS + 5
 USAGE: Usage = {20_000: {("data", "put"): Billed(1, 2, 3), ("reads", "get"): Billed(4, 0, 6)}}
-
-
-class At:
-    """A clock that always shows the same time."""
-
-    def now_ns(self) -> int:
-        """Return the time."""
-        return NOW_NS
 
 
 def test_request_log_adds_the_counts_of_several_processes(tmp_path: Path) -> None:
@@ -109,7 +102,7 @@ async def test_stopped_process_that_locked_the_request_log_does_not_block_other_
     """A process that cannot lock the request log keeps its counts and saves them later."""
     (tmp_path / "meta.db").touch()
     monkeypatch.setattr(request_log, "REQUESTS_LOCK_S_MAX", 0.02)
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     meter.count(RequestClass.PUT, KEY)
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -163,7 +156,7 @@ def test_damaged_request_log_loses_no_counts_outside_the_log(tmp_path: Path, dat
 async def test_request_log_of_a_newer_program_is_not_overwritten(tmp_path: Path) -> None:
     newer = b'{"version": 2}'
     (tmp_path / "requests.json").write_bytes(newer)
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     meter.count(RequestClass.PUT, KEY)
 
     with pytest.raises(NewerFileError):
@@ -177,18 +170,18 @@ async def test_request_log_of_a_newer_program_is_not_overwritten(tmp_path: Path)
 async def test_request_log_is_not_saved_without_a_state_directory_or_without_counts(
     tmp_path: Path,
 ) -> None:
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     meter.count(RequestClass.PUT, KEY)
     assert await request_log.save(tmp_path / "missing", meter) is None
     assert meter.seen() != {}
 
-    assert await request_log.save(tmp_path, Meter(At())) is None
+    assert await request_log.save(tmp_path, Meter(SetClock(NOW_NS))) is None
     assert os.listdir(tmp_path) == []
 
 
 async def test_request_counts_that_cannot_be_written_stay_in_memory(tmp_path: Path) -> None:
     (tmp_path / "requests.json.new").mkdir()
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     meter.count(RequestClass.PUT, KEY)
 
     assert await request_log.save(tmp_path, meter) is None
@@ -199,7 +192,7 @@ async def test_request_counts_that_cannot_be_written_stay_in_memory(tmp_path: Pa
 async def test_requests_of_today_include_saved_and_unsaved_counts(tmp_path: Path) -> None:
     """Today's requests of each class are summed over all causes."""
     request_log.add(tmp_path, {**USAGE, 19_999: USAGE[20_000]}, {}, NOW_NS)
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     log = RequestLog(tmp_path, meter, lambda: 123)
     meter.count(RequestClass.PUT, KEY, sent_bytes=10)
     assert log.today() == {"put": Billed(1, 10, 0)}
@@ -215,7 +208,7 @@ async def test_requests_of_today_include_saved_and_unsaved_counts(tmp_path: Path
 
 async def test_failed_save_of_the_request_log_loses_no_counts_of_today(tmp_path: Path) -> None:
     (tmp_path / "meta.db").touch()
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     log = RequestLog(tmp_path, meter, lambda: 0)
     meter.count(RequestClass.PUT, KEY)
     await log.save()
@@ -230,7 +223,7 @@ async def test_idle_mount_does_not_write_the_request_log(tmp_path: Path) -> None
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     before = (tmp_path / "requests.json").stat().st_ino
 
-    saved = await request_log.save(tmp_path, Meter(At()), 5)
+    saved = await request_log.save(tmp_path, Meter(SetClock(NOW_NS)), 5)
 
     assert saved == Ledger(NOW_NS, USAGE, {})
     assert (tmp_path / "requests.json").stat().st_ino == before
@@ -251,7 +244,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     (tmp_path / "meta.db").touch()
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     log = RequestLog(tmp_path, meter, lambda: 0)
 
     async def save(count: int) -> None:
@@ -270,7 +263,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
 
 async def test_request_log_is_created_only_in_a_directory_with_local_state(tmp_path: Path) -> None:
     """A command with a mistyped URL leaves no file behind."""
-    meter = Meter(At())
+    meter = Meter(SetClock(NOW_NS))
     meter.count(RequestClass.PUT, KEY)
 
     assert await request_log.save(tmp_path, meter) is None

@@ -22,6 +22,7 @@ from tests.fs.past.copying import points_of
 from tests.sync.conftest import HandClock, Power, flushed, remove_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS
 from tests.sync.history.readers import bucket_of
+from tests.sync.history.set_clock import SetClock
 
 pytestmark = pytest.mark.thorough
 
@@ -54,17 +55,6 @@ class ClockStore(MemoryStore):
     @override
     async def now_ns(self) -> int | None:
         """Return the time of the store, or None if it has no clock."""
-        return self.time_ns
-
-
-class FixedClock:
-    """A clock that does not advance."""
-
-    def __init__(self, time_ns: int) -> None:
-        self.time_ns = time_ns
-
-    def now_ns(self) -> int:
-        """Return the fixed time."""
         return self.time_ns
 
 
@@ -346,7 +336,7 @@ async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
 )
 async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: str) -> None:
     """The store's time is used only if it differs from the host's time by more than a limit."""
-    ours = FixedClock(YEARS_10 * S)
+    ours = SetClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.compare()
 
@@ -357,14 +347,14 @@ async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: 
 
 async def test_host_uses_its_own_time_if_the_store_has_no_clock() -> None:
     """If the store has no clock, the host's time is used without a check."""
-    clock = StoreClock(ClockStore(None), FixedClock(5 * S))
+    clock = StoreClock(ClockStore(None), SetClock(5 * S))
     await clock.require_agreement()
 
     assert clock.now_ns() == 5 * S
 
 
 async def test_time_of_the_store_is_requested_once_and_after_each_clock_jump() -> None:
-    ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
+    ours, theirs = SetClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
     store = FaultyStore(theirs)
     clock = StoreClock(store, ours)
     await clock.compare()
@@ -381,7 +371,7 @@ async def test_time_of_the_store_is_requested_once_and_after_each_clock_jump() -
 async def test_unreachable_store_does_not_change_the_known_clock_difference() -> None:
     """During an outage, garbage collection waits, because it needs the store."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
-    clock = StoreClock(store, FixedClock(1))
+    clock = StoreClock(store, SetClock(1))
     await clock.compare()
     store.fail("now")
     with pytest.raises(TransientStoreError):

@@ -6,7 +6,7 @@ import trio.testing
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
@@ -58,15 +58,20 @@ async def test_deleting_an_inode_deletes_all_its_rows(fs: Filesystem) -> None:
     assert fs.db.counters.inodes == 1
 
 
-async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
-    """The next mount purges orphans of a killed daemon, because no process has them open."""
+async def _leave_orphan(volume: Volume) -> Ino:
+    """Unlink a file that the kernel still knows, and kill the daemon; return the file."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
         await fs.write(ino, 0, b"a")
         fs.namespace.unlink(ROOT_INO, b"f")
         volume.commit()
+    return ino
 
+
+async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
+    """The next mount purges orphans of a killed daemon, because no process has them open."""
+    ino = await _leave_orphan(volume)
     async with volume.mounted() as fs, trio.open_nursery() as nursery:
         assert exists(fs, ino)
         nursery.start_soon(fs.run)
@@ -77,13 +82,7 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
 
 async def test_orphan_that_a_process_has_open_is_kept_until_close(volume: Volume) -> None:
     """After its promotion, a follower keeps an open file that the former writer has removed."""
-    async with volume.mounted() as fs:
-        ino = make_file(fs, b"f")
-        fs.lookups.add(ino)
-        await fs.write(ino, 0, b"a")
-        fs.namespace.unlink(ROOT_INO, b"f")
-        volume.commit()
-
+    ino = await _leave_orphan(volume)
     async with volume.mounted() as fs, trio.open_nursery() as nursery:
         await fs.open(ino, USER)
         nursery.start_soon(fs.run)

@@ -335,7 +335,6 @@ async def test_kept_point_can_be_restored_after_a_rebuild(power: Power) -> None:
     async with power.session("b", tasks=False) as session:
         for ino in files:
             remove_file(session, ino)
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > point.txg
         assert await files_at(power, "kept") == files

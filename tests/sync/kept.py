@@ -27,12 +27,13 @@ def empty(session: Session, files: Files) -> None:
         del files[ino]
 
 
-async def forget(session: Session) -> None:
+async def forget(session: Session, *, times: int = 1) -> None:
     """Make three images and reclaim; without retention, only the last two images remain."""
-    for number in range(3):
-        write_file(session, b"later %d" % number)
-        await session.make_image()
-    await session.reclaimer.reclaim_all()
+    for _ in range(times):
+        for number in range(3):
+            write_file(session, b"later %d" % number)
+            await session.make_image()
+        await session.reclaimer.reclaim_all()
 
 
 async def kept_files(session: Session, name: str = "a", count: int = 3) -> Files:

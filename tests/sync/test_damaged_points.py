@@ -41,8 +41,7 @@ async def test_unreadable_kept_point_protects_all_objects_it_may_need(
     else:
         power.store.objects[key] = flipped(data, len(data) // 2)
     async with power.session("a", tasks=False) as session:
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > point.txg
         assert point.key in caplog.text
         assert caplog.text.count("keep --drop drops the point") == 1

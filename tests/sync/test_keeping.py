@@ -203,8 +203,7 @@ async def test_kept_point_of_another_history_remains_readable(power: Power) -> N
     await power.retain(0)
     await publish(power)
     async with power.session("a", tasks=False) as session:
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > point
         assert await files_at(power, "theirs") == files
 
@@ -228,8 +227,7 @@ async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: P
     async with power.session("b", options=end_at(fork), tasks=False) as session:
         remove_file(session, next(iter(files)))
         await session.flush_at_end()
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > point.txg
     power.store.objects[lost] = data
     assert await files_at(power, "abandoned") == files

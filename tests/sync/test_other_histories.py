@@ -48,8 +48,7 @@ async def test_rollback_to_another_history_uses_the_packs_of_that_history(power:
     await power.retain(0)
     await publish(power)
     async with power.session("a", tasks=False) as session:
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > point
         await session.close()
 
@@ -194,7 +193,6 @@ async def test_condemned_pack_of_another_history_is_retained_for_a_kept_point(po
     point = await keep_theirs(power, files, last)
     await publish(power)
     async with power.session("a", tasks=False) as session:
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > point
         assert await files_at(power, "theirs") == files

@@ -59,8 +59,7 @@ async def test_packs_of_a_replaced_history_are_deleted_after_its_retention(power
         await unmount(session)
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > last
         await delete_unknown(session)
         keys = {key for (key,) in session.db.all("SELECT object_key FROM packs")}

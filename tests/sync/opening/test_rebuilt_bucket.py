@@ -90,8 +90,7 @@ async def test_local_state_from_before_a_rebuild_is_never_deleted(
     await rebuild(power)
     async with power.session("b", tasks=False) as session:
         if reclaimed:
-            await forget(session)
-            await forget(session)
+            await forget(session, times=2)
             assert session.link.floor > last
         await unmount(session)
 
@@ -118,8 +117,7 @@ async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) 
         await unmount(session)
     async with power.session("a", options=PUBLISH, tasks=False) as session:
         await session.flush()
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > last + 3
         await unmount(session)
 
@@ -202,8 +200,7 @@ async def test_outdated_local_state_of_an_unreplaced_history_is_deleted_after_th
     await power.retain(0)
     _files, last = await write_files(power)
     async with power.session("b", tasks=False) as session:
-        await forget(session)
-        await forget(session)
+        await forget(session, times=2)
         assert session.link.floor > last
         await unmount(session)
     async with power.session("a", tasks=False) as session:

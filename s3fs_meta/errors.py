@@ -242,7 +242,7 @@ class StoreError(S3fsError):
 class TransientStoreError(StoreError):
     """A store request failed, but a retry may succeed.
 
-    If the store has never answered, a wrong endpoint is more likely than an outage. Then an
+    If the store has never responded, a wrong endpoint is more likely than an outage. Then an
     unresolved name is not retried, and a failed connection only for a few seconds.
     """
 
@@ -301,7 +301,7 @@ class PreconditionError(PermanentStoreError):
 
 
 class UnexpectedStoreError(PermanentStoreError):
-    """The store answered with an unknown error code."""
+    """The store responded with an unknown error code."""
 
     def __init__(self, key: str, code: str) -> None:
         super().__init__(f"store failed for {_object(key)}: {code}")
@@ -309,7 +309,7 @@ class UnexpectedStoreError(PermanentStoreError):
 
 
 class NotLocalError(StoreError):
-    """A block is not cached; fetch the block and repeat the request."""
+    """A block is not cached; fetch the block and retry the request."""
 
     def __init__(self, block: int) -> None:
         super().__init__(f"block {block} is not cached")
@@ -353,7 +353,7 @@ class NewerFormatError(FormatError):
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)
-        self.message = f"{key!r} has {what}, which this program does not know: upgrade s3fs-meta"
+        self.message = f"{key!r} cannot be read: {what}; upgrade s3fs-meta"
         self.args = (self.message,)
 
 

@@ -15,7 +15,7 @@ NAME_BYTES_MAX: Final = 255  # maximum length of a name: NAME_MAX in linux/limit
 SYMLINK_BYTES_MAX: Final = 4095  # maximum length of a symlink's target: PATH_MAX without the NUL
 XATTR_NAME_BYTES_MAX: Final = 255  # maximum length of an xattr's name: XATTR_NAME_MAX in xattr(7)
 XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # maximum xattr value: XATTR_SIZE_MAX in xattr(7)
-XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # maximum length of the list of listxattr(2): XATTR_LIST_MAX
+XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # maximum result of listxattr(2): XATTR_LIST_MAX
 # Maximum number of hard links to an inode: the largest signed 32-bit integer.
 LINKS_MAX: Final = (1 << 31) - 1
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
@@ -51,7 +51,7 @@ NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side
 CONTENT_RUN_BYTES: Final = 8 * MIB
 # Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
-# Number of files copied out of the bucket in parallel. Each needs memory for a run of blocks.
+# Number of files copied out of the bucket in parallel. Each needs memory for several blocks.
 FILES_COPIED_AT_ONCE: Final = 4
 # Maximum number of incomplete files that a report lists. Further files are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
@@ -60,7 +60,7 @@ NEIGHBOUR_CACHE_PART: Final = 16
 
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image; a piece is one PUT
-# Maximum number of pieces of an image: enough for 256 GiB of metadata.
+# Maximum number of pieces in an image: enough for 256 GiB of metadata.
 # Parsing a hostile manifest with the maximum number of pieces takes about a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
 # Number of damaged pieces after which fsck stops reading an image as useless.
@@ -106,7 +106,7 @@ LOOP_MERGE_BYTES: Final = 16 * KIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
 CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth merging
-# Maximum number of records merged in one step: the records of a busy second or of a quiet hour.
+# Maximum number of records merged in one step: those from a busy second or a quiet hour.
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
@@ -123,15 +123,15 @@ TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
 # A key after a longer gap is used only if the encryption keys open its object.
 TXG_GAP_MAX: Final = 100
-# Maximum number of runs of foreign keys, each after a gap. Keys after the last run are ignored.
+# Maximum number of foreign-key runs, each after a gap. Keys after the last run are ignored.
 TXG_GAPS_MAX: Final = 16
-# Number of objects that are read at each end of a run of keys, because one may be damaged.
+# Number of objects that are read at each end of a key run, in case one is damaged.
 TXG_PROOFS_MAX: Final = 2
 # Maximum number of late changelogs of previous writers that a new writer applies.
 FENCE_ROUNDS_MAX: Final = 5
 # Maximum size of the changes in one object. A longer changelog has several parts.
 CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
-# Maximum number of parts of a changelog: 64 GiB of changes. One object can list all parts.
+# Maximum number of parts in a changelog: 64 GiB of changes. One object can list all parts.
 CHANGELOG_PARTS_MAX: Final = 1 << 14
 # Maximum number of new packs and of deleted packs in a changelog: 4 TiB of content in one txg.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
@@ -194,7 +194,7 @@ REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 HISTORY_FAN_OUT: Final = 32
 # Number of levels. A run of the last level spans 1,048,576 txgs: 60 days at one per 5 s.
 HISTORY_LEVELS_MAX: Final = 4
-# Limits of one object of the history index. A run with more changes has no object.
+# Limits for one history-index object. A run with more changes has no object.
 HISTORY_INODES_MAX: Final = 500_000
 HISTORY_NAMES_MAX: Final = 200_000
 HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
@@ -242,15 +242,15 @@ RECLAIM_PROBES_MAX: Final = 64
 # --- kept points ------------------------------------------------------------------------------
 # Maximum number of kept points: two years of nightly points, and one page of a listing.
 KEPT_POINTS_MAX: Final = 1_000
-KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of the name of a kept point
+KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of a kept point's name
 # Maximum size of a kept point's object. It usually has 700 bytes.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
-KEPT_FAULTS_MAX: Final = 100  # maximum number of bad objects of kept points in a report
+KEPT_FAULTS_MAX: Final = 100  # maximum number of bad kept-point objects in a report
 KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
 
 # --- object stores -----------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,024 bytes
-# Maximum length of a component of a key, because some stores keep objects as files.
+# Maximum length of a component in a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
 MULTIPART_BYTES: Final = 64 * MIB  # largest size of one PUT; larger objects are sent in parts
@@ -267,12 +267,12 @@ STORE_THREADS_MAX: Final = 4
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the last retry
-# Time for retries if the store has never answered and its address refuses connections.
+# Time for retries if the store has never responded and its address refuses connections.
 # The last attempt begins when this time has passed, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
-STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never answered is reported
+STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
 OFFLINE_AFTER_S: Final = 10.0  # silence after which a store counts as offline
-# Number of bytes of a response that one call reads, so that a slow response is noticed early.
+# Number of response bytes that one call reads, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
@@ -362,7 +362,7 @@ SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks in a batch to se
 EVICTED_AT_ONCE_MAX: Final = 16
 LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule points: 1 to 5 ms
 COMPACT_LIVE_FRACTION: Final = 0.4  # live share of a pack below which it is compacted
-INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in the index of a pack
+INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
 # Maximum number of mostly dead packs that one compaction examines. Some packs would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
@@ -376,7 +376,7 @@ EQUAL_BLOCKS_MAX: Final = 16
 QUARANTINES_SEARCHED_MAX: Final = 16
 # Maximum number of lost file parts that one mount tries to heal, using 10 MB of memory.
 LOST_PARTS_MAX: Final = 100_000
-# Maximum number of damage marks for records of one pack. With more, the complete pack is marked.
+# Maximum number of damage marks for records in one pack. With more, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed because of the local disk or database
@@ -397,11 +397,11 @@ RUN_SLICE_SMALL_BLOCKS: Final = 32
 READAHEAD_GROWTH: Final = 4
 
 # --- warm-up and pinned trees ------------------------------------------------------------------
-# Number of parallel requests of a warm-up; equals the number of request threads.
+# Number of parallel requests in a warm-up; equals the number of request threads.
 WARM_WORKERS: Final = 4
-# Maximum content of one request of a warm-up: a complete pack, if the network is fast enough.
+# Maximum content per request in a warm-up: a complete pack, if the network is fast enough.
 WARM_RUN_BYTES: Final = 16 * MIB
-# Content of the first request of a warm-up, and of each request in a slow network.
+# Content of the first request in a warm-up, and of each request in a slow network.
 WARM_RUN_BYTES_MIN: Final = 1 * MIB
 # Maximum time of a warm-up request. Readers of a block wait until the complete request has arrived.
 WARM_RUN_S: Final = 2.0
@@ -410,7 +410,7 @@ WARM_GAP_BYTES: Final = 64 * KIB
 WALK_SLICE_BLOCKS: Final = 1000  # number of block map rows read in one slice of work: 2 ms
 PINS_MAX: Final = 1000  # maximum number of pinned trees; bounds the time of a check
 PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
-# Maximum size of the file of pins. Each byte of a path may need six characters.
+# Maximum size of the pins file. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
 # Pins leave 1/N of the cache to other blocks, but at least room for two blocks of maximum size.
 PIN_RESERVE_PART: Final = 8
@@ -432,7 +432,7 @@ RATE_BURST_S: Final = 1.0  # maximum burst after a pause, in seconds at the limi
 RATE_CHECK_S: Final = 15.0
 
 # --- memory of the process ---------------------------------------------------------------------
-# Number of memory arenas of the C library, which all threads share.
+# Number of memory arenas in the C library, which all threads share.
 ALLOCATOR_ARENAS: Final = 2
 # Minimum size of a buffer with its own mapping, which free(3) returns to the system.
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
@@ -478,7 +478,7 @@ FSCK_EXAMPLES_MAX: Final = 100
 FSCK_ROUNDS_MAX: Final = 8
 FSCK_PATH_DEPTH_MAX: Final = 4096  # maximum depth of a path that a report prints
 FSCK_BATCH_ROWS: Final = 1000  # number of observations written with one statement
-FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of the temporary tables of fsck: 64 MiB
+FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache for fsck's temporary tables: 64 MiB
 # Maximum number of rows of temporary tables in the page cache. Each row takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
 # Number of damaged packs of equal size whose keys fsck tries for a damaged pack.
@@ -510,7 +510,7 @@ assert WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX < FUSE_T
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
 # Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
 HOLDER_BYTES_MAX: Final = 1 * KIB
-# Maximum difference between the epochs of the lease and of the last changelog.
+# Maximum difference between the lease's epoch and the last changelog's epoch.
 # Each mount for writing takes an epoch and ships a fence record, unless it is killed very early.
 EPOCH_LEAP_MAX: Final = 1 << 32
 # Number of nonces that a host keeps for acquisitions of the lease with an unknown outcome.
@@ -528,14 +528,14 @@ KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # maximum memory of argon2id: 2 GiB
 KDF_LANES_MAX: Final = 16
 
 # --- index of a pack ----------------------------------------------------------------------------
-# Size of the first read at the end of a pack: an index of about 1,000 entries.
+# Size of the first read at the end of a pack: enough for an index with about 1,000 entries.
 PACK_TAIL_BYTES: Final = 64 * KIB
 
 # --- SQLite caches and checkpoints --------------------------------------------------------------
 PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # size of SQLite's page cache on a small machine
 # Maximum size of SQLite's page cache. A larger cache would only duplicate the kernel's cache.
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
-# Maximum number of cached inode rows of directories in use and of new files; 0.7 KB per row.
+# Maximum number of cached inode rows for directories in use and for new files; 0.7 KB per row.
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096

@@ -66,7 +66,7 @@ from s3fs_meta.mount.stores import with_options
 _log = logging.getLogger(__name__)
 
 _TXG: Final = re.compile(rb"[0-9]{1,18}")
-_POLL_S: Final = 1.0  # interval at which a waiting page checks whether the bucket answers
+_POLL_S: Final = 1.0  # interval at which a waiting page checks whether the bucket responds
 _Page = Callable[[Source, Render, Wanted], Awaitable[Reply]]
 
 _OF_TXG: Final[dict[bytes, _Page]] = {
@@ -164,16 +164,16 @@ class Site:
             return self._error(http_server.BUG, "A bug", "the terminal shows the traceback")
 
     async def _in_time(self, target: bytes) -> Reply:
-        """Return a page, or an error page if the bucket does not answer in time."""
+        """Return a page, or an error page if the bucket does not respond in time."""
         with trio.CancelScope() as scope:
             async with background_task(partial(self._cancel_without_bucket, scope)):
                 return await self._page(target)
         outage = self._source.outage
         why = (
-            f"{self._source.place.url} has not answered for {outage.age_s:.0f} s ({outage.why})."
-            " Reload the page when the bucket answers again."
+            f"{self._source.place.url} has not responded for {outage.age_s:.0f} s ({outage.why})."
+            " Reload the page when the bucket responds again."
         )
-        return self._error(http_server.STORE, "The bucket does not answer", why)
+        return self._error(http_server.STORE, "The bucket does not respond", why)
 
     async def _cancel_without_bucket(self, scope: trio.CancelScope) -> None:
         await trio.sleep(BROWSE_OUTAGE_S_MAX)

@@ -120,7 +120,7 @@ class PartRef(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Some changes of a txg: a changeset of SQLite's session extension, and block locations."""
+    """Some changes in a txg: a changeset from SQLite's session extension, and block locations."""
 
     changeset: bytes
     locations: tuple[Location, ...]
@@ -152,7 +152,7 @@ class Changelog:
 
 
 def key_of(txg: Txg) -> ObjectKey:
-    """Return the object key of the changelog of a txg."""
+    """Return the object key of a txg's changelog."""
     return ObjectKey(f"{PREFIX}{txg:0{TXG_DIGITS}d}")
 
 
@@ -165,7 +165,7 @@ def parse_key(key: str) -> Txg | None:
 
 
 def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the key prefix of all parts of one upload attempt, without the final slash."""
+    """Return the key prefix shared by all parts of one upload attempt, without the final slash."""
     assert len(random_bytes) == RANDOM_BYTES, "the name of a part contains 8 random bytes"
     return f"changelog-part/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
@@ -364,7 +364,7 @@ def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Ch
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version not in {VERSION, SPAN_VERSION}:
-        raise NewerFormatError(key, f"changelog version {version}")
+        raise NewerFormatError(key, f"the changelog version {version} is unknown")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
         raise FormatError(key, "the version of the changelog is higher than its fields require")
     changelog = Changelog(

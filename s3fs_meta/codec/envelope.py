@@ -1,7 +1,7 @@
 """Envelopes: the format that wraps every metadata object except the lease and the superblock.
 
 Owns: the header, compression, and encryption or checksum of metadata objects, which are always read
-completely.
+as a whole.
 Does not know: the meaning of the payload.
 Keeps: an object can be decoded only if it is complete and belongs to this filesystem, under the
 kind and name for which it was encoded. An encrypted filesystem refuses plain objects.
@@ -132,7 +132,7 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     raw = bytes(view[: HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)
     if version != VERSION or flags & ~_ENCRYPTED:
-        raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
+        raise NewerFormatError(key, f"the envelope version {version} with flags {flags} is unknown")
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
         raise FormatError(key, f"the object is not of the kind {kind.decode('ascii', 'replace')}")
     if payload_bytes > ENVELOPE_BYTES_MAX:

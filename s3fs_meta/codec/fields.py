@@ -93,7 +93,7 @@ class Fields:
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str]) -> str:
-        """Return the text of a field, which must match *pattern* completely."""
+        """Return the text of a field; *pattern* must match the whole text."""
         value = self._take(name)
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise self._wrong(name)

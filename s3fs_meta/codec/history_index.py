@@ -71,7 +71,7 @@ class ChangedInode(NamedTuple):
 
     ino: Ino
     content: int  # parts that created or removed the inode, or changed its size or block map
-    other: int  # parts of the run that changed attributes, xattrs, links or the target of a symlink
+    other: int  # parts that changed attributes, xattrs, links or a symlink's target
 
 
 class RemovedName(NamedTuple):
@@ -203,7 +203,7 @@ class RemovedNames:
 
 @dataclass(frozen=True)
 class HistoryIndex:
-    """An index of the changes in one run of txgs."""
+    """An index of the changes in one txg run."""
 
     level: int  # level of the run, which has HISTORY_FAN_OUT ** level txgs
     last: Txg
@@ -332,7 +332,7 @@ def _parse(key: str, payload: bytes) -> HistoryIndex:
     fields = Fields.parse(key, payload[_COUNT.size : end])
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"history index version {version}")
+        raise NewerFormatError(key, f"the history index version {version} is unknown")
     inodes, names = fields.integer("inodes"), fields.integer("names")
     if inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX:
         raise FormatError(key, "the index object has more changes than the format allows")

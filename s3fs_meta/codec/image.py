@@ -32,7 +32,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 VERSION: Final = 2
 NO_HASH: Final = "0" * (2 * HASH_BYTES)  # value of a hash field that refers to no object
-RANDOM_BYTES: Final = 8  # number of random bytes in the name of an image
+RANDOM_BYTES: Final = 8  # number of random bytes in an image's name
 TXG_DIGITS: Final = 12  # minimum digits of a txg in a name; listings are in order up to 10^12 txgs
 
 _MANIFEST_KIND: Final = b"manifest"
@@ -87,17 +87,17 @@ class Manifest:
     uuid: str  # identifier of the filesystem
     schema_version: int
     page_size: int
-    database_bytes: int  # total of plain_bytes of all pieces
+    database_bytes: int  # sum of plain_bytes over all pieces
     created_ns: int  # creation time of the image; shown to users only
     previous: ManifestRef | None  # the previous image; None for the first image
     pieces: tuple[Piece, ...]  # the pieces in order; at least one
     inodes: int  # number of inodes; shown to users only
     file_bytes: int  # total size of all regular files; shown to users only
-    changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH without a changelog
+    changelog: str = NO_HASH  # content_hash of the changelog for *txg*; NO_HASH without a changelog
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the common prefix of the object keys of one image, without the final slash.
+    """Return the prefix shared by the object keys of one image, without the final slash.
 
     The caller generates 8 new *random_bytes* for each image, so that two attempts to make an image
     never share a name.
@@ -128,7 +128,7 @@ def parse_piece_key(key: str) -> ImageName | None:
 
 
 def image_of(key: ObjectKey) -> str:
-    """Return the key prefix of an image from the key of its manifest or of a piece."""
+    """Return an image's key prefix from the key of its manifest or of a piece."""
     return key.rpartition("/")[0]
 
 
@@ -177,7 +177,9 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
     try:
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
-        raise FormatError(piece.key, f"the piece has {exc.what}, unlike its manifest") from exc
+        raise FormatError(
+            piece.key, f"{exc.what}, although the version of its manifest is known"
+        ) from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(
             piece.key, "the content of the piece does not match the hash in its manifest"
@@ -241,7 +243,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
     fields = Fields.parse(key, payload, values_max=_VALUES_MAX)
     version = fields.integer("version", 1)
     if version > VERSION:
-        raise NewerFormatError(key, f"manifest version {version}")
+        raise NewerFormatError(key, f"the manifest version {version} is unknown")
     manifest = Manifest(
         txg=Txg(fields.integer("txg")),
         epoch=Epoch(fields.integer("epoch")),

@@ -38,7 +38,7 @@ _KEY: Final = re.compile(f"{PREFIX}{TXG}-([0-9a-f]{{32}})-([0-9a-f]{{16}})", re.
 
 
 class KeptName(NamedTuple):
-    """The parts of the key of a kept point's object."""
+    """The parts of a kept-point object's key."""
 
     txg: Txg
     name_hash: str
@@ -52,10 +52,10 @@ class KeptPoint:
     name: str  # a name that ``is_kept_name`` allows
     uuid: str  # identifier of the filesystem
     txg: Txg
-    hash: str  # content_hash of the changelog of *txg*
+    hash: str  # content_hash of the changelog for *txg*
     created_ns: int  # time at which the txg was cut
     kept_ns: int  # time at which the user kept the point
-    epoch: Epoch  # epoch of the changelog of *txg*; no pack of a later epoch is needed
+    epoch: Epoch  # epoch of the changelog for *txg*; no pack from a later epoch is needed
     next_pack: PackId  # every pack that the txg needs has a smaller number
     image: ManifestRef  # the image from which a restore starts
     auto: bool = False  # True if "keep --expire" may drop the point
@@ -74,7 +74,7 @@ def name_hash(name: str, keyring: Keyring) -> str:
 
 
 def prefix_of(txg: Txg) -> str:
-    """Return the key prefix of all kept points of one txg."""
+    """Return the key prefix of all kept points with one txg."""
     return f"{PREFIX}{txg:0{TXG_DIGITS}d}-"
 
 
@@ -134,7 +134,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
     fields = Fields.parse(key, payload)
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"kept point version {version}")
+        raise NewerFormatError(key, f"the kept point version {version} is unknown")
     point = KeptPoint(
         key=key,
         name=fields.text("name", KEPT_NAME_CHARS_MAX),

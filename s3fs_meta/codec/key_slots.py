@@ -114,7 +114,7 @@ def parse_lock(key: str, fields: Fields) -> PassphraseLock:
     """
     kdf = fields.text("kdf", _KDF_CHARS_MAX)
     if kdf != _KDF:
-        raise NewerFormatError(key, f"the key derivation {kdf!r}")
+        raise NewerFormatError(key, f"the key derivation {kdf!r} is unknown")
     lanes = fields.integer("lanes", 1, KDF_LANES_MAX)
     memory_kib_min = lanes * _MEMORY_KIB_PER_LANE
     lock = PassphraseLock(

@@ -28,7 +28,7 @@ VERSION: Final = 2
 _WITHOUT_NONCE: Final = 1  # oldest accepted format version; its leases have no nonce
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
-MARK_BYTES: Final = 16  # length of the keyed hash of a machine's identifier, in bytes
+MARK_BYTES: Final = 16  # length of a machine identifier's keyed hash, in bytes
 
 
 class Head(NamedTuple):

@@ -55,7 +55,7 @@ parse_key = RUNS.parse_key
 
 @dataclass(frozen=True)
 class Level:
-    """The merged changes of a run of txgs, and the hashes that link the run to the chain."""
+    """The merged changes in a run of txgs, and the hashes that link the run to the chain."""
 
     level: int  # level of the object, which merges LEVEL_FAN_OUT ** level txgs
     last: Txg
@@ -139,7 +139,7 @@ def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Le
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"level version {version}")
+        raise NewerFormatError(key, f"the level version {version} is unknown")
     level = Level(
         level=fields.integer("level", 1, LEVELS_MAX),
         last=Txg(fields.integer("last", 1, NUMBER_MAX)),

@@ -41,11 +41,11 @@ from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 
 VERSION: Final = 1
 SALT_BYTES: Final = 8
-RANDOM_BYTES: Final = 16  # number of random bytes in the name of a pack
+RANDOM_BYTES: Final = 16  # number of random bytes in a pack's name
 
 _MAGIC: Final = b"S3FSPACK"
 _ENCRYPTED: Final = 1  # flag of a pack with encrypted records; other flags are not allowed
-# fields of the trailer: bytes of the index record, entries, version, flags
+# trailer fields: bytes of the index record, entries, version, flags
 FIELDS: Final = struct.Struct(">IIHH")
 # fields of an entry: block, ino, block_index, plain bytes, stored bytes, hash
 ENTRY: Final = struct.Struct(">QQQII32s")
@@ -333,7 +333,7 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
         raise FormatError(
             key, f"the index has an impossible size: {entries} entries in {index_bytes} bytes"
         )
-    raise NewerFormatError(key, f"pack version {version} with flags {flags}")
+    raise NewerFormatError(key, f"the pack version {version} with flags {flags} is unknown")
 
 
 def _refuse_version(
@@ -350,7 +350,9 @@ def _refuse_version(
     fields = FIELDS.pack(trailer.index_bytes, trailer.entries, VERSION, flags)
     if trailer.checksum == trailer_checksum(keyring, key, record, fields):
         raise FormatError(key, "the version or the flags of the pack are damaged")
-    raise NewerFormatError(key, f"pack version {trailer.version} with flags {trailer.flags}")
+    raise NewerFormatError(
+        key, f"the pack version {trailer.version} with flags {trailer.flags} is unknown"
+    )
 
 
 def _parse_entries(key: ObjectKey, index: bytes | memoryview, index_at: int) -> list[PackEntry]:
@@ -421,7 +423,7 @@ def _open_record(
 
 
 def pack_cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:
-    """Return the cipher of the records of one pack."""
+    """Return the cipher for the records in one pack."""
     return keyring.object_cipher(salt, b"s3fs-meta pack 1 " + key.encode("ascii"))
 
 

@@ -340,7 +340,7 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
             raise FormatError(key, "a feature of the superblock has an invalid name")
         if item not in KNOWN_FEATURES:
-            raise NewerFormatError(key, f"feature {item!r}")
+            raise NewerFormatError(key, f"the feature {item!r} is unknown")
         features.append(item)
     if features != sorted(set(features)):
         raise FormatError(

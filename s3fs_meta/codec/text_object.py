@@ -61,7 +61,7 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     if last != last_line(body):
         raise FormatError(key, "the object has a wrong checksum")
     if found != version:
-        raise NewerFormatError(key, f"{noun} version {found}")
+        raise NewerFormatError(key, f"the {noun} version {found} is unknown")
     return Fields.parse(key, body[body.index(b"\n") + 1 :])
 
 

@@ -16,10 +16,10 @@ from s3fs_meta.model import ObjectKey, Txg
 
 @dataclass(frozen=True)
 class TxgRuns:
-    """The runs of one kind of object: a run of level n has ``fan_out ** n`` txgs."""
+    """The runs for one kind of object: a run on level n has ``fan_out ** n`` txgs."""
 
-    prefix: str  # prefix of the keys of all objects of this kind, with a final slash
-    fan_out: int  # number of runs of one level that form one run of the next level
+    prefix: str  # key prefix shared by all objects of this kind, with a final slash
+    fan_out: int  # number of runs on one level that form one run on the next level
     levels_max: int  # number of levels, at most 9, because a key has one digit for the level
 
     @cached_property
@@ -49,7 +49,7 @@ class TxgRuns:
         return ObjectKey(f"{self.prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
 
     def prefix_of(self, level: int) -> str:
-        """Return the common prefix of the keys of all objects of one level."""
+        """Return the prefix shared by the keys of all objects on one level."""
         return f"{self.prefix}{level}/"
 
     def parse_key(self, key: str) -> tuple[int, Txg] | None:

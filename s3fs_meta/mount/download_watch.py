@@ -1,6 +1,6 @@
 """The output of a command that waits until a mount has downloaded content.
 
-Owns: the messages about a bucket that does not answer. Does not know: downloads, the command.
+Owns: the messages about a bucket that does not respond. Does not know: downloads, the command.
 """
 
 import math
@@ -19,7 +19,7 @@ from s3fs_meta.mount.upload_watch import RemainingUpload, UploadWatch
 
 
 class DownloadWatch(UploadWatch):
-    """Reports, at growing intervals, that the bucket does not answer, and when it answers again."""
+    """Reports at growing intervals that the bucket does not respond, and when it responds again."""
 
     def __init__(self, place: Target, front: Front) -> None:
         """Prepare the watch; print nothing."""
@@ -34,7 +34,7 @@ class DownloadWatch(UploadWatch):
         """Process the result of a poll; print a line if one is due. Never yields to other tasks."""
         if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
             if self._is_silent:
-                self._lines.notice(f"{left.where} answers again")
+                self._lines.notice(f"{left.where} responds again")
             self._is_silent, self._next_s = False, -math.inf
             self._wait_s = UPLOAD_LINE_PAUSE_S_MIN
             return
@@ -44,8 +44,8 @@ class DownloadWatch(UploadWatch):
             return
         why = f": {left.why}" if left.why else ""
         self._lines.notice(
-            f"no answer from {left.where} for {max(left.away_s, left.silent_s):.0f} s{why}; "
-            "the download continues when the store answers; cached content is kept"
+            f"no response from {left.where} for {max(left.away_s, left.silent_s):.0f} s{why}; "
+            "the download continues when the store responds; cached content is kept"
         )
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, UPLOAD_LINE_PAUSE_S_MAX)

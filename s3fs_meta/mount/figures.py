@@ -113,7 +113,7 @@ def _cache(session: Session) -> dict[str, Any]:
 def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:
     pending_bytes = session.cache.index.pending_bytes
     throughput = session.uploader.throughput
-    # The remaining time cannot be estimated while the store does not answer.
+    # The remaining time cannot be estimated while the store does not respond.
     is_stuck = bool(session.uploader.last_error) or outage["age_s"] > 0
     speed = None if is_stuck else throughput.speed(trio.current_time())
     if speed is not None:  # the measured speed excludes waits for the rate limit
@@ -181,7 +181,7 @@ def outage_of(store: ObjectStore) -> Outage:
 
 
 def _outage(store: ObjectStore) -> dict[str, Any]:
-    """Return the duration and the reason of a store's outage; zeros if it answers."""
+    """Return the duration and the reason of a store's outage; zeros if it responds."""
     found = outage_of(store)
     return {
         "age_s": round(found.age_s, 3),

@@ -57,12 +57,12 @@ def exposure(figures: Mapping[str, Any]) -> Exposure:
 
 
 def away(figures: Mapping[str, Any]) -> str:
-    """Return the duration and reason of an outage as text; empty if the bucket answers."""
+    """Return the duration and reason of an outage as text; empty if the bucket responds."""
     found = figures.get("outage", {})  # an older version of the daemon does not report outages
     if found.get("why"):
         return f"bucket unavailable for {found['age_s']:.0f} s: {found['why']}"
     if found.get("silent_s", 0.0) >= SILENCE_SHOWN_S_MIN:
-        return f"no answer from the bucket for {found['silent_s']:.0f} s"
+        return f"no response from the bucket for {found['silent_s']:.0f} s"
     return ""
 
 

@@ -92,7 +92,7 @@ _ROWS: Final = (
     _Row(
         "bucket_silence_seconds",
         "outage.silent_s",
-        "Time for which requests have been waiting without any answer from the bucket.",
+        "Time for which requests have been waiting without any response from the bucket.",
     ),
     _Row("kernel_open_files", "kernel.open_files", "Number of open files."),
     _Row("kernel_writing_files", "kernel.open_for_writing", "Number of files open for writing."),

@@ -1,7 +1,7 @@
 """The output of a command that waits until a mount has uploaded its changes.
 
 Owns: the texts and times of the output lines. Does not know: uploads, the waiting command.
-The mount always answers ``status``, so lines appear even while the bucket does not answer.
+The mount always answers ``status``, so lines appear even while the bucket does not respond.
 """
 
 import math
@@ -40,7 +40,7 @@ class RemainingUpload(NamedTuple):
     has_changes: bool  # True if metadata has changes that are not uploaded
     rate: tuple[str, ...]  # speed and remaining time of the upload, as text
     away_s: float  # time since the bucket began to fail; 0 if it does not fail
-    silent_s: float  # time since the bucket last answered, counted while requests wait
+    silent_s: float  # time since the bucket last responded, counted while requests wait
     why: str  # last error of the bucket or of an upload; "" after a successful upload
 
     @classmethod
@@ -77,7 +77,7 @@ class RemainingUpload(NamedTuple):
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the bucket has not answered for SILENCE_SHOWN_S_MIN."""
+        """Return whether the bucket has not responded for SILENCE_SHOWN_S_MIN."""
         return self.silent_s >= SILENCE_SHOWN_S_MIN
 
     @property
@@ -161,7 +161,7 @@ class UploadWatch:
         if left.is_away is not self._is_away:
             self._is_away = left.is_away
             self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
-            self._print(_waiting(left) if left.is_away else f"{left.where} answers again")
+            self._print(_waiting(left) if left.is_away else f"{left.where} responds again")
         elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
             self._print(_waiting(left) if left.is_away else _progress(left))
         if left.away_s >= UPLOAD_FORCE_S_MIN:
@@ -188,13 +188,13 @@ def _wait_longer() -> None:
 def _progress(left: RemainingUpload) -> str:
     parts = [f"{left.described} to upload", *left.rate]
     if left.is_silent:
-        parts.append(f"no answer from {left.where} for {left.silent_s:.0f} s")
+        parts.append(f"no response from {left.where} for {left.silent_s:.0f} s")
     return ", ".join(parts)
 
 
 def _waiting(left: RemainingUpload) -> str:
     """Return the line about an outage, with the server, the reason and advice."""
-    since = f", no answer for {left.away_s:.0f} s" if left.away_s else ""
+    since = f", no response for {left.away_s:.0f} s" if left.away_s else ""
     return (
         f"waiting for {left.where}{since}: {left.why}; {left.described} to upload; no change is"
         " lost, and the mount will retry"

@@ -4,7 +4,7 @@ contract:  the operations of every store: get, put, create, replace, list, delet
 local:     a directory; ``memory``: a dictionary, for tests.
 s3:        a bucket, through boto3; ``s3_access`` makes the client, ``s3_errors`` translates errors.
 retry:     repeats requests after transient failures; ``metrics`` counts requests.
-contact:   detects outages of a store from its answers.
+contact:   detects outages of a store from its responses.
 probe:     tests whether a store honours conditional writes.
 urls:      parses a URL and opens its store.
 

@@ -1,6 +1,6 @@
-"""The reachability of one store: its answers, its outages, and messages to the user about delays.
+"""The reachability of one store: its responses, its outages, and messages to the user about delays.
 
-Owns: the start of an outage, and one message to the user if the first answer is late.
+Owns: the start of an outage, and one message to the user if the first response is late.
 Does not know: retries (``retry``), requests.
 """
 
@@ -30,7 +30,7 @@ class Outage(NamedTuple):
 
     age_s: float  # seconds since the store began to fail; 0 if the last request succeeded
     why: str  # the error of the last failed request
-    silent_s: float  # seconds for which requests have been waiting without any answer
+    silent_s: float  # seconds for which requests have been waiting without any response
 
 
 NO_OUTAGE = Outage(0.0, "", 0.0)
@@ -45,7 +45,7 @@ class RetryBounds(Protocol):
 
 
 class Contact:
-    """Records the answers and failures of a store; reports delays until its first answer."""
+    """Records the responses and failures of a store; reports delays until its first response."""
 
     def __init__(
         self, store: ObjectStore, bounds: RetryBounds, notify: Callable[[str], None]
@@ -56,18 +56,18 @@ class Contact:
             store: a store that makes one attempt per request.
             bounds: the limits of retries.
             notify: called once with a message if the store is slow or fails before its first
-                answer.
+                response.
         """
         self._store, self._bounds, self._notify = store, bounds, notify
         self._is_notified = False
-        self._waiting = 0  # number of attempts that wait for an answer
+        self._waiting = 0  # number of attempts that wait for a response
         self._silent_since_s = 0.0
         self._failing_since_s = 0.0
         self._failure = ""
         self.is_made = False
 
     async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; report a failure or a delay if the store has never answered.
+        """Make one attempt; report a failure or a delay if the store has never responded.
 
         Raises the errors of *request*.
         """
@@ -79,7 +79,7 @@ class Contact:
         except TransientStoreError as exc:
             self._note_failure(exc)
             raise
-        except S3fsError:  # an error from the server is also an answer
+        except S3fsError:  # an error from the server is also a response
             self._note_answer()
             raise
         finally:
@@ -88,7 +88,7 @@ class Contact:
         return result
 
     def outage(self) -> Outage:
-        """Return the current outage according to the last answers. Never yields to other tasks."""
+        """Return the current outage, from the last responses. Never yields to other tasks."""
         now_s = trio.current_time()
         return Outage(
             age_s=now_s - self._failing_since_s if self._failure else 0.0,
@@ -117,10 +117,10 @@ class Contact:
         self._silent_since_s = trio.current_time()
 
     def _report_silence(self) -> None:
-        # If a server accepts connections but never answers, an attempt takes both timeouts.
+        # If a server accepts connections but never responds, an attempt takes both timeouts.
         bound_s = self._bounds.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(
-            f"{described(self._store)} has not answered yet, trying for up to {bound_s:.0f} s"
+            f"{described(self._store)} has not responded yet, trying for up to {bound_s:.0f} s"
         )
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:

@@ -66,7 +66,7 @@ UNFINISHED: Final = "tmp"  # name of a reserved directory; keys never begin with
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
-_UNFINISHED_BYTES: Final = 16  # number of random bytes in the name of an unfinished file
+_UNFINISHED_BYTES: Final = 16  # number of random bytes in an unfinished file's name
 _UNFINISHED_NAME: Final = re.compile(f"[0-9a-f]{{{2 * _UNFINISHED_BYTES}}}", re.ASCII)
 _ETAG_BYTES: Final = 16
 
@@ -108,7 +108,7 @@ class LocalStore:
         probe_only: bool = False,
         may_be_absent: bool = False,
     ) -> None:
-        """Open the directory *root*; this blocks until the disk answers.
+        """Open the directory *root*; this blocks until the disk responds.
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
@@ -202,7 +202,7 @@ class LocalStore:
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
         """Run a function in a thread; a cancelled caller returns immediately; the thread continues.
 
-        The directory may be on a network disk whose server never answers again. The abandoned
+        The directory may be on a network disk whose server never responds again. The abandoned
         thread may still write, so the outcome of a cancelled request is unknown, as with a remote
         store.
         """

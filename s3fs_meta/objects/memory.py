@@ -27,7 +27,7 @@ class MemoryStore:
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
-        self.modified_ns: dict[ObjectKey, int] = {}  # time of the last write of each object
+        self.modified_ns: dict[ObjectKey, int] = {}  # time of the last write to each object
         self.clock: Clock = SystemClock()  # clock of the store; a test may replace it
         self.has_own_clock = True
 

@@ -28,7 +28,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
         nonce: hexadecimal digits that were never used before.
 
     Raises:
-        StoreError: a request failed, so the answer is unknown.
+        StoreError: a request failed, so the result is unknown.
 
     Always yields to other tasks.
     """

@@ -42,7 +42,7 @@ class ResponseBody:
         return self._inner.readinto(buffer)
 
     def close(self) -> None:
-        """Return the connection to its pool if the body was read completely; else close it."""
+        """Return the connection to its pool if the whole body was read; else close it."""
         if self._inner is not None and self._inner.isclosed():
             self._raw.release_conn()
         self._body.close()

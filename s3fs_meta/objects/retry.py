@@ -1,4 +1,4 @@
-"""A wrapper of a store that repeats requests after transient failures.
+"""A wrapper of a store that retries requests after transient failures.
 
 Owns: the number, duration and pauses of retries; recognising its own write if the reply was lost.
 This is the only retry loop; the inner stores make one attempt. A request is repeated only after
@@ -120,7 +120,7 @@ def ignore_charge(_key: ObjectKey, _sent_bytes: int, _received_bytes: int) -> No
 
 
 class RetryingStore(StoreWrapper):
-    """A store that repeats failed requests, and finally raises StoreUnavailableError."""
+    """A store that retries failed requests, and finally raises StoreUnavailableError."""
 
     def __init__(
         self,
@@ -130,15 +130,15 @@ class RetryingStore(StoreWrapper):
         notify: Callable[[str], None] = ignore_notice,
         charge: Charge = ignore_charge,
     ) -> None:
-        """Wrap a store to repeat its failed requests.
+        """Wrap a store to retry its failed requests.
 
         Args:
             inner: a store that makes one attempt per request.
             policy: limits of retries, and pauses.
             jitter: random numbers for the pauses.
             notify: called once with a message if the store is slow or fails before its first
-                answer.
-            charge: called before each repeated attempt to send or receive an object or a range.
+                response.
+            charge: called before each retry to send or receive an object or a range.
         """
         super().__init__(inner)
         self._charge = charge
@@ -221,7 +221,7 @@ class RetryingStore(StoreWrapper):
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
     ) -> ETag:
-        """Repeat a conditional write; recognise an earlier attempt whose response was lost.
+        """Retry a conditional write; recognise an earlier attempt whose response was lost.
 
         An attempt may be refused because an earlier attempt, whose outcome is unknown, succeeded.
         In this case the object contains the bytes of this call, and the write is successful.

@@ -340,7 +340,7 @@ class S3Store:
         return cast("ETag", answer["ETag"])
 
     def _send(self, body: bytes | memoryview, request: Callable[..., Any]) -> Any:
-        """Send an upload; repeat it with Content-MD5 if the bucket requires that header.
+        """Send an upload; retry it with Content-MD5 if the bucket requires that header.
 
         *body* may be any buffer, although the stubs of boto3 allow only types that would be copied.
         """

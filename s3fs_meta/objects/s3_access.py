@@ -143,7 +143,7 @@ def _descriptions() -> Loader:
 def _config(place: S3Place) -> Config:
     return Config(
         signature_version="s3v4",
-        # Only objects.retry repeats requests, because it knows which writes are conditional.
+        # Only objects.retry retries requests, because it knows which writes are conditional.
         # botocore's retry quota would stop all retries after about 35 failures.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=place.connect_timeout_s,

@@ -117,12 +117,12 @@ _TRANSIENT_EXCEPTIONS: Final = (
     ResponseParserError,  # the response could not be parsed, so it probably came from a proxy
     OSError,
 )
-_SILENT: Final = "{0} accepts the connection, but does not answer"
+_SILENT: Final = "{0} accepts the connection, but does not respond"
 # The first match is used, with the address of the server in place of "{0}".
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
     (boto.ReadTimeoutError, _SILENT),
-    (boto.ConnectionClosedError, "{0} closes the connection without an answer"),
+    (boto.ConnectionClosedError, "{0} closes the connection without a response"),
     (boto.SSLError, "the TLS connection to {0} failed"),
     (boto.EndpointConnectionError, "cannot connect to {0}"),
 )

@@ -28,7 +28,7 @@ _LIMITED_KEYS: Final = ("pack/", "image/")  # key prefixes of file content and m
 
 
 class Rank(enum.IntEnum):
-    """The rank of a waiting transfer: lower numbers come first."""
+    """The rank of a waiting transfer; lower numbers are served first."""
 
     WANTED = 0  # a program waits for the result of the transfer
     BACKGROUND = 1
@@ -59,7 +59,7 @@ class Throttle:
     ) -> None:
         self.limit = limit
         self._local_time = local_time
-        self._balance = 0.0  # bytes that may be transferred now; negative after repeated attempts
+        self._balance = 0.0  # bytes that may be transferred now; negative after retries
         self._balance_at_s = -math.inf
         self._waiting: set[_Waiting] = set()
         self._numbers = itertools.count()
@@ -159,7 +159,7 @@ class Throttles(NamedTuple):
     download: Throttle
 
     def charge(self, key: ObjectKey, sent_bytes: int, received_bytes: int) -> None:
-        """Charge the bytes of a repeated request for an object to their token buckets."""
+        """Charge the bytes of a retried request for an object to their token buckets."""
         if key.startswith(_LIMITED_KEYS):
             self.upload.charge(sent_bytes)
             self.download.charge(received_bytes)

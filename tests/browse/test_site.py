@@ -108,7 +108,7 @@ def test_browse_pages_load_nothing_from_other_hosts(served: Served) -> None:
 
 
 class _Away:
-    """A source whose bucket fails from the beginning, or never answers."""
+    """A source whose bucket fails from the beginning, or never responds."""
 
     def __init__(self, age_s: float) -> None:
         self._began_s = trio.current_time()
@@ -123,7 +123,7 @@ class _Away:
         return Outage(max(age_s, 0.0), "refused", 0.0)
 
     async def bounds(self) -> Any:
-        """Wait forever for an answer from the bucket."""
+        """Wait forever for a response from the bucket."""
         await trio.sleep_forever()
 
 
@@ -163,7 +163,7 @@ async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
     reply = await _made(site, request)
     waited_s = trio.current_time() - began_s
     assert reply.status == 502
-    assert b"s3://away has not answered for" in reply.content
+    assert b"s3://away has not responded for" in reply.content
     assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
 
 

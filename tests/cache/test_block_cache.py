@@ -325,7 +325,7 @@ async def test_fetch_from_a_damaged_pack_fails_and_caches_nothing(bench: CacheBe
 async def test_reader_of_an_unreachable_store_gets_an_error(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A read fails after read_timeout, and a later read succeeds once the store answers."""
+    """A read fails after read_timeout, and a later read succeeds once the store responds."""
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.db.begin()

@@ -31,7 +31,7 @@ COMMANDS = [
 
 @pytest.fixture
 def silent_endpoint() -> Iterator[str]:
-    """Return the URL of a port that accepts connections and never answers."""
+    """Return the URL of a port that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield f"http://127.0.0.1:{silent.getsockname()[1]}"
 
@@ -77,7 +77,7 @@ def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> N
 def test_interrupted_command_leaves_no_directory(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str
 ) -> None:
-    """Ctrl-C while the store does not answer stops the command, and no directory remains."""
+    """Ctrl-C while the store does not respond stops the command, and no directory remains."""
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*completed(words, "s3://bucket/home", tmp_path), *options)
     assert command.stderr is not None
@@ -86,7 +86,7 @@ def test_interrupted_command_leaves_no_directory(
         command.send_signal(signal.SIGINT)
         _out, rest = command.communicate(timeout=PROCESS_S_MAX)
 
-    assert "has not answered yet" in first
+    assert "has not responded yet" in first
     assert f"s3fs-meta: interrupted: {remains}" in rest
     assert command.returncode in {130, 32}  # fsck exits with 32 if interrupted; see fsck(8).
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
@@ -106,7 +106,7 @@ def test_log_of_a_daemon_that_died_at_start_is_kept(
         os.kill(int(daemon), signal.SIGKILL)
         _out, rest = command.communicate(timeout=PROCESS_S_MAX)
 
-    assert "has not answered yet" in first
+    assert "has not responded yet" in first
     [log] = quick.cachedir.glob("*/mount.log")
     assert f"the mount ended before it was ready; see {log}" in rest
     assert not (tmp_path / "mnt").exists()

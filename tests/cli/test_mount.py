@@ -169,7 +169,7 @@ def test_mount_reports_an_unreachable_endpoint_before_it_retries(
     first, last = refused.stderr.splitlines()
     assert (
         "s3://bucket/home" in first
-        # On a loaded machine, mount may report that the store has not answered yet.
+        # On a loaded machine, mount may report that the store has not responded yet.
     )
     assert "trying for up to" in first
     assert " attempts in " in last
@@ -238,7 +238,7 @@ def test_read_only_mount_succeeds_while_the_store_is_unreachable(
     done = program.run("mount", "-o", "ro,follow", url, mnt)
     assert done.returncode == 0, done.stderr
     try:
-        assert "it will follow the writer as soon as the bucket answers" in done.stderr
+        assert "it will follow the writer as soon as the bucket responds" in done.stderr
         assert (mnt / "f").read_bytes() == b"content"
         status = program.status(mnt)
         assert status["offline"]

@@ -1,4 +1,4 @@
-"""The exact bytes of superblocks of versions 1 and 2, for tests."""
+"""The exact bytes of superblocks in versions 1 and 2, for tests."""
 
 # Superblocks of versions 1 and 2 end with equal fields: the UUID and two key slots.
 _KEYS = b"""\

@@ -340,9 +340,9 @@ def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() 
     """A filesystem of a newer version is not reported as damaged."""
     fields = fields_of(make()[0])
 
-    with pytest.raises(NewerFormatError, match=r"superblock version 4, .*upgrade"):
+    with pytest.raises(NewerFormatError, match=r"superblock version 4 is unknown; upgrade"):
         decode(KEY, text_object.encode("superblock", 4, fields))
-    with pytest.raises(NewerFormatError, match=r"feature 'tiers', .*upgrade"):
+    with pytest.raises(NewerFormatError, match=r"feature 'tiers' is unknown; upgrade"):
         decode(KEY, text_object.encode("superblock", 3, {**fields, "features": ["tiers"]}))
 
 

@@ -116,7 +116,7 @@ async def buffer_of_a_write_can_be_reused(store: ObjectStore) -> None:
 
 @case
 async def put_replaces_an_object(store: ObjectStore) -> None:
-    """A shorter object replaces a longer one completely."""
+    """A shorter object replaces all bytes of a longer object."""
     await store.put(KEY, b"a longer content")
     await store.put(KEY, b"short")
 
@@ -487,7 +487,7 @@ async def store_and_objects_have_one_clock(store: ObjectStore) -> None:
     if not store.has_own_clock:
         assert (
             abs(after - time.time_ns()) < 60 * 10**9
-            # A local store uses the clock of this host, or of the file server of a network disk.
+            # A local store uses this host's clock, or the clock of a network disk's file server.
         )
 
 

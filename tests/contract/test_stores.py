@@ -33,7 +33,7 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
 }
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
 
-# The S3 simulator moto answers some concurrent requests with status 500.
+# The S3 simulator moto responds to some concurrent requests with status 500.
 # A TLS handshake can fail while urllib3 replaces a protocol list (python/cpython#141012).
 # A transient error is raised as TransientStoreError and retried, as in the program.
 

@@ -25,7 +25,7 @@ DISK_MIB = 96
 
 @pytest.fixture
 def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return the mountpoint of a tmpfs of 96 MiB."""
+    """Return the mountpoint of a tmpfs with 96 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "test", disk], check=True)
@@ -53,7 +53,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def fill(disk: Path) -> Path:
-    """Fill a disk completely with a file of another program, and return the file."""
+    """Fill all free space of a disk with a file, as another program would; return the file."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:

@@ -40,7 +40,7 @@ def processes_of(url: str) -> list[int]:
 
 
 def threads_of(pid: int) -> int:
-    """Return the number of threads of a process."""
+    """Return the number of threads in a process."""
     return len(os.listdir(f"/proc/{pid}/task"))
 
 

@@ -27,7 +27,7 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def small_bucket(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return a directory for the bucket: the mountpoint of a tmpfs of 32 MiB."""
+    """Return a directory for the bucket: the mountpoint of a tmpfs with 32 MiB."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "test", bucket], check=True)
@@ -56,7 +56,7 @@ def make_kept_folder(program: Program, place: Place) -> Contents:
 
 
 def fill(disk: Path) -> Path:
-    """Fill a disk completely with one file, and return the file."""
+    """Fill all free space of a disk with one file, and return the file."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, contextlib.suppress(OSError):
         while True:

@@ -289,7 +289,7 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
             assert f"uploading 2 MiB in 2 blocks (about 1 pack) to {cold.url}\n" in (
                 process.stderr.readline()
             )
-            assert f"waiting for {cold.url}, no answer for" in process.stderr.readline()
+            assert f"waiting for {cold.url}, no response for" in process.stderr.readline()
             yield process
         finally:
             process.kill()
@@ -369,15 +369,15 @@ def until(text: TextIO, part: str) -> str:
 def test_warm_command_reports_that_the_server_hangs(
     empty: Place, program: QuickProgram, folder_of_server: Path, on_terminal: bool
 ) -> None:
-    """Warm reports the bucket and the server that does not answer, and then continues."""
+    """Warm reports the bucket and the server that does not respond, and then continues."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         with (
             stopped(server),
             shown(program, ("warm", cold.mountpoint), on_terminal=on_terminal) as (process, text),
         ):
-            line = until(text, "no answer")
-            assert f"no answer from {cold.url} at {server.endpoint_url} for" in line
+            line = until(text, "no response")
+            assert f"no response from {cold.url} at {server.endpoint_url} for" in line
             assert server.process is not None
             server.process.send_signal(signal.SIGCONT)
             assert process.wait(30) == 0
@@ -409,7 +409,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
                 assert f"uploading 2 MiB in 2 blocks (about 1 pack) to {where}" in until(
                     text, "uploading"
                 )
-                assert where in until(text, "no answer")
+                assert where in until(text, "no response")
                 process.send_signal(signal.SIGINT)
                 remains = until(text, "interrupted")
                 assert process.wait(30) == 130

@@ -136,8 +136,8 @@ def test_command_prints_one_line_if_the_server_refuses_access(
     for words in (["mount", url, empty.mountpoint], ["mkfs", "--plain", url], ["status", url]):
         done = program.run(*words)
         assert says in done.stderr
-        # On a loaded machine, the first output line may report that the server did not answer yet.
-        assert len([one for one in done.stderr.splitlines() if "answered yet" not in one]) == 1
+        # On a loaded machine, the first output line may report that the server did not respond yet.
+        assert len([one for one in done.stderr.splitlines() if "responded yet" not in one]) == 1
         assert done.returncode == ExitStatus.STORE_ACCESS
 
 

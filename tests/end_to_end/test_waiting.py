@@ -1,4 +1,4 @@
-"""Requests of several users on one real mount, while the bucket does not answer."""
+"""Requests of several users on one real mount, while the bucket does not respond."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ FILES = WAITING_HANDLERS_MAX + 20
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
-os.chdir(folder)  # Other users may not enter the parent directory, so chdir comes first.
+os.chdir(folder)  # Other users cannot enter the parent directory, so call chdir before setuid.
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 answers = collections.Counter()
 def cut(number):

@@ -16,7 +16,7 @@ from tests.programs import QuickProgram
 pytestmark = pytest.mark.thorough
 
 URL = "s3://photos-2019/home"
-NOTICE = "has not answered yet"
+NOTICE = "has not responded yet"
 
 
 def first_line(process: "subprocess.Popen[str]", *, notices: bool = False) -> str:
@@ -32,7 +32,7 @@ def first_line(process: "subprocess.Popen[str]", *, notices: bool = False) -> st
 
 
 def only_line(text: str) -> str:
-    """Return the only line of *text*, apart from a notice that the store has not answered yet."""
+    """Return the only line of *text*, apart from a notice that the store has not responded yet."""
     [line] = [one for one in text.splitlines() if NOTICE not in one]
     return line
 
@@ -69,7 +69,7 @@ def test_commands_fail_after_a_few_seconds_if_the_server_port_is_closed(
     assert done.returncode == (8 if words[0] == "fsck" else ExitStatus.STORE)
 
 
-def test_server_that_never_answers_is_reported_while_the_first_request_waits(
+def test_server_that_never_responds_is_reported_while_the_first_request_waits(
     quick: QuickProgram,
 ) -> None:
     """The kernel accepts the connection to the server, but no program reads the request."""
@@ -82,7 +82,7 @@ def test_server_that_never_answers_is_reported_while_the_first_request_waits(
             notices=True,
         )
 
-    assert f"{URL} at {endpoint} has not answered yet, trying for up to" in line
+    assert f"{URL} at {endpoint} has not responded yet, trying for up to" in line
 
 
 def test_host_name_that_cannot_be_resolved_is_reported_immediately(quick: QuickProgram) -> None:

@@ -45,7 +45,7 @@ def watch(lines: Lines) -> DownloadWatch:
     return DownloadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines)
 
 
-async def test_download_prints_no_line_while_the_bucket_answers(
+async def test_download_prints_no_line_while_the_bucket_responds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """During a download, no line is printed for a short failure or a pending upload."""
@@ -59,7 +59,7 @@ async def test_download_prints_no_line_while_the_bucket_answers(
     assert lines.seen == []
 
 
-async def test_bucket_that_does_not_answer_is_reported_at_growing_intervals(
+async def test_bucket_that_does_not_respond_is_reported_at_growing_intervals(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -78,10 +78,10 @@ async def test_bucket_that_does_not_answer_is_reported_at_growing_intervals(
         20,
     ]
     assert lines.seen[0][1] == (
-        f"no answer from {WHERE} for 5 s; the download continues when the store answers; "
+        f"no response from {WHERE} for 5 s; the download continues when the store responds; "
         "cached content is kept"
     )
-    assert lines.seen[-1][1] == f"{WHERE} answers again"
+    assert lines.seen[-1][1] == f"{WHERE} responds again"
 
 
 async def test_reason_for_an_outage_is_printed_while_downloads_wait(
@@ -91,4 +91,4 @@ async def test_reason_for_an_outage_is_printed_while_downloads_wait(
 
     watch(lines).note(RemainingUpload.of(figures(why="the server hangs", age_s=25.0)))
 
-    assert f"no answer from {WHERE} for 25 s: the server hangs; the download" in lines.seen[0][1]
+    assert f"no response from {WHERE} for 25 s: the server hangs; the download" in lines.seen[0][1]

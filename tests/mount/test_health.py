@@ -53,7 +53,7 @@ def figures(**changes: Any) -> dict[str, Any]:
         (
             {"outage": {"age_s": 0.0, "why": "", "silent_s": 7.0}},
             HealthLevel.WARNING,
-            "no answer from the bucket for 7 s",
+            "no response from the bucket for 7 s",
         ),
         (
             {"outage": {"age_s": 0.0, "why": "", "silent_s": 1.0}},

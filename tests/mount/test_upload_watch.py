@@ -98,7 +98,7 @@ async def test_upload_progress_is_printed_at_growing_intervals(
     assert lines.seen[-1][1] == "20 MiB in 20 blocks (about 2 packs) to upload, 2 MiB/s, about 10 s"
 
 
-async def test_bucket_that_does_not_answer_is_reported_before_a_request_fails(
+async def test_bucket_that_does_not_respond_is_reported_before_a_request_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -108,7 +108,7 @@ async def test_bucket_that_does_not_answer_is_reported_before_a_request_fails(
 
     watched.note(RemainingUpload.of(figures(silent_s=SILENCE_SHOWN_S_MIN)))
 
-    assert lines.seen[-1][1].endswith(f"to upload, no answer from {WHERE} for 5 s")
+    assert lines.seen[-1][1].endswith(f"to upload, no response from {WHERE} for 5 s")
 
 
 async def test_start_and_end_of_an_outage_are_printed(
@@ -125,10 +125,10 @@ async def test_start_and_end_of_an_outage_are_printed(
 
     _first, away, back = (line for _time, line in lines.seen)
     assert away == (
-        f"waiting for {WHERE}, no answer for 25 s: connection refused; 20 MiB in 20 blocks (about"
+        f"waiting for {WHERE}, no response for 25 s: connection refused; 20 MiB in 20 blocks (about"
         " 2 packs) to upload; no change is lost, and the mount will retry"
     )
-    assert back == f"{WHERE} answers again"
+    assert back == f"{WHERE} responds again"
 
 
 async def test_forced_umount_stops_waiting_after_an_outage_of_a_few_seconds(
@@ -184,7 +184,7 @@ async def test_upload_of_only_metadata_is_described_without_a_size(
     assert lines.seen == [(0, f"uploading changes of the metadata to {WHERE}")]
 
 
-async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
+async def test_wait_without_changes_prints_nothing_while_the_bucket_responds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """No line is printed for the second that a daemon without changes may need to exit."""
@@ -198,7 +198,7 @@ async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
     watched.note(RemainingUpload.of(idle | {"outage": {"age_s": 0.0, "silent_s": 6.0, "why": ""}}))
 
     [(_time, line)] = lines.seen
-    assert line == f"the last changes to upload, no answer from {WHERE} for 6 s"
+    assert line == f"the last changes to upload, no response from {WHERE} for 6 s"
 
 
 async def test_upload_statistics_of_an_older_daemon_are_accepted(

@@ -1,4 +1,4 @@
-"""Fixtures: a server with programmed answers, and a proxy to a real server."""
+"""Fixtures: a server with programmed responses, and a proxy to a real server."""
 
 from collections.abc import Iterator
 
@@ -19,14 +19,14 @@ def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def lasting_double() -> Iterator[S3Double]:
-    """Return one server for all tests that need only programmed answers."""
+    """Return one server for all tests that need only programmed responses."""
     with s3_double() as double:
         yield double
 
 
 @pytest.fixture
 def double(lasting_double: S3Double) -> Iterator[S3Double]:
-    """Return a server that answers 500 unless a test programs an answer."""
+    """Return a server that responds with 500 unless a test programs a response."""
     lasting_double.reset()
     yield lasting_double
     lasting_double.reset()
@@ -42,14 +42,14 @@ def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - th
 
 @pytest.fixture
 def proxy(lasting_proxy: S3Double) -> S3Double:
-    """Return a proxy that forwards each request unless a test programs an answer."""
+    """Return a proxy that forwards each request unless a test programs a response."""
     lasting_proxy.reset()
     return lasting_proxy
 
 
 @pytest.fixture
 def store(double: S3Double) -> S3Store:
-    """Return a store on the server with programmed answers."""
+    """Return a store on the server with programmed responses."""
     return S3Store(BUCKET, "", S3Place(double.url))
 
 

@@ -1,7 +1,7 @@
 """A small HTTP server that replaces an S3 server and can produce faults on request.
 
-The server sends programmed answers, or acts as a proxy of a real server. The proxy can lose,
-truncate or damage answers. boto3 connects over real sockets.
+The server sends programmed responses, or acts as a proxy of a real server. The proxy can lose,
+truncate or damage responses. boto3 connects over real sockets.
 """
 
 import http.client
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A programmed answer; *declared_bytes* replaces its real Content-Length."""
+    """A programmed response; *declared_bytes* replaces its real Content-Length."""
 
     status: int
     body: bytes = b""
@@ -49,24 +49,24 @@ class Reply(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """The answer of the real server, which the proxy may lose or damage."""
+    """The response of the real server, which the proxy may lose or damage."""
 
-    lose: bool = False  # execute the request, then close the connection without an answer
+    lose: bool = False  # execute the request, then close the connection without a response
     keep_bytes: int | None = None  # close the connection after this many bytes of the body
     flip: bool = False  # flip one bit of the response body
     flip_sent: bool = False  # flip one bit of the request body
 
 
 class Drop(NamedTuple):
-    """Close the connection without an answer, and do not execute the request."""
+    """Close the connection without a response, and do not execute the request."""
 
 
 class Hang(NamedTuple):
-    """Send no answer until the server exits."""
+    """Send no response until the server exits."""
 
 
 class ReadSlowly(NamedTuple):
-    """Read the body in steps of 1 MiB, with a pause before each, and answer 200."""
+    """Read the body in steps of 1 MiB, with a pause before each, and respond with 200."""
 
     pause_s: float
 
@@ -76,7 +76,7 @@ Choice = Answer | Callable[[Seen], Answer]
 
 
 def error(status: int, code: str, headers: Mapping[str, str] | None = None, **fields: str) -> Reply:
-    """Return an error answer as S3 sends it."""
+    """Return an error response as S3 sends it."""
     fields.setdefault("Message", "as ordered")
     inner = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in fields.items())
     text = f"<Error><Code>{code}</Code>{inner}</Error>"
@@ -104,7 +104,7 @@ DELETED: Final = Reply(200, b"<DeleteResult/>", {"Content-Type": "application/xm
 
 
 class S3Double:
-    """The programmed answers of a server, and the requests that it received."""
+    """The programmed responses of a server, and the requests that it received."""
 
     def __init__(self, upstream_url: str | None, scheme: str) -> None:
         self.url = ""
@@ -118,7 +118,7 @@ class S3Double:
         self.reset()
 
     def reset(self) -> None:
-        """Clear answers and recorded requests, and release hanging requests."""
+        """Clear responses and recorded requests, and release hanging requests."""
         self.released.set()
         self.released = threading.Event()
         self.seen = []
@@ -127,17 +127,17 @@ class S3Double:
         self.default = Forward() if self.upstream else error(500, "InternalError")
 
     def answer(self, *choices: Choice) -> None:
-        """Program the answers of the next requests, in this order."""
+        """Program the responses of the next requests, in this order."""
         self._plan.extend(choices)
 
     def answer_always(self, choice: Choice) -> None:
-        """Set the answer to all requests for which no answer is programmed."""
+        """Set the response to all requests for which no response is programmed."""
         self.default = choice
 
     def next_answer(self, seen: Seen) -> Answer:
-        """Record a request and return its answer."""
+        """Record a request and return its response."""
         choice = self._plan.popleft() if self._plan else self.default
-        # Record the request last: a test that waits for it may program the next answer.
+        # Record the request last: a test that waits for it may program the next response.
         self.seen.append(seen)
         return choice(seen) if callable(choice) else choice
 

@@ -172,12 +172,12 @@ def test_saved_request_counts_can_be_restored() -> None:
 
 
 def bucket(double: S3Double, meter: Meter) -> RetryingStore:
-    """Return a bucket on a server with programmed answers."""
+    """Return a bucket on a server with programmed responses."""
     store = S3Store(BUCKET, "", S3Place(double.url), multipart_bytes=5 << 20, meter=meter)
     return RetryingStore(store, AT_ONCE)
 
 
-async def test_only_bucket_answers_with_a_price_are_counted(double: S3Double) -> None:
+async def test_only_bucket_responses_with_a_price_are_counted(double: S3Double) -> None:
     """Server errors and lost connections are not billed; retries and a 404 are billed."""
     meter = Meter(DayClock())
     store = bucket(double, meter)

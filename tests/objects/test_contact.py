@@ -17,7 +17,7 @@ KEY = ObjectKey("lease")
 
 @pytest.fixture
 def contact() -> Contact:
-    """Return the contact state of a store that has never answered."""
+    """Return the contact state of a store that has never responded."""
     return Contact(MemoryStore(), RetryPolicy(), lambda _text: None)
 
 
@@ -43,7 +43,7 @@ async def test_outage_begins_with_the_first_failed_request(
     assert contact.outage() == (25.0, "connection refused", 0.0)
 
 
-async def test_any_answer_of_the_store_ends_an_outage(
+async def test_any_response_from_the_store_ends_an_outage(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
     """An error reply, such as for a missing object, also ends an outage."""
@@ -55,10 +55,10 @@ async def test_any_answer_of_the_store_ends_an_outage(
     assert contact.outage() == NO_OUTAGE
 
 
-async def test_time_without_an_answer_is_measured_during_waiting_requests(
+async def test_time_without_a_response_is_measured_during_waiting_requests(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An answer to any waiting request resets the time without an answer."""
+    """A response to any waiting request resets the time without a response."""
     async with running(contact.watched, trio.sleep_forever):
         await trio.sleep(30.0)
         assert contact.outage().silent_s == 30.0

@@ -99,7 +99,7 @@ async def test_unfinished_files_are_neither_listed_nor_readable(
 async def test_symlinks_in_the_bucket_directory_are_not_followed(
     root: Path, store: LocalStore, tmp_path: Path
 ) -> None:
-    """A symlink in the bucket is not listed and not followed; a write replaces it."""
+    """A symlink in the bucket is neither listed nor followed; a write replaces it."""
     outside = tmp_path / "file"
     outside.write_bytes(b"private")
     (root / "folder").symlink_to(tmp_path)
@@ -200,7 +200,7 @@ async def test_huge_object_is_not_read_into_memory(root: Path, store: LocalStore
 async def test_failed_sync_leaves_no_file(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write whose sync fails leaves no file, and can be repeated."""
+    """A write whose sync fails leaves no file, and can be retried."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", raising(OSError(errno.EIO, os.strerror(errno.EIO))))
         with pytest.raises(TransientStoreError, match="EIO"):

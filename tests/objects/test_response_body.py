@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holder(double: S3Double) -> "Iterator[S3ClientHolder]":
-    """Yield the client of a server that sends prepared answers."""
+    """Yield the client of a server that sends prepared responses."""
     made = S3ClientHolder(S3Place(endpoint_url=double.url))
     yield made
     made.close()
@@ -57,7 +57,7 @@ def test_connection_is_used_again_after_a_complete_response_body(
 
 
 def test_response_body_of_another_http_library_is_received_by_botocore() -> None:
-    """A body that does not wrap an http.client response is read completely."""
+    """All bytes of a body that does not wrap an http.client response are read."""
     body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
 
     counts = [body.receive(memoryview(buffer)), body.receive(memoryview(bytearray(1)))]

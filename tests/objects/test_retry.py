@@ -246,7 +246,7 @@ async def test_error_of_a_listing_names_its_prefix(
         await keys_of(retrying)
 
 
-# --- retries before the first answer -------------------------------------------------------------
+# --- retries before the first response -----------------------------------------------------------
 
 
 STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
@@ -323,10 +323,10 @@ async def test_first_failure_of_a_listing_is_reported_immediately(
     assert text.startswith(f"cannot reach {faulty.url}, trying for up to ")
 
 
-async def test_store_that_does_not_answer_is_reported_after_a_second(
+async def test_store_that_does_not_respond_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A store that does not answer for a second is reported, and the request continues."""
+    """A store that does not respond for a second is reported, and the request continues."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
@@ -339,13 +339,13 @@ async def test_store_that_does_not_answer_is_reported_after_a_second(
 
     [(after_s, text)] = notices
     assert after_s == STORE_SILENCE_S_MAX
-    assert "has not answered yet, trying for up to 145 s" in text
+    assert "has not responded yet, trying for up to 145 s" in text
 
 
 @pytest.mark.parametrize(
     "attempt_s", [STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_ATTEMPT_S]
 )
-async def test_store_that_does_not_answer_is_abandoned_after_the_reported_time(
+async def test_store_that_does_not_respond_is_abandoned_after_the_reported_time(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
     """Each attempt may take its full timeout, but all attempts together stay within the limit."""
@@ -362,7 +362,7 @@ async def test_store_that_does_not_answer_is_abandoned_after_the_reported_time(
     assert trio.current_time() - began_s <= int(said[1])
 
 
-async def test_store_that_has_answered_once_is_not_reported_as_unreachable(
+async def test_store_that_has_responded_once_is_not_reported_as_unreachable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     notices: list[str] = []
@@ -426,10 +426,10 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]
 
 
-async def test_store_that_has_answered_once_is_retried_for_a_longer_time(
+async def test_store_that_has_responded_once_is_retried_for_a_longer_time(
     autojump_clock: trio.testing.MockClock, retrying: RetryingStore
 ) -> None:
-    """A server that has answered before may be restarting, so requests are retried for longer."""
+    """A server that has responded before may be restarting, so requests are retried for longer."""
     store = _Distant(unconnected=True)
     retrying = RetryingStore(store)
     await retrying.get(KEY, PACK_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The S3 store: wrong and lost answers, listings, and multipart uploads."""
+"""The S3 store: wrong and lost responses, listings, and multipart uploads."""
 
 import hashlib
 import io
@@ -84,11 +84,11 @@ async def test_number_of_threads_with_hanging_requests_is_bounded(
     assert len(double.seen) == STORE_THREADS_MAX
 
 
-# --- wrong answers of a server -------------------------------------------------------------------
+# --- wrong responses of a server -----------------------------------------------------------------
 
 
 @pytest.mark.s3
-async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store) -> None:
+async def test_truncated_response_is_retried(proxy: S3Double, real_store: S3Store) -> None:
     """A body that ends early raises a transient error, and the retry returns all bytes."""
     await real_store.put(KEY, bytes(range(100)))
     for request in (real_store.get(KEY, PACK_BYTES_MAX), real_store.get_range(KEY, 20, 80)):
@@ -110,10 +110,10 @@ async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store)
         ("", b"0123456789"),  # the complete object, as from a server that ignores ranges
     ],
 )
-async def test_answer_with_a_wrong_byte_range_is_a_transient_error(
+async def test_response_with_a_wrong_byte_range_is_a_transient_error(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """An answer with a different byte range is refused, even if its length is correct."""
+    """A response with a different byte range is refused, even if its length is correct."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -145,7 +145,7 @@ async def test_object_without_an_etag_can_be_read_but_not_replaced(
     assert [seen.method for seen in double.seen] == ["GET"]
 
 
-async def test_incomplete_answer_to_a_write_is_an_error(double: S3Double, store: S3Store) -> None:
+async def test_incomplete_response_to_a_write_is_an_error(double: S3Double, store: S3Store) -> None:
     double.answer(Reply(200))
 
     with pytest.raises(UnexpectedStoreError, match="no 'ETag'"):
@@ -173,8 +173,8 @@ def test_endless_response_body_uses_no_memory() -> None:
     assert peak() < 4 * MIB
 
 
-def test_answer_that_arrives_too_slowly_is_abandoned() -> None:
-    """An answer that takes too long is abandoned, so that it does not occupy a thread."""
+def test_response_that_arrives_too_slowly_is_abandoned() -> None:
+    """A response that takes too long is abandoned, so that it does not occupy a thread."""
     # The time limit of the body expires before the first byte arrives.
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=-60))
 
@@ -207,7 +207,7 @@ async def test_body_that_is_damaged_during_an_upload_is_sent_again(
 async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
     double: S3Double, store: S3Store, refusal: Reply
 ) -> None:
-    """A refused upload is repeated once with Content-MD5, which later uploads send at once."""
+    """A refused upload is retried once with Content-MD5, which later uploads send at once."""
     double.answer(refusal, PUT_DONE, PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -217,7 +217,7 @@ async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
     assert hashes == [None, "mgNkuembtIDdJeHwKEyFVQ==", "mgNkuembtIDdJeHwKEyFVQ=="]
 
 
-async def test_request_refused_for_another_reason_is_not_repeated_with_content_md5(
+async def test_request_refused_for_a_different_reason_is_not_retried_with_content_md5(
     double: S3Double, store: S3Store
 ) -> None:
     """The S3 error InvalidRequest has many reasons, which only its message contains."""
@@ -230,7 +230,7 @@ async def test_request_refused_for_another_reason_is_not_repeated_with_content_m
 
 
 @pytest.mark.s3
-async def test_corrupt_s3_answer_of_correct_length_is_not_detected(
+async def test_corrupt_s3_response_of_the_correct_length_is_not_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
     """Without TLS a proxy can change content; only the codec detects such a change."""
@@ -259,7 +259,9 @@ async def test_conditions_of_conditional_writes_are_sent_as_headers(
 
 
 @pytest.mark.s3
-async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
+async def test_lost_response_to_a_create_is_recognised(
+    proxy: S3Double, real_store: S3Store
+) -> None:
     """A retried create that is refused but finds its own content in the object has succeeded."""
     proxy.answer(Forward(lose=True))
 
@@ -270,7 +272,9 @@ async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store
 
 
 @pytest.mark.s3
-async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
+async def test_lost_response_to_a_replace_is_recognised(
+    proxy: S3Double, real_store: S3Store
+) -> None:
     """The ETag that a retried replace returns is valid for the next replace."""
     store = RetryingStore(real_store, AT_ONCE)
     etag = await store.create(KEY, b"nonce 1")
@@ -297,7 +301,7 @@ async def test_write_by_another_host_before_a_retry_is_detected(
 async def test_s3_store_that_ignores_conditional_writes_is_recognised(
     double: S3Double, store: S3Store
 ) -> None:
-    """The probe fails if a second create succeeds, or if the store answers NotImplemented."""
+    """The probe fails if a second create succeeds, or if the store responds with NotImplemented."""
     double.answer(PUT_DONE, PUT_DONE, DELETED)
     assert not await probe(store, "c0ffee")
 

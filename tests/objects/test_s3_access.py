@@ -86,7 +86,7 @@ async def test_upload_over_a_slow_network_does_not_time_out(double: S3Double) ->
 
 
 async def test_unresponsive_server_times_out(double: S3Double) -> None:
-    """A request without an answer raises a transient error after the read timeout."""
+    """A request without a response raises a transient error after the read timeout."""
     double.answer(Hang())
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
 
@@ -113,7 +113,7 @@ def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
-    """Return a function that answers ExpiredToken unless the request has this access key."""
+    """Return a function that responds with ExpiredToken unless the request has this access key."""
 
     def choose(seen: Seen) -> Reply:
         good = f"Credential={access_key}/" in seen.headers["authorization"]
@@ -193,7 +193,7 @@ async def test_profile_overrides_credentials_in_environment_variables(
 
 
 async def test_store_uses_the_region_that_the_server_returns(double: S3Double) -> None:
-    """If an answer names a different region, all later requests are signed for that region."""
+    """If a response names a different region, all later requests are signed for that region."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))

@@ -90,10 +90,10 @@ async def test_s3_error_with_an_unknown_code_is_permanent(double: S3Double, stor
     assert len(double.seen) == 1
 
 
-async def test_request_is_retried_after_an_html_answer_from_a_proxy(
+async def test_request_is_retried_after_an_html_response_from_a_proxy(
     double: S3Double, store: S3Store
 ) -> None:
-    """A request is retried if its answer is HTML instead of XML, which a proxy has sent."""
+    """A request is retried if a proxy has sent an HTML response instead of XML."""
     page = b"<html><p>Please log in<br></html>"
     double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
 
@@ -231,7 +231,7 @@ async def test_error_about_a_wrong_endpoint_scheme_advises_a_remedy(
 
 
 async def test_error_about_an_unread_large_request_names_the_server(store: S3Store) -> None:
-    """The error says that the server does not answer, although the kernel accepts some bytes."""
+    """The error says that the server does not respond, although the kernel accepts some bytes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         place = S3Place(url, read_timeout_s=0.1, connect_timeout_s=0.1)
@@ -258,10 +258,10 @@ async def test_refusal_names_the_server_without_the_password_in_its_url(
     ("code", "kind"),
     [("AccessDenied", StoreAccessError), ("InternalError", TransientStoreError)],
 )
-async def test_delete_answer_that_lists_failed_keys_is_an_error(
+async def test_delete_response_that_lists_failed_keys_is_an_error(
     double: S3Double, store: S3Store, code: str, kind: type[StoreError]
 ) -> None:
-    """A delete that S3 answers with 200 fails if it lists objects that remain."""
+    """A delete fails although S3 responds with 200, if the response lists objects that remain."""
     inner = f"<Error><Key>{KEY}</Key><Code>{code}</Code></Error>"
     double.answer(Reply(200, f"<DeleteResult>{inner}</DeleteResult>".encode()))
 

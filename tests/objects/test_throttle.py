@@ -200,7 +200,7 @@ async def test_wall_clock_jump_does_not_permit_a_burst(
     assert await _took_s(throttle, 20 * KIB) == pytest.approx(10, abs=0.6)
 
 
-async def test_bytes_of_repeated_uploads_count_towards_the_rate_limit(
+async def test_bytes_of_retried_uploads_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Bytes of a failed upload count against the limit, except those of small objects."""
@@ -218,7 +218,7 @@ async def test_bytes_of_repeated_uploads_count_towards_the_rate_limit(
         await trio.sleep(60)
 
 
-async def test_bytes_of_a_repeated_download_count_towards_the_rate_limit(
+async def test_bytes_of_a_retried_download_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     throttles = throttles_of(CacheOptions(download_limit=rate_limit("download_limit", "1K")))
@@ -244,7 +244,7 @@ async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
 
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Restore the time zone of the process at the end of the test."""
+    """Restore the process's time zone at the end of the test."""
     yield monkeypatch
     monkeypatch.undo()
     time.tzset()

@@ -280,7 +280,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_im
 async def test_image_can_be_restored_without_the_changelog_of_its_txg(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """The manifest of an image contains the hash of the lost changelog of its txg."""
+    """An image's manifest contains the hash of the lost changelog for its txg."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -353,7 +353,7 @@ async def test_history_listing_fails_if_a_changelog_is_from_another_history(powe
     power.store.objects.update(ours)
     bucket = await bucket_at(power, FAR)
 
-    with pytest.raises(FormatError, match="records another"):
+    with pytest.raises(FormatError, match="records a different hash"):
         async with aclosing(
             txg_log.backwards(bucket, await bucket.points.newest(), Txg(0))
         ) as changelogs:

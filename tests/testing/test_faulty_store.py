@@ -52,7 +52,7 @@ async def test_faulty_store_executes_a_request_and_loses_its_reply(faulty: Fault
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
-async def test_corrupt_store_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
+async def test_corrupt_store_response_differs_in_one_bit(faulty: FaultyStore) -> None:
     """One bit of the object or range is flipped, and the length is correct."""
     faulty.corrupt("get")
     faulty.corrupt("get_range")
@@ -61,15 +61,15 @@ async def test_corrupt_store_answer_differs_in_one_bit(faulty: FaultyStore) -> N
     assert await faulty.get_range(KEY, 0, 1) == b"1"
 
 
-async def test_truncated_store_answer_has_half_of_its_bytes(faulty: FaultyStore) -> None:
+async def test_truncated_store_response_has_half_of_its_bytes(faulty: FaultyStore) -> None:
     faulty.shorten("get")
 
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"01234"
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
-async def test_decoder_refuses_damaged_answers_of_the_faulty_store(faulty: FaultyStore) -> None:
-    """The codec refuses damaged answers, which the store itself cannot detect."""
+async def test_decoder_refuses_damaged_responses_of_the_faulty_store(faulty: FaultyStore) -> None:
+    """The codec refuses damaged responses, which the store itself cannot detect."""
     keyring = Keyring(None, bytes(32))
     await faulty.put(KEY, encode(b"test", KEY, b"payload", keyring))
     faulty.corrupt("get")

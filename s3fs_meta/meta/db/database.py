@@ -62,7 +62,7 @@ class Database(Statements):
         self.pragmas = pragmas
         self.group_operations = 0
         self.times_begun = 0  # number of operations that changed only the times of an inode
-        self.changes_begun = 0  # number of other operations, and of calls of ``begin_local``
+        self.changes_begun = 0  # number of other operations and ``begin_local`` calls
         self.changed = False  # True after an operation, until ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
@@ -207,7 +207,7 @@ class Database(Statements):
         facts = {name: bytes(value) for name, value in rows}
         version = int(facts.get("schema_version", b"0"))
         if version > schema.SCHEMA_VERSION:
-            raise NewerFormatError(str(self.path), f"metadata of schema version {version}")
+            raise NewerFormatError(str(self.path), f"the schema version {version} is unknown")
         is_read_only = self.connection.readonly("main")
         if is_read_only:
             self.is_former = schema.show_as_present(self.connection)
@@ -537,7 +537,7 @@ class Database(Statements):
 
     @property
     def size_bytes(self) -> int:
-        """Return the length of a copy of the database, in bytes."""
+        """Return the length of a database copy, in bytes."""
         row = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
         assert row is not None, "a pragma returns a row"
         return int(row[0])

@@ -45,7 +45,7 @@ _INTEGER: Final = "INTEGER"  # type in the definition of a column
 
 
 class _Table(NamedTuple):
-    """The properties of a table, independent of the text of its definition."""
+    """The properties of a table, independent of its definition's text."""
 
     kind: str  # kind of the table: table, shadow, virtual or view
     without_rowid: bool
@@ -233,5 +233,5 @@ def _version(connection: apsw.Connection, key: str) -> int:
     if not re.fullmatch(rb"[1-9][0-9]{0,8}", text):
         raise FormatError(key, "the schema version of the database is missing or invalid")
     if int(text) > schema.SCHEMA_VERSION:
-        raise NewerFormatError(key, f"metadata of schema version {int(text)}")
+        raise NewerFormatError(key, f"the schema version {int(text)} is unknown")
     return int(text)

@@ -156,7 +156,7 @@ class DamagedDatabase:
     def _refuse_newer(self, key: str) -> None:
         version = self._property("schema_version") or b""
         if _VERSION.fullmatch(version) and int(version) > SCHEMA_VERSION:
-            raise NewerFormatError(key, f"metadata of schema version {int(version)}")
+            raise NewerFormatError(key, f"the schema version {int(version)} is unknown")
 
     def counters(self) -> tuple[int, int, int] | None:
         """Return next_ino, next_block and capacity_bytes, or None if they cannot be read."""
@@ -165,7 +165,7 @@ class DamagedDatabase:
         return None
 
     def reader(self, table: Table) -> "TableReader":
-        """Return a reader of one table of the damaged database."""
+        """Return a reader for one table in the damaged database."""
         return TableReader(self._connection, table)
 
 

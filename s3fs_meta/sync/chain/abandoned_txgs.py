@@ -49,7 +49,7 @@ class Mend:
 
     # abandon all txgs after this txg, even txgs of another writer; None if no txg was chosen
     end_at: Txg | None = None
-    # True if the user chose an earlier end of the chain: txgs of other hosts are abandoned, too.
+    # True if the user chose an earlier end of the chain: txgs from other hosts are abandoned, too.
     anything: bool = False
     # True to publish the local state if the last txg of this host is missing in the bucket
     publish_local: bool = False

@@ -266,7 +266,7 @@ def require_known(changelog: Changelog) -> None:
     """
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)
-        raise NewerFormatError(key, f"schema version {changelog.schema_version}")
+        raise NewerFormatError(key, f"the schema version {changelog.schema_version} is unknown")
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> FetchedChangelog:
@@ -295,9 +295,7 @@ async def _decode(
     except NewerFormatError as exc:
         newer = exc
     if await _is_followed(store, keyring, uuid, txg, data) is False:
-        raise FormatError(
-            key, f"the changelog claims {newer.what}, but the next changelog records another hash"
-        )
+        raise FormatError(key, f"{newer.what}, but the next changelog records a different hash")
     raise newer
 
 
@@ -398,7 +396,7 @@ async def sections(
 
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
-    """Return the bytes of the changelog object of a txg. Raises ObjectMissingError."""
+    """Return the bytes of a txg's changelog object. Raises ObjectMissingError."""
     return (await store.get(key_of(txg), ENCODED_BYTES_MAX)).data
 
 

@@ -45,7 +45,7 @@ class ChainWatch:
 
         Raises:
             OlderBucketError: two requests found the changelog missing or replaced.
-            StoreError: the bucket does not answer.
+            StoreError: the bucket does not respond.
         """
         if link.hash == NO_HASH:
             return

@@ -96,7 +96,7 @@ def _runs(names: list[Name]) -> Iterator[list[Name]]:
 
 
 async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> bool:
-    """Return whether one of the last or first objects of a run is authentic."""
+    """Return whether one of the last or first objects in a run is authentic."""
     tries = list(dict.fromkeys([*reversed(run[-TXG_PROOFS_MAX:]), *run[:TXG_PROOFS_MAX]]))
     for _txg, key in tries:
         try:

@@ -197,7 +197,9 @@ class Replayer:
         link = levels.link_of(level)
         self.last_level = level.key
         if level.schema_version > schema.SCHEMA_VERSION:
-            raise NewerFormatError(level.key, f"schema version {level.schema_version}")
+            raise NewerFormatError(
+                level.key, f"the schema version {level.schema_version} is unknown"
+            )
         await trio.to_thread.run_sync(self._replica.begin)
         try:
             await trio.to_thread.run_sync(self._add, level.section, level.key)

@@ -3,7 +3,7 @@
 Owns: when to poll for the next txg; the order *apply on a second connection, switch, drop removed
 blocks*; when to restore because changelogs alone do not reach the newest txg. Does not know: FUSE,
 leases, rows.
-Keeps: no answer to a request mixes two txgs. A second connection commits a txg, in a thread, while
+Keeps: no reply to a request mixes two txgs. A second connection commits a txg, in a thread, while
 the mount's own connection still reads the previous txg. Then the mount's connection switches in one
 slice of the event loop.
 Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
@@ -71,7 +71,7 @@ class Follower:
         Args:
             volume: a filesystem that was opened to follow another host.
             cache: the mount's block cache.
-            kernel: drops the cached answers that a txg changes.
+            kernel: drops the cached replies that a txg changes.
             clock: the clock for the times that ``status`` shows.
             interval_s: the time between two polls for the next txg.
             degrade: called with the reason if the mount can no longer show any txg.
@@ -91,7 +91,7 @@ class Follower:
         self._missed = 0  # number of polls without a new txg since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        # reason for showing only local state; "" if the bucket answers
+        # reason for showing only local state; "" if the bucket responds
         self.offline = volume.offline
         self.polled_ns = 0
         self.last_error = ""
@@ -120,7 +120,7 @@ class Follower:
                 await self.catch_up()
                 self.last_error = ""
                 if self.offline:
-                    _log.warning("the bucket answers again; showing txg %d", self.link.txg)
+                    _log.warning("the bucket responds again; showing txg %d", self.link.txg)
                     self.offline = ""
             except S3fsError as exc:
                 if str(exc) != self.last_error:

@@ -69,7 +69,7 @@ class _Names:
             if self._skips:
                 return Gap(found.link.txg, "fsck ended the chain before this txg")
             key = changelog_codec.key_of(found.link.txg)
-            raise FormatError(key, "the next changelog of the chain records another hash")
+            raise FormatError(key, "the next changelog of the chain records a different hash")
         chain.require_known(found.changelog)
         self._expected = found.changelog.previous
         self._skips, self._is_sure = found.changelog.kind is Kind.FENCE, True

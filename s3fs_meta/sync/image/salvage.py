@@ -247,7 +247,7 @@ class Salvager:
         if manifest.uuid != self._uuid:
             return None
         if manifest.schema_version > SCHEMA_VERSION:
-            raise NewerFormatError(key, f"schema version {manifest.schema_version}")
+            raise NewerFormatError(key, f"the schema version {manifest.schema_version} is unknown")
         return manifest
 
     async def _is_authentic(self, key: ObjectKey) -> bool:
@@ -261,7 +261,7 @@ class Salvager:
         """Log an unusable object; record the first unverified claim of a newer version."""
         if isinstance(exc, NewerFormatError):
             _log.warning(
-                "the object %s claims %s, which cannot be verified, so it is treated as lost",
+                "%s: %s; this cannot be verified, so the object is treated as lost",
                 exc.key,
                 exc.what,
             )

@@ -52,7 +52,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
 async def why_unreachable(store: ObjectStore) -> str:
-    """Return why a store does not answer, or "" if it answers; wait at most OFFLINE_AFTER_S."""
+    """Return why a store does not respond, or "" if it responds; wait at most OFFLINE_AFTER_S."""
     with trio.move_on_after(OFFLINE_AFTER_S):
         try:
             await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -61,7 +61,7 @@ async def why_unreachable(store: ObjectStore) -> str:
         except StoreError as exc:
             return str(exc)
         return ""
-    return f"{store.url} has not answered within {OFFLINE_AFTER_S:.0f} s"
+    return f"{store.url} has not responded within {OFFLINE_AFTER_S:.0f} s"
 
 
 async def open_offline(
@@ -166,7 +166,7 @@ def _settle(db: Database) -> None:
 
 
 def _notice(why: str, *, follows: bool) -> str:
-    later = "; it will follow the writer as soon as the bucket answers" if follows else ""
+    later = "; it will follow the writer as soon as the bucket responds" if follows else ""
     return f"mounted offline, from local state alone: {why}{later}"
 
 

@@ -81,7 +81,7 @@ async def test_unknown_changelog_version_counts_as_damage_if_the_next_changelog_
     key = changelog_codec.key_of(Txg(1))
     store.objects[key] = claim_newer(store.objects[key])
 
-    with pytest.raises(FormatError, match="the next changelog records another hash") as caught:
+    with pytest.raises(FormatError, match="the next changelog records a different hash") as caught:
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
     assert not isinstance(caught.value, NewerFormatError)

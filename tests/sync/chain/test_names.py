@@ -60,7 +60,7 @@ async def test_changelog_keys_after_a_large_gap_need_an_authentic_changelog(powe
 
 
 async def test_changelog_keys_with_impossible_txgs_are_ignored(power: Power) -> None:
-    """The chain could not continue after an impossibly high txg number."""
+    """The chain could not continue after a txg number above the limit."""
     assert await reached(power, 9, 10 + TXG_LEAP_MAX, (1 << 63) - 2) == (9, 0)
 
 

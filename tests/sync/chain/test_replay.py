@@ -131,7 +131,7 @@ async def test_mount_error_names_a_damaged_changelog(power: Power, damage: str) 
 async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
     power: Power, damage: str
 ) -> None:
-    """No change of a changelog is applied if one of its parts is damaged."""
+    """No change in a changelog is applied if one of its parts is damaged."""
     await a_week(power, UploadBounds(run_bytes=500))
     parts = keys_of(power, "changelog-part/")
     objects = power.store.objects

@@ -31,7 +31,7 @@ async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> Non
 
 
 async def test_unreadable_object_is_not_treated_as_foreign(power: Power) -> None:
-    """An object is not classified if the store does not answer."""
+    """An object is not classified if the store does not respond."""
     await use(power)
     contents = await removal.list_contents(power.store)
     keys = await power.keys()

@@ -66,9 +66,9 @@ async def test_changelog_of_a_newer_schema_version_is_not_reported_as_damage(
         monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
         await ship(session)
 
-    with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
+    with pytest.raises(NewerFormatError, match=r"schema version 99 is unknown; upgrade"):
         await entries(await bucket_of(power))
-    with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
+    with pytest.raises(NewerFormatError, match=r"schema version 99 is unknown; upgrade"):
         async with power.session("b", options=TAKEOVER):
             pass
     assert not (tmp_path / "b" / "meta.db").exists()
@@ -90,5 +90,5 @@ async def test_history_listing_fails_if_a_changelog_was_replaced(power: Power) -
     ours[key] = power.store.objects[key]
     power.store.objects = ours
 
-    with pytest.raises(FormatError, match="records another"):
+    with pytest.raises(FormatError, match="records a different hash"):
         await entries(await bucket_of(power))

@@ -190,7 +190,7 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_dama
 
     async with power.session("b", tasks=False) as session:
         assert await read_file(session, ino) == b"hello"
-        assert any("the piece has envelope version" in notice for notice in session.volume.notices)
+        assert any("the envelope version" in notice for notice in session.volume.notices)
 
 
 async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
@@ -227,7 +227,7 @@ def pieces_of(power: Power) -> list[str]:
 
 
 async def test_restore_names_a_damaged_image_piece_and_leaves_no_database(power: Power) -> None:
-    """A mount can be repeated after the damaged image piece has been replaced by an intact copy."""
+    """A mount can be retried after the damaged image piece has been replaced by an intact copy."""
     [key] = pieces_of(power)
     good = power.store.objects[key]  # type: ignore[index]
     power.store.objects[key] = flipped(good, -1)  # type: ignore[index]

@@ -175,7 +175,7 @@ async def test_restore_process_fails_if_no_disk_space_can_be_reserved(plain: Pow
 
 
 def children() -> set[int]:
-    """Return the PIDs of child processes of this process."""
+    """Return the PIDs of this process's children."""
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 

@@ -98,7 +98,7 @@ async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
 async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reachable(
     power: Power,
 ) -> None:
-    """Names are readable offline; content is readable as soon as the bucket answers."""
+    """Names are readable offline; content is readable as soon as the bucket responds."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -130,7 +130,7 @@ async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reacha
 
 @asynccontextmanager
 async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncIterator[Session]:
-    """Run a follower that starts while the store does not answer."""
+    """Run a follower that starts while the store does not respond."""
     opened = await open_offline(
         store, StateDir(power.home / host), power.secret, power.clock, READS, WHY
     )
@@ -146,7 +146,7 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_follower_starts_offline_and_continues_later(power: Power, killed: bool) -> None:
-    """A follower that starts offline applies missed changelogs as soon as the bucket answers."""
+    """A follower that starts offline applies missed changelogs as soon as the bucket responds."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
         await writer.flush()
@@ -286,7 +286,7 @@ async def test_bucket_without_a_lease_counts_as_reachable(
     silent = FaultyStore(power.store)
     silent.hold("get")
     began_s = trio.current_time()
-    assert "has not answered within" in await why_unreachable(silent)
+    assert "has not responded within" in await why_unreachable(silent)
     assert trio.current_time() - began_s == OFFLINE_AFTER_S
     power.store.objects.pop("lease")  # type: ignore[call-overload]
     assert await why_unreachable(power.store) == ""

@@ -65,7 +65,7 @@ async def test_own_pack_is_recognised_only_by_its_keys_and_object_key() -> None:
 
 
 async def test_owner_of_a_pack_is_unknown_during_an_outage() -> None:
-    """During an outage, is_ours() raises an error instead of returning an answer."""
+    """During an outage, is_ours() raises an error instead of returning a result."""
     store = FaultyStore(MemoryStore())
     store.fail("get_range")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 NOTHING: Final = "Nothing."
-NO_EFFECT: Final = "No effect."
+NO_EFFECT: Final = "This option makes no difference."
 
 
 class Option(NamedTuple):

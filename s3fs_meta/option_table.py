@@ -417,8 +417,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "WAY",
         OneOf("direct", "scheduled"),
         "",
-        "This release still accepts the option, without effect, so that fstab(5) lines work; the "
-        "mount prints a warning. Kernel requests are always handled as with `direct`.",
+        "The option has no effect. It is still accepted, so that existing fstab(5) lines work, but "
+        "the mount prints a warning. Kernel requests are always handled in the `direct` way.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -513,7 +513,7 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 
 
 def default_of(field: str) -> Any:
-    """Return the default of a field of MountOptions.
+    """Return the default value of a MountOptions field.
 
     At most one row of the field contains the default. If no row does, the result is None, or for a
     flag the opposite of the flag's value.

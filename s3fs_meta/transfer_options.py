@@ -117,8 +117,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "60",
         "How long a read of an uncached block waits for the bucket before it fails with EIO.",
-        "In an outage, a read waits for `read_timeout`, or twice as long, because the kernel "
-        "repeats a failed read.",
+        "During an outage, a read can block for up to twice `read_timeout`, because the kernel "
+        "retries a failed read.",
         NO_EFFECT,
     ),
     Option(

@@ -1,4 +1,4 @@
-"""The identity of this machine, of its boot and of its memory, which tests can replace.
+"""The identity of this machine, its boot and its memory, which tests can replace.
 
 Owns: the files that identify a machine, and the detection of containers. In a container these files
 belong to the image or to the host, so a container is an unknown machine.

@@ -1,4 +1,4 @@
-"""Parsers of the values of mount options: sizes, times, points in time, masks, keywords.
+"""Parsers for mount option values: sizes, times, points in time, masks, keywords.
 
 Owns: the syntax of values, and the suggestion for a misspelt word.
 Does not know: the options that use a parser.

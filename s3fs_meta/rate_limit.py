@@ -81,7 +81,7 @@ def rate_limit(word: str, text: str) -> RateLimit:
 
 
 def _slot(word: str, text: str, part: str) -> tuple[int | None, int, int | None]:
-    """Return the weekday, the minute of the day and the rate of a timetable's entry."""
+    """Return a timetable entry's weekday, minute of the day and rate."""
     match = _SLOT.fullmatch(part)
     if match is None:
         raise _invalid(word, text)

@@ -64,7 +64,7 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-# MountOptions inherits from all classes below, so components accept it in place of any of them.
+# MountOptions inherits from all classes below, so components accept it instead of any of them.
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def leading_to(url: str) -> str:
 
 
 class Access:
-    """The secrets of one run of the server."""
+    """The secrets for one run of the server."""
 
     def __init__(self, address: Address, root: str) -> None:
         """Create the secrets of a server.

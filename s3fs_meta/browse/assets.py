@@ -22,7 +22,7 @@ class Asset(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """Return the hash of the content in the form of a content security policy."""
+        """Return the content's hash in the syntax for a content security policy."""
         return "sha256-" + base64.b64encode(hashlib.sha256(self.content).digest()).decode()
 
 

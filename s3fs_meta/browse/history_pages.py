@@ -27,7 +27,7 @@ from s3fs_meta.mount.http_server import Reply
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.path_versions import PathVersions, Version
 
-_BAR: Final = 100  # length of the longest bar of a plot
+_BAR: Final = 100  # length of a plot's longest bar
 _VERSION: Final = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 

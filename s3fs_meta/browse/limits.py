@@ -21,7 +21,7 @@ BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save 
 # --- directories, files and archives -----------------------------------------------------------
 BROWSE_PAGE_NAMES: Final = 500  # number of names on one page, which needs 100 KB of HTML
 BROWSE_SORTED_NAMES_MAX: Final = 5000  # maximum names of a directory sorted by name, not by hash
-BROWSE_FOUND_MAX: Final = 200  # maximum number of results of a search by name
+BROWSE_FOUND_MAX: Final = 200  # maximum number of results when searching by name
 # Number of removed names that a search examines in a folder; each needs 150 bytes of memory.
 BROWSE_FORMER_NAMES_MAX: Final = 100_000
 BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # maximum bytes of a text that are shown or compared
@@ -33,8 +33,8 @@ BROWSE_LINKS_MAX: Final = 100_000  # maximum number of hard-linked files in a ta
 BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each file needs 1 KB
 
 # --- pages about the history -------------------------------------------------------------------
-BROWSE_RUNS_MAX: Final = 128  # maximum number of rows of the time line
-BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a file
+BROWSE_RUNS_MAX: Final = 128  # maximum number of rows in the time line
+BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on a file's page
 # Number of changelogs that a page reads for txgs without a history index.
 BROWSE_CHANGELOGS_MAX: Final = 256
 BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compares, within 100 ms
@@ -42,7 +42,7 @@ BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compa
 # Compared names are not kept in memory. A million names take some seconds, in short slices of work.
 BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one page
-# Maximum number of compared lines of a text. A comparison takes seconds in the worst case.
+# Maximum number of lines compared in a text. A comparison takes seconds in the worst case.
 BROWSE_LINES_MAX: Final = 2000
 
 # --- pages about used space, and plots ---------------------------------------------------------

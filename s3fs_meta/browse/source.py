@@ -75,14 +75,14 @@ class Source:
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
         self.sizes = Sizes()
-        # Start time, end time and number of changed inodes of runs, keyed by first and last txg.
+        # Start time, end time and number of changed inodes per run, keyed by first and last txg.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
         self.kept = KeptPointReader(bucket.store, bucket.keyring, bucket.uuid)
 
     @property
     def outage(self) -> Outage:
-        """Return the start and the reason of an outage of the bucket."""
+        """Return the start and the reason of a bucket outage."""
         return outage_of(self.bucket.store)
 
     # --- read points in time -------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Source:
         self.counted[run] = found
 
     async def link(self, txg: Txg) -> Link:
-        """Return the chain link of a txg, possibly from a cache; raise the errors of ``find``."""
+        """Return a txg's chain link, from a cache if possible; raise the errors of ``find``."""
         bounds = await self.bounds()
         if bounds.oldest.txg <= txg <= bounds.newest.txg:
             known = await self.bucket.points.readable(txg)

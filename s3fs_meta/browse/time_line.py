@@ -53,7 +53,7 @@ class _Indexed(NamedTuple):
 class Day(NamedTuple):
     """The runs that end on one day, newest first."""
 
-    name: str  # date of the day; "" for runs of unknown time
+    name: str  # date; "" for runs with an unknown time
     runs: list[Run]
 
 

@@ -76,7 +76,7 @@ class ZipStream:
     async def send(self, top: Attributes, name: bytes) -> None:
         """Send a directory and all entries below it.
 
-        Devices, pipes and sockets are left out; a file with hard links is repeated for each link.
+        Devices, pipes and sockets are left out; a file is stored once for each hard link.
 
         Args:
             top: the directory.

@@ -20,7 +20,7 @@ class ArrivedRange:
     """One received range, and its blocks whose content is in memory."""
 
     def __init__(self, memory_bytes: int, now_s: float) -> None:
-        self.memory_bytes = memory_bytes  # size of memory that views of the range keep allocated
+        self.memory_bytes = memory_bytes  # bytes of memory that views of the range keep allocated
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False
@@ -34,7 +34,7 @@ class ArrivedRange:
 
 
 class ArrivedContent:
-    """Content of ranges in the order of their arrival, at most ARRIVED_BYTES_MAX in total."""
+    """Range contents in the order of their arrival, at most ARRIVED_BYTES_MAX in total."""
 
     def __init__(self) -> None:
         self._contents: dict[BlockId, tuple[bytes | None, Content, ArrivedRange]] = {}

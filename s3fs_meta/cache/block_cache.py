@@ -101,8 +101,8 @@ class BlockCache:
     def load(self) -> None:
         """Read the index from the rows, at mount and after a group was rolled back.
 
-        The files of dirty and sealed blocks are treated as unsynced: the rows do not show that the
-        files were synced completely.
+        The files of dirty and sealed blocks are treated as unsynced: the rows do not show that all
+        bytes of the files were synced.
         """
         self.index.clear()
         now_s = trio.current_time()

@@ -46,8 +46,8 @@ class BlockSync:
         self._copies = copies
         self._lock = trio.Lock()
         self._thread = QuickThread()
-        self._begun = 0  # number of the last started sync of block files
-        self._done = 0  # number of the last successful sync of block files
+        self._begun = 0  # number of the last block-file sync that was started
+        self._done = 0  # number of the last block-file sync that succeeded
         self.unlogged = UnloggedRanges()
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None

@@ -27,7 +27,7 @@ PINNED_BLOCKS_MAX: Final = CACHED_BLOCKS_MAX - CACHED_BLOCKS_MAX // PIN_RESERVE_
 
 
 def pinned_bytes_max(cache_bytes: int) -> int:
-    """Return the maximum bytes of pinned blocks in a cache of *cache_bytes*."""
+    """Return the maximum bytes of pinned blocks in a cache with *cache_bytes*."""
     return cache_bytes - max(cache_bytes // PIN_RESERVE_PART, PIN_RESERVE_BYTES_MIN)
 
 

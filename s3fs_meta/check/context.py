@@ -174,7 +174,7 @@ class Examination:
             self._paths = None
 
     def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
-        """Return the number of damaged rows of each broken invariant, by invariant number.
+        """Return the number of damaged rows for each broken invariant, by invariant number.
 
         One scan serves all invariants with the same source.
         """

@@ -74,7 +74,7 @@ class ChainReader:
         best = Txg(0)
         way = False
         # A partly applied txg cannot be undone, so the replay is repeated.
-        # The second replay stops at the last txg that was applied completely.
+        # The second replay stops at the last txg that was applied in full.
         for by_levels in (True, False):
             reached, complete = await self._replay(path, None, by_levels=by_levels)
             if complete:

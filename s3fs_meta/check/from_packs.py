@@ -73,11 +73,11 @@ class Rebuilt(NamedTuple):
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
-    # Key of the source of the names: the manifest of a damaged image, or the last changelog.
+    # Key of the object that provides the names: a damaged image's manifest, or the last changelog.
     source: ObjectKey | None = None
     txg: Txg | None = None  # the txg of *source*; all names that were created later are lost
     named: int = 0  # number of files outside lost+found
-    missing_pieces: int = 0  # number of unreadable pieces of the salvaged image
+    missing_pieces: int = 0  # number of unreadable pieces in the salvaged image
 
 
 class _Traces(NamedTuple):

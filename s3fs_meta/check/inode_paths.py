@@ -1,4 +1,4 @@
-"""Paths of inodes for reports of fsck, computed from dentries.
+"""Paths of inodes for fsck reports, computed from dentries.
 
 Owns: temporary tables ``path_*``: the names of all directories, and of the inodes in the report.
 Does not know: the choice of reported inodes. Requires the table ``check_dirs`` of ``sums``.

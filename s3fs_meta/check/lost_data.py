@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE
 from s3fs_meta.model import Ino
 
-# Maximum number of ranges that fit into the value of an extended attribute.
+# Maximum number of ranges that fit into an extended attribute's value.
 _RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")
 
 

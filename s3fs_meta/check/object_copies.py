@@ -43,7 +43,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage_search import groups
 
-_END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
+_END_BYTES: Final = 16  # length of an envelope's final checksum or tag
 _BEGIN_BYTES_MIN: Final = 128  # minimum length of a changelog or level header, which contains times
 _IMAGES: Final = "image/"
 

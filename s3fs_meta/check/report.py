@@ -127,7 +127,7 @@ class Report:
         self._on_note(text)
 
     def foreign(self, count: int, keys: list[str]) -> None:
-        """Report the number of objects of other filesystems, and the keys of some."""
+        """Report the number of objects from other filesystems, and the keys of some."""
         self.foreign_count, self.foreign_keys = count, keys
         if count:
             shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")

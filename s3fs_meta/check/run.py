@@ -1,4 +1,4 @@
-"""Checking one open filesystem completely: fsck without its command line.
+"""A full check of one open filesystem: fsck without its command line.
 
 Owns: the order of the surveys. Does not know: opening a filesystem, terminals.
 Tasks: one. Surveys have schedule points; the check of the rows has none.

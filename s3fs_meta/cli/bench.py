@@ -67,7 +67,7 @@ class BenchSizes(NamedTuple):
     """The sizes and numbers of files; each thread has its own large file and small files."""
 
     big_bytes: int  # size of each large file; 0 means no large files
-    block_bytes: int  # size of each read and write of a large file
+    block_bytes: int  # size of each read from, and write to, a large file
     small_bytes: int
     files: int  # number of small files per thread; 0 means no small files
     threads: int
@@ -279,7 +279,9 @@ def bench(
     block_size: Annotated[
         str,
         typer.Option(
-            "--block-size", metavar="SIZE", help="Size of each read and write of a large file."
+            "--block-size",
+            metavar="SIZE",
+            help="Size of each read from, and write to, a large file.",
         ),
     ] = "1M",
     small_size: Annotated[

@@ -130,7 +130,7 @@ async def _ledger(place: Target) -> Ledger:
 
 
 def heading(report: dict[str, Any]) -> list[str]:
-    """Return the heading of the table of costs."""
+    """Return the heading of the cost table."""
     table, days = report["prices"], report["counted_days"]
     lines = [
         f"{report['url']}: prices of {table['name']} as of {table['as_of']}, in {table['currency']}",

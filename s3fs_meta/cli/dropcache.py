@@ -41,7 +41,7 @@ _WHY: Final = {
     "not_uploaded": "not in the bucket yet",
     "not_synced": "location in the bucket not synced yet",
     "being_removed": "being removed",
-    "last_copies": "possibly the last copies",
+    "last_copies": "perhaps the last copies",
     "pinned": "pinned; see s3fs-meta pins",
 }
 

@@ -81,7 +81,7 @@ _FUTURE: Final = "times"  # name of the check for wrong times; the check has no 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """The options of one run of fsck."""
+    """The options for one fsck run."""
 
     place: Target
     s3: S3Options
@@ -91,7 +91,7 @@ class CheckPlan:
     accept_superblock: bool = False
     verbose: bool = False
     publish_local: bool = False  # upload the local state if its last txg is not in the bucket
-    objects_from: str | None = None  # URL of a copy of the bucket, the source of replacements
+    objects_from: str | None = None  # URL of the bucket copy from which objects are replaced
     end_at: Txg | None = None  # the last txg to keep; later txgs are abandoned
 
 

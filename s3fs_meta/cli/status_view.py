@@ -47,7 +47,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the last error of each part of a mount, except errors that ``state_of`` shows."""
+    """Return the last error in each part of a mount, except errors that ``state_of`` shows."""
     outage = figures.get("outage", {}).get("why")
     return {
         f"error of {part}": figures[part]["last_error"]

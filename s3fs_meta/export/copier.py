@@ -51,7 +51,7 @@ class CopiedFile(NamedTuple):
 
 
 class ContentSource(Protocol):
-    """A source of the content of blocks."""
+    """A source of block contents."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.

@@ -123,7 +123,7 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
 
 
 class Names:
-    """The paths of the inodes of a database."""
+    """The paths of the inodes in a database."""
 
     def __init__(self, db: Database, wanted: Set[Ino]) -> None:
         self._directories: dict[Ino, tuple[Ino, bytes]] = {}

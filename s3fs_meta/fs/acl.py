@@ -46,7 +46,7 @@ Acl = tuple[AclEntry, ...]
 
 
 class WithMode(NamedTuple):
-    """A mode and an encoded ACL; the ACL is None if the mode expresses it completely."""
+    """A mode and an encoded ACL; the ACL is None if the mode expresses all of it."""
 
     mode: int
     value: bytes | None

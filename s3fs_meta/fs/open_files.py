@@ -57,7 +57,7 @@ class OpenInode:
 
 
 class OpenFiles:
-    """The records of all open inodes of one mount."""
+    """The records of all open inodes in one mount."""
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}

@@ -35,7 +35,7 @@ class TreeProgress(NamedTuple):
 
 
 class RemovedTrees:
-    """The top directories of the removed trees of one mount."""
+    """The top directories of the removed trees in one mount."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

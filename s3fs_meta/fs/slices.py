@@ -28,7 +28,7 @@ class Slices:
     names: int = TREE_SLICE_NAMES  # number of names to remove, lock or list in one slice
     # Number of directories whose names are removed, locked or listed in one slice.
     directories: int = TREE_SLICE_DIRECTORIES
-    walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks of files to list in one slice
+    walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks to list in one slice
     cloned_names: int = CLONE_SLICE_NAMES
     shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks that a clone or copied range shares in a slice
     # Number of block map entries that a clone copies in one slice from a file with dirty blocks.

@@ -17,7 +17,7 @@ from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2): 512 bytes
-ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
+ALLOCATION_BYTES: Final = 4096  # page size; st_blocks counts a partial last page as a full page
 # Value of st_blksize and f_bsize: smaller than a block, because stdio makes buffers of this size.
 # Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
@@ -110,7 +110,7 @@ class Converter:
         self._valid_out = _ATTRIBUTES_VALID.pack(self._valid_s, self._valid_ns)
 
     def entry(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the attributes of an inode in the form of a reply to the kernel."""
+        """Return an inode's attributes as a reply to the kernel."""
         (
             ino,
             mode,
@@ -172,7 +172,7 @@ class Converter:
         return b"".join((self.entry_out(attributes), dirent, name, padding))
 
     def dirent_of_row(self, row: Row) -> bytes:
-        """Return ``dirent_out`` of a row of ``dentries.page_rows``, in a third of the time.
+        """Return ``dirent_out`` for a row from ``dentries.page_rows``, in a third of the time.
 
         Raises:
             TypeError, ValueError, struct.error: a value is not a number or too large, or mount

@@ -54,7 +54,7 @@ ORDINARY: Final = (errors.FsError,)
 
 
 def errno_of(exc: S3fsError) -> int:
-    """Return the errno of the class of an error, or of its nearest base class in the table."""
+    """Return the errno for an error's class, or for its nearest base class in the table."""
     for kind in type(exc).__mro__:
         code = ERRNOS.get(kind)
         if code is not None:

@@ -27,7 +27,7 @@ from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import Caller, Ino
 
-# Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
+# Bits for the valid fields of SETATTR. ``Operations`` handles requests that change the size.
 SET_MODE: Final = 1 << 0
 SET_UID: Final = 1 << 1
 SET_GID: Final = 1 << 2
@@ -49,10 +49,10 @@ WRITE: Final = struct.Struct("=8xQ24x")  # header of WRITE: offset; then the dat
 WRITE_OUT: Final = struct.Struct("=I4x")
 # SETATTR: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
-# Header of GETXATTR: maximum size of the reply; then the name of the attribute.
+# Header of GETXATTR: maximum reply size; then the attribute's name.
 GETXATTR: Final = struct.Struct("=I4x")
 SETXATTR: Final = struct.Struct("=II")  # header of SETXATTR: length, flags; then name and value
-LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
+LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty attribute list
 
 _SECOND_NS: Final = 1_000_000_000
 _new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class

@@ -82,7 +82,7 @@ RAW_HANDLERS: Final = (
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 
-# The bit of O_TMPFILE in the flags of open(2), without the bit of O_DIRECTORY.
+# The O_TMPFILE bit in the flags for open(2), without the O_DIRECTORY bit.
 _IS_NAMELESS: Final = os.O_TMPFILE & ~os.O_DIRECTORY
 
 _NO_ATTRIBUTE: Final = errnos.ERRNOS[NoAttributeError]
@@ -121,7 +121,7 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        # Number of directory entries in the last reply that was completely filled.
+        # Number of directory entries in the last reply that was filled.
         self._readdir_rows = READDIR_ROWS_MIN
         self.barrier = Barrier()
         self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)

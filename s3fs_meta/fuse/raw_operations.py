@@ -143,7 +143,7 @@ class RawOperations(FrequentRequests):
             _answer(unique, code, content)
 
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Reply to an lseek request with the position of data or of a hole."""
+        """Reply to an lseek request with the position of data or a hole."""
         self.operations.requests["lseek"] += 1
         _group, thread = fuse_intercept.caller_ids()
         arguments = (ino, thread, *LSEEK.unpack_from(content))

@@ -66,7 +66,7 @@ class Sender(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """A copy of the C extension's list of the last requests."""
+    """A copy of the C extension's list of last requests."""
 
     now_ns: int
     received: int  # number of all requests of the session; *requests* contains only the most recent
@@ -74,14 +74,14 @@ class Recent(NamedTuple):
 
 
 class Senders(NamedTuple):
-    """The number of requests of each sender during *span_s*."""
+    """The number of requests from each sender during *span_s*."""
 
     span_s: float
     counts: dict[Sender, int]
 
 
 def figures() -> dict[str, Any]:
-    """Return the times of all answered requests of the session. Never yields to other tasks."""
+    """Return the times of all answered requests in the session. Never yields to other tasks."""
     totals: dict[str, tuple[int, list[int]]] = {}
     carried = dict.fromkeys(OPERATIONS.values(), 0)
     for opcode, total_ns, size_bytes, counts in fuse_intercept.times():
@@ -105,7 +105,7 @@ def figures() -> dict[str, Any]:
 
 
 def recent() -> Recent:
-    """Return a copy of the C extension's list of the last requests. Never yields to other tasks."""
+    """Return a copy of the C extension's list of last requests. Never yields to other tasks."""
     return Recent(*fuse_intercept.recent())
 
 

@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def collect(place: bytes, name: bytes, device: int) -> None:
-    """Start write-back of all dirty pages of a mount, then open and close its barrier.
+    """Start write-back of all dirty pages in a mount, then open and close its barrier.
 
     The barrier is a hidden file of the daemon. The kernel queues the release of a closed file
     behind all earlier writes. When the daemon receives the release, it has received these writes.

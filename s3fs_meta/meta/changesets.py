@@ -2,7 +2,7 @@
 
 Owns: parsing SQLite session changesets, and handling conflicts.
 Does not know: the origin and the storage of a changeset, groups, counters.
-Keeps: a changeset is applied completely or not at all.
+Keeps: a changeset is applied in full or not at all.
 Tasks: any thread. While apsw reads a changeset passed as bytes, it holds the interpreter lock: for
 100,000 changes it stalls the event loop for 165 ms. So ``apply`` and ``merge`` pass apsw a Python
 function that returns parts of 1 KiB. Another thread then waits for at most 6 ms. One change takes
@@ -36,10 +36,10 @@ _Row = tuple[Any, ...]
 _CHANGESET: Final = "changeset"
 
 # Column numbers. The first column of each table is the primary key, or a part of it.
-_SIZE_BYTES: Final = 5  # number of a column of the table inodes
-_NAME: Final = 2  # number of a column of the table dentries
-_BLOCK: Final = 2  # number of a column of the table block_map
-_NEXT_BLOCK: Final = 2  # number of a column of the table counters
+_SIZE_BYTES: Final = 5  # column number in the table inodes
+_NAME: Final = 2  # column number in the table dentries
+_BLOCK: Final = 2  # column number in the table block_map
+_NEXT_BLOCK: Final = 2  # column number in the table counters
 
 # Tables that contain no names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
@@ -93,7 +93,7 @@ class _Shape(NamedTuple):
 
     # The possible numbers of columns, in the current and in earlier schema versions.
     columns: frozenset[int]
-    key: set[int]  # positions of the columns of the primary key
+    key: set[int]  # positions of the primary-key columns
 
 
 # --- merge, split and apply changesets ---------------------------------------------------------
@@ -448,7 +448,7 @@ def _empty_tables() -> apsw.Connection:
 
 
 def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
-    """Return the shape of each replicated table of a database."""
+    """Return the shape of each replicated table in a database."""
     shapes: dict[str, _Shape] = {}
     for table in schema.REPLICATED_TABLES:
         query = "SELECT cid, pk FROM pragma_table_info(?, 'main')"

@@ -197,7 +197,7 @@ def settle(db: Database) -> None:
 
 
 def settle_at_txg(db: Database) -> None:
-    """Update totals and cached blocks of a database that has the state of a txg of the chain.
+    """Update totals and cached blocks in a database that has the state of a txg in the chain.
 
     Also record that changelogs contain all blocks. The call takes 1 s per ten million blocks.
     Requires an open transaction.

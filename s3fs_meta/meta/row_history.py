@@ -193,7 +193,7 @@ class InodeChange:
         return _mtime_part(self.before) != _mtime_part(self.after)
 
     def add_earlier(self, earlier: "InodeChange") -> None:
-        """Add the changes of an earlier section of the same txg."""
+        """Add the changes from an earlier section of the same txg."""
         if self.before is not None:
             self.before = None if earlier.before is None else self.before | earlier.before
         if self.after is not None:

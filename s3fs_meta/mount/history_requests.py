@@ -72,7 +72,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
 class Shape:
     """The selection of versions to list."""
 
-    count: int  # maximum number of versions of each file
+    count: int  # maximum number of versions per file
     attributes: bool = False  # include versions in which only attributes changed
     pattern: bool = False  # treat the last component of the path as a shell pattern
 

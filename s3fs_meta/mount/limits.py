@@ -7,12 +7,12 @@ from s3fs_meta.limits import KIB, MIB
 # --- replies to requests ------------------------------------------------------------------------
 # Timeout of requests that a working daemon answers immediately.
 CONTROL_ANSWER_S_MAX: Final = 30.0
-UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in a list of unshipped files
+UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in the list of unshipped files
 # Maximum size of unshipped changes that versions reads.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
 HISTORY_SHOWN_MAX: Final = 2_000  # number of file versions that fit into one control message
 PATTERN_NAMES_MAX: Final = 100  # number of matching names that s3fs-meta versions lists
-MISSING_PATHS_MAX: Final = 100  # maximum number of incompletely cached files that warm lists
+MISSING_PATHS_MAX: Final = 100  # maximum number of partly cached files that warm lists
 # Maximum delay of a reply while the kernel drops removed names from its cache.
 TREE_FORGET_S_MAX: Final = 0.05
 KERNEL_FORGET_S_MAX: Final = 10.0  # maximum wait until programs see a created or removed name
@@ -37,7 +37,7 @@ HOLDERS_SHOWN_MAX: Final = 10
 # Number of busiest threads whose processes are looked up in /proc.
 REQUESTER_THREADS_MAX: Final = 256
 REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted per process
-REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of the busiest processes
+REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the busiest-processes list
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
 CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount

@@ -57,7 +57,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         notify: shows a message while the store cannot be reached.
         counts: the state directory that records the billed requests, if it contains a
             filesystem's state at the end; None to record no requests.
-        charge: called before each repeated attempt to send or receive an object or a range.
+        charge: called before each retry to send or receive an object or a range.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.

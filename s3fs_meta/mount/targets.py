@@ -42,7 +42,7 @@ _ZOMBIE: Final = b"Z"
 _PID: Final = re.compile("[0-9]+")
 _NEW: Final = ".new"  # suffix of a note that is still being written
 _NAMESPACE: Final = "namespace-"
-_ENDED_S_MAX: Final = 3600.0  # maximum age of the note of an ended mount
+_ENDED_S_MAX: Final = 3600.0  # maximum age of the note about an ended mount
 _SCHEMES: Final = frozenset({"s3", "local"})  # schemes of store URLs
 # Maximum age of the note of a killed daemon in another mount namespace.
 _ELSEWHERE_S_MAX: Final = 86_400.0

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 class _Commit(NamedTuple):
     """A commit that a sync of the WAL makes durable."""
 
-    begun: tuple[int, int]  # numbers of the last change and of the last timestamp change
+    begun: tuple[int, int]  # numbers of the last change and the last timestamp change
     mark: int  # number of the last change record in the commit
     settled: int  # last entry of the intent log that the block files contain
 

@@ -1,4 +1,4 @@
-"""The type of progress reports of long operations."""
+"""The type of progress reports from long operations."""
 
 from collections.abc import Callable
 

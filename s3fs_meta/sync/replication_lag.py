@@ -59,7 +59,7 @@ class ReplicationLag:
         self._db = db
         self._confirmed_seq = confirmed_seq
         self._synced_seq = synced_seq
-        self._last: dict[Ino, int] = {}  # number of the last change record of each inode
+        self._last: dict[Ino, int] = {}  # number of each inode's last change record
         self._read_seq = 0
         # Any inode may have changed up to this record: too many inodes changed to list them.
         self._floor_seq = 0

@@ -184,7 +184,7 @@ def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
 
 
 class RequestLog:
-    """The request counts of one mount and of earlier processes."""
+    """The request counts of one mount and earlier processes."""
 
     def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
         """Start with the counts of *meter*; the file is read later.

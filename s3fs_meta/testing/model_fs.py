@@ -246,7 +246,7 @@ class ModelFilesystem:
         self._enter(new_parent, new_name, new[source])
 
     def all_below(self, ino: Ino) -> Iterator[Ino]:
-        """Yield an inode and all inodes below it; a hard-linked inode is repeated."""
+        """Yield an inode and all inodes below it; a hard-linked inode occurs once for each name."""
         yield ino
         for child in self.nodes[ino].entries.values():
             yield from self.all_below(child)

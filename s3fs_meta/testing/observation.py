@@ -1,4 +1,4 @@
-"""The visible state of a ``Filesystem`` in the types of the reference model.
+"""The visible state of a ``Filesystem``, expressed in the reference model's types.
 
 Owns: walking a ``Filesystem`` and describing its inodes. Does not know: the expected state.
 """

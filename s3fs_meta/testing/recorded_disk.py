@@ -125,7 +125,7 @@ class DiskRecorder:
         self._lock = threading.RLock()
         self._ids: dict[int, FileId] = {}  # identifiers of existing inodes by inode number
         self._next_id = 0
-        self.failing = ""  # part of a path: the next sync of a matching file fails
+        self.failing = ""  # the next sync of a file whose path contains this text fails
 
     def note(self, what: object) -> int:
         """Add an event that does not change the disk; return the number of the event."""
@@ -260,7 +260,7 @@ def _inode(path: Any) -> int:
 
 
 class _Calls:
-    """Replacements of functions of ``os``, which pass every change to a recorder."""
+    """Replacements for functions in ``os``, which pass every change to a recorder."""
 
     def __init__(self, recorder: DiskRecorder) -> None:
         self._recorder = recorder

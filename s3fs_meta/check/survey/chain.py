@@ -55,7 +55,7 @@ async def survey(
 
 
 class _Chain:
-    """The state of one survey of the changelogs in the bucket."""
+    """The state of one survey that reads the changelogs in the bucket."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class _Survey:
         self._changelogs: dict[Txg, _Read] = {}
 
     async def faults(self, point: KeptPoint) -> list[_Fault]:
-        """Return the faults of the image and the changelogs of a point.
+        """Return the faults in a point's image and changelogs.
 
         After KEPT_FAULTS_MAX bad changelogs the others are not examined, because a wrong object may
         contain a txg far in the future.

@@ -37,7 +37,7 @@ _NO_PACK_OF_THEIR_NAME: Final = (
 
 
 class _Candidate(NamedTuple):
-    """A pack that may be stored under the name of the examined object."""
+    """A missing or damaged pack whose bytes are perhaps stored under the examined object's key."""
 
     pack: PackId
     key: ObjectKey
@@ -91,7 +91,7 @@ async def _rescue_one(
 def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
     try:
         return list(blocks.in_pack(exam.db, pack))
-    except BadRowError:  # invariant I70 repairs the row, and the next run reads the pack
+    except BadRowError:  # the repair for I70 mends the row, so the next run reads the pack
         return []
 
 

@@ -14,7 +14,7 @@ _new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the cl
 
 
 class Span(NamedTuple):
-    """Bytes ``[start, stop)`` of one block of a file; never empty."""
+    """Bytes ``[start, stop)`` of one block in a file; never empty."""
 
     block_index: BlockIndex
     start: int

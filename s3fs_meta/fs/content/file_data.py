@@ -66,7 +66,7 @@ _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
 _new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class
 # Bytes of a file within one cached block.
-# Fields: content of the block or descriptor of its file, offset in the block, length.
+# Fields: the block's content or its file's descriptor, offset in the block, length.
 CachedBytes = tuple[int | Content, int, int]
 
 
@@ -201,7 +201,7 @@ class FileData:
         )
 
     def _parts(self, ino: Ino, offset: int, stop: int) -> list[Part]:
-        """Return the parts of a range of a file, each with its block, or None for a hole."""
+        """Return the parts of a range in a file, each with its block, or None for a hole."""
         index, start = divmod(offset, self._block_bytes)
         end = start + stop - offset
         if end <= self._block_bytes:

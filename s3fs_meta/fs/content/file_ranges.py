@@ -61,7 +61,7 @@ def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> i
 
 
 class FileRanges:
-    """Operations on ranges of the files of one mount."""
+    """Operations on file ranges in one mount."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class FileRanges:
         return min(await self._next_hole(ino, offset), size_bytes)
 
     def _next_data(self, ino: Ino, offset: int, size_bytes: int) -> int:
-        """Return the offset of the first byte of content at or after *offset*."""
+        """Return the offset of the first content byte at or after *offset*."""
         index, within = divmod(offset, self._block_bytes)
         for found, plain_bytes in block_map.lengths_from(self._db, ino, BlockIndex(index), 2):
             if found > index or within < plain_bytes:

@@ -274,7 +274,7 @@ class PastTree:
             return self._attributes(point, txg, ROOT_INO)
 
     def txg_of(self, ino: Ino) -> Txg:
-        """Return the txg of a past inode number of this mount, or 0 for ``.snapshots``."""
+        """Return the txg of a past inode number in this mount, or 0 for ``.snapshots``."""
         return Txg(0) if ino == PAST_TOP_INO else self._place(ino)[0]
 
     def _place(self, ino: Ino) -> tuple[Txg, Ino]:

@@ -259,7 +259,7 @@ class Pins:
     def _note_error(self, error: S3fsError | None) -> None:
         text = "" if error is None else str(error)
         if text and text != self.last_error:
-            _log.info("pinned trees are not completely cached: %s", text)
+            _log.info("only parts of the pinned trees are cached: %s", text)
         self.last_error = text
 
     async def _check_quietly(self) -> S3fsError | None:
@@ -316,7 +316,7 @@ class Pins:
     # --- follow renamed paths ------------------------------------------------------------------
 
     async def _follow_paths(self) -> None:
-        """Update the path and inode of each pin; delete the pins of removed trees."""
+        """Update each pin's path and inode; delete the pins of removed trees."""
         pins: list[Pin] = []
         inos: set[Ino] = set()
         for pin in self._pins:

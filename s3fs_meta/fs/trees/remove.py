@@ -358,7 +358,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add the entries of small directories to the slice, so that it removes them completely."""
+        """Add all entries of small directories to the slice, which then removes whole directories."""
         room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:

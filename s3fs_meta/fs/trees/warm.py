@@ -131,7 +131,7 @@ async def content_of(
 
 
 async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> set[BlockId]:
-    """Return the cached blocks of trees of any size. Yields to other tasks between slices."""
+    """Return the cached blocks in trees of any size. Yields to other tasks between slices."""
     found: set[BlockId] = set()
 
     def take(some: Sequence[TreeBlock]) -> None:
@@ -142,16 +142,16 @@ async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> se
 
 
 class Incomplete(NamedTuple):
-    """The number of incompletely cached files, and the first of these files."""
+    """The number of partly cached files, and the first of these files."""
 
     files: int
-    inos: list[Ino]  # inode numbers of the first incompletely cached files
+    inos: list[Ino]  # inode numbers of the first partly cached files
 
 
 async def incomplete(
     db: Database, cache: BlockCache, roots: Iterable[Ino], limit: int
 ) -> Incomplete:
-    """Return the number of incompletely cached files in trees, and the first *limit* files."""
+    """Return the number of partly cached files in trees, and the first *limit* files."""
     found: dict[Ino, None] = {}
 
     def take(some: Sequence[TreeBlock]) -> None:
@@ -243,7 +243,7 @@ class _Download:
         self._error: S3fsError | None = None
 
     async def run(self) -> None:
-        """Download the blocks; stop at an error that would repeat with every request."""
+        """Download the blocks; stop at an error that would occur with every request."""
         self._on_progress(0, self._content.missing_bytes)
         send, receive = trio.open_memory_channel[list[Located]](0)
         async with trio.open_nursery() as nursery:

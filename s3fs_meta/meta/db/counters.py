@@ -51,7 +51,7 @@ class Counters:
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 
-    # Bytes of all names and values of extended attributes, or None before ``xattrs.count_bytes``.
+    # Bytes in all names and values of extended attributes, or None before ``xattrs.count_bytes``.
     # The number of xattr bytes is not stored, because only a capacity limit needs it.
     xattr_bytes: int | None
 
@@ -79,7 +79,7 @@ class Counters:
         setattr(self, name, value)
 
     def values(self) -> tuple[int, ...]:
-        """Return the values of all counters in the order of COLUMNS."""
+        """Return the values of all counters in the order given by COLUMNS."""
         return (
             self.next_ino,
             self.next_block,

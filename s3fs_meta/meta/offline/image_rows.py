@@ -36,7 +36,7 @@ _IMAGE_BLOCKS: Final = (
     "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
 )
 
-# Find a location for the content of each block of the image.
+# Find a location for the content of each block in the image.
 # Of several index entries with equal content, the entry with the block's number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
@@ -61,7 +61,7 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Find files whose block map was not read completely. Index entries for other files are removed.
+# Find files with unread block map rows. Index entries for other files are removed.
 # At the position of a removed index entry, the image has a hole or a row that was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
@@ -83,7 +83,7 @@ _REWRITTEN: Final = (
 
 
 class ImageRows(NamedTuple):
-    """How completely the rows of an image were read."""
+    """The extent to which the rows of an image were read."""
 
     next_block: int  # blocks with higher or equal numbers are newer than the image
     knows_blocks: bool  # True if all rows of the table blocks were readable

@@ -33,7 +33,7 @@ class FilePart(NamedTuple):
 
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
-    # The LEFT JOIN detects a row of block_map without a row of blocks as damage.
+    # The LEFT JOIN detects a block_map row without a blocks row as damage.
     " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"
     " LEFT JOIN cached_blocks c ON c.block = m.block"
 )
@@ -61,7 +61,7 @@ def of_row(row: BlockRow) -> Located:
 
 
 def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
-    """Return the block of a part of a file with its location, or None for a hole."""
+    """Return the block for a part of a file with its location, or None for a hole."""
     recent, key = db.recent(), (ino, index)
     try:
         found: Located | None = recent[key]
@@ -83,7 +83,7 @@ def locate_range(
 
 
 def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
-    """Return the block of a part of a file, or None for a hole."""
+    """Return the block for a part of a file, or None for a hole."""
     row = db.one("SELECT block FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
     return None if row is None else row[0]
 

@@ -26,7 +26,7 @@ class StateTotal(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """A dirty or sealed block whose file is not completely synced."""
+    """A dirty or sealed block whose file has unsynced bytes."""
 
     block: BlockId
     synced_bytes: int

@@ -85,7 +85,7 @@ def marks(db: Database) -> list[Mark]:
 
 
 def marks_of(db: Database, pack: PackId) -> list[Mark]:
-    """Return the damage marks of one pack and of its records."""
+    """Return the damage marks for one pack and its records."""
     sql = f"SELECT name FROM properties WHERE name = ?1 OR {_RECORDS}"
     return [_mark(row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
 

@@ -29,7 +29,7 @@ def link_added(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
-    """Record the removal of a name of a non-directory in *parent*. Requires an open transaction."""
+    """Record that a non-directory's name was removed from *parent*. Requires an open transaction."""
     if before.nlink <= 1:
         return
     _drop(db, before.ino, parent)

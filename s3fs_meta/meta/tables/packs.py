@@ -130,14 +130,14 @@ def delete(db: Database, pack: PackId) -> None:
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Add the bytes of a block to the live bytes of a pack. Requires an open transaction."""
+    """Add a block's bytes to a pack's live bytes. Requires an open transaction."""
     sql = "UPDATE packs SET live_bytes = live_bytes + ?, died_txg = NULL WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
         raise MetadataError(f"pack {pack} has no row in the table packs", 0)
 
 
 def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Subtract the bytes of a block from the live bytes of a pack. Requires an open transaction."""
+    """Subtract a block's bytes from a pack's live bytes. Requires an open transaction."""
     sql = (
         "UPDATE packs SET live_bytes = live_bytes - ?1, died_txg ="
         " CASE WHEN live_bytes = ?1 AND died_txg IS NULL THEN ?2 ELSE died_txg END WHERE pack = ?3"
@@ -263,7 +263,8 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
     """Return stored packs in which some bytes, but at most *fraction* of them, are live.
 
-    Packs with the most dead bytes come first. Packs that are marked as damaged are skipped.
+    The packs are sorted by dead bytes, the largest number first.
+    Packs that are marked as damaged are skipped.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"

@@ -71,7 +71,7 @@ class ChangeRecorder:
         """Assign all later records to the next txg.
 
         Returns:
-            The time of the oldest record of the previous txg, or 0 if it has no records.
+            The time of the previous txg's oldest record, or 0 if it has no records.
         """
         oldest_ns, self.oldest_ns = self.oldest_ns, 0
         return oldest_ns
@@ -333,7 +333,7 @@ class ChangedInodes(NamedTuple):
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
     """Return inodes that the records after *seq_after* change; stop after *count_max* inodes.
 
-    Records are read completely, so the result may have more than *count_max* inodes.
+    Whole records are read, so the result can have more than *count_max* inodes.
     """
     last: dict[Ino, int] = {}
     last_seq = seq_after

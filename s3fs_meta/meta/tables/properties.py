@@ -35,7 +35,7 @@ def get(db: Database, name: str) -> bytes:
 
 
 def all_of(db: Database) -> dict[str, bytes]:
-    """Return the values of all rows of ``properties`` by name."""
+    """Return the values of all rows in ``properties`` by name."""
     return {row[0]: bytes(row[1]) for row in db.all("SELECT name, value FROM properties")}
 
 
@@ -92,7 +92,7 @@ def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
 
 
 def take_over_renumbered(db: Database, other: Database) -> None:
-    """Replace the record of renumbered packs with that of another database. Needs a transaction."""
+    """Replace the record of renumbered packs with that in *other*. Needs a transaction."""
     txg, next_pack = renumbered_packs(other)
     if txg:
         renumber_packs(db, txg, next_pack)

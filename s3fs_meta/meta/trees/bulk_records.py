@@ -1,4 +1,4 @@
-"""Changesets of many inserted rows, encoded by one SQL statement.
+"""Changesets with many inserted rows, encoded by one SQL statement.
 
 Owns: encoding the rows that one statement inserted, in the format of SQLite's session extension.
 Does not know: the storage of changesets (``pending``).
@@ -22,7 +22,7 @@ Bound = tuple[int | str | bytes | None, ...]
 _INTEGER: Final = "01%016x"
 _INSERT: Final = "1200"
 _DIGITS: Final = "".join(f"{number:02x}" for number in range(128))
-# An SQL expression for the length of a name as a varint of one or two bytes.
+# An SQL expression for a name's length as a one-byte or two-byte varint.
 _LENGTH: Final = (
     f"CASE WHEN length({{name}}) < 128 THEN substr('{_DIGITS}', 2 * length({{name}}) + 1, 2)"
     " ELSE printf('81%02x', length({name}) - 128) END"
@@ -30,13 +30,13 @@ _LENGTH: Final = (
 
 
 def new_inode(of: str) -> str:
-    """Return an SQL expression for the hexadecimal record of a row of ``inodes``."""
+    """Return an SQL expression for the hexadecimal record of an ``inodes`` row."""
     columns = ", ".join(f"{of}.{column}" for column in INODE_COLUMNS)
     return f"printf('{_INSERT}{_INTEGER * len(INODE_COLUMNS)}', {columns})"
 
 
 def new_dentry(of: str, ino: str) -> str:
-    """Return an SQL expression for the hexadecimal record of a row of ``dentries``.
+    """Return an SQL expression for the hexadecimal record of a ``dentries`` row.
 
     Args:
         of: the SQL name of the row with parent, cookie and name.

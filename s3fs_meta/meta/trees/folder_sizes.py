@@ -1,4 +1,4 @@
-"""Sizes of all directories of one state, including their subdirectories.
+"""Sizes of all directories in one state, including their subdirectories.
 
 Owns: the sums, in columns of numbers. Does not know: names, the display of sizes.
 Keeps: the object uses 56 bytes of memory per directory, however many files there are. The table of
@@ -25,7 +25,7 @@ _KIND: Final = 0o170000
 _DIRECTORY: Final = 0o040000
 _FILE: Final = 0o100000
 _NO_PARENT: Final = -1
-_MAX: Final = (1 << 63) - 1  # largest value of a column; a sum of damaged rows may be larger
+_MAX: Final = (1 << 63) - 1  # largest value of a column; a sum over damaged rows can be larger
 
 _DIRECTORIES: Final = (
     f"SELECT ino, parent FROM inodes WHERE ino > ? AND mode & {_KIND} = {_DIRECTORY} AND nlink > 0"
@@ -72,7 +72,7 @@ class FolderSizes:
         self._folders_max = folders_max
         self._slice_rows = slice_rows
         self._inos = array("q")  # inode numbers of all directories, ascending
-        self._above = array("q")  # position of the parent of each directory
+        self._above = array("q")  # position of each directory's parent
         self._bytes = array("q")
         self._files = array("q")
         self._own_bytes = array("q")

@@ -6,6 +6,6 @@ cut:       a consistent snapshot of the rows that is being shipped, and the pack
 pending:   recorded changes that are not in a changelog yet; ``pending_merge`` merges them.
 
 Start at ``writer``. ``level_writer`` makes levels.
-Below: upload (packs come first), chain, meta.changesets (rows).
+Below: upload (packs are stored before changelogs), chain, meta.changesets (rows).
 Above: image, session.
 """

@@ -26,7 +26,7 @@ async def changed_between(
     changes_max: int = DIFF_CHANGES_MAX,
     changelogs_max: int = DIFF_CHANGELOGS_MAX,
 ) -> set[Ino] | None:
-    """Return the changed inodes of a range of txgs, and the directories whose names changed.
+    """Return the inodes that changed in a range of txgs, and the directories whose names changed.
 
     Args:
         search: searches the history index.

@@ -64,7 +64,7 @@ class ChangelogReader:
     async def scan(
         self, txgs: Sequence[Txg], function: Function[_T]
     ) -> list[Scanned[_T] | UnreadableTxg]:
-        """Call a function with the changeset of each section of some txgs.
+        """Call a function with the changeset in each section of some txgs.
 
         Args:
             txgs: the numbers of the changelogs, which are all requested at the same time. A caller

@@ -86,7 +86,7 @@ class _Facts(NamedTuple):
     hash: str  # content_hash of the manifest
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
-    listed: ObjectInfo  # entry of the manifest in the listing of the bucket
+    listed: ObjectInfo  # manifest's entry in the bucket listing
 
 
 class StoredImages:

@@ -225,7 +225,7 @@ class _Joined:
         self._waiting: list[tuple[int, RunChanges]] = []  # pairs of a part's mask and its changes
 
     def add(self, mask: int, changes: RunChanges) -> None:
-        """Add the changes of a part; *mask* replaces each of their nonzero masks."""
+        """Add the changes in a part; *mask* replaces each of their nonzero masks."""
         self._waiting.append((mask, changes))
 
     @property

@@ -74,7 +74,7 @@ class _Run(NamedTuple):
 
 
 class HistorySearch:
-    """Searches the history index of one filesystem up to one link of its chain."""
+    """Searches the history index of one filesystem up to one link in its chain."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, end: Link) -> None:
         self._store = store
@@ -88,7 +88,7 @@ class HistorySearch:
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
     def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":
-        """Return a walk through the txgs of a range that match a search, the latest first.
+        """Return a walk through the txgs in a range that match a search, the latest first.
 
         Args:
             match: returns the parts of a run that match the search.

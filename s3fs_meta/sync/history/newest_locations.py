@@ -92,7 +92,7 @@ class NewestState:
 
 
 def intact_location(db: Database, located: Located) -> Found | None:
-    """Return the location of an intact block of *db* with equal content, or None."""
+    """Return the location of an intact block in *db* with equal content, or None."""
     row = None if located.hash is None else blocks.intact(db, located.hash)
     if row is None or row.pack is None or row.plain_bytes == 0:
         return None

@@ -78,7 +78,7 @@ class Versions(NamedTuple):
 
 
 class PathVersions:
-    """Finds the versions of paths in the history of one filesystem."""
+    """Finds the versions of paths in one filesystem's history."""
 
     def __init__(  # noqa: PLR0913 - one argument for each part that it uses
         self,

@@ -84,7 +84,7 @@ class KeptPointPins:
 
     @property
     def intervals(self) -> frozenset[tuple[Txg, Txg]]:
-        """Return the first and the last txg of each run of pinned changelogs."""
+        """Return the first and last txg in each run of pinned changelogs."""
         return frozenset(self._intervals)
 
     def needs_pack(self, pack: PackId, died: Txg) -> bool:

@@ -103,7 +103,7 @@ async def put_first(
     created_ns: int,
     progress: Progress,
 ) -> tuple[Head, bytes]:
-    """Upload the pieces of the first image of a filesystem.
+    """Upload the pieces of a filesystem's first image.
 
     Returns:
         The head and the manifest's bytes, as from ``describe``; the manifest is not stored yet.
@@ -133,7 +133,7 @@ async def describe(
     previous: Head | None,
     changelog: str,
 ) -> tuple[Head, bytes]:
-    """Return the head and the manifest bytes of an image of a finished database copy."""
+    """Return the head and the manifest bytes for an image of a finished database copy."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,

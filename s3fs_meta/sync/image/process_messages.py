@@ -20,7 +20,7 @@ from s3fs_meta.limits import ENVELOPE_BYTES_MAX, RESTORE_MESSAGE_BYTES_MAX
 
 _LENGTHS: Final = struct.Struct(">II")
 _RECEIVED_BYTES: Final = 1 << 18
-_TRACE_CHARS: Final = 10_000  # maximum number of characters of a traceback; its end is kept
+_TRACE_CHARS: Final = 10_000  # maximum number of characters in a traceback; its end is kept
 _PLAIN: Final = (str, int, float, type(None))
 
 assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both processes know these errors"

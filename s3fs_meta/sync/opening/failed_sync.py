@@ -34,7 +34,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The logs come first, because a log must be durable before the database pages in the log.
+# The logs are written before the database. A log must be durable before the pages that it contains.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 

@@ -338,7 +338,7 @@ class Chooser:
         return newer
 
     async def _later_image(self, link: Link) -> ObjectKey | None:
-        """Return the key of the head if it is an image of a txg after the last changelog.
+        """Return the head's key if it is an image for a txg after the last changelog.
 
         Such an image exists if another host has rebuilt the filesystem, or if it has written txgs
         whose changelogs are lost.

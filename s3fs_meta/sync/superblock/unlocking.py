@@ -96,7 +96,7 @@ class RecoveryKey(_Typed):
 
 
 class HeldKeys(Secret):
-    """A secret that consists of the keys of a running mount."""
+    """A secret that consists of a running mount's keys."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring

@@ -30,7 +30,7 @@ class UploadBounds:
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum size of changes in one changelog object
     # maximum number of block locations in one changelog object
     locations: int = CHANGELOG_LOCATIONS_MAX
-    # maximum growth of the WAL during the upload of an image's blocks
+    # maximum WAL growth during the upload of an image's blocks
     image_wal_bytes: int = IMAGE_WAL_BYTES_MAX
 
 

@@ -1,4 +1,4 @@
-"""The blocks of one cut of the filesystem, with the location of each block in a pack.
+"""The blocks in one cut of the filesystem, with each block's location in a pack.
 
 Owns: the locations that are recorded after the cut, for its changelog or for the copy of an image.
 Does not know: uploads, rows.

@@ -89,7 +89,7 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        # Blocks of zeros that must be stored in a pack, because a cut contains them.
+        # All-zero blocks that a cut contains. They must be stored in a pack like other blocks.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self.sealer = Sealer(db, cache, bounds, self.lost, self._end)

@@ -26,7 +26,7 @@ from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-# Default result files of a full run and of a quick trial.
+# Default result files for a full run and for a quick trial.
 KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 

@@ -33,7 +33,7 @@ LEVELS: Final = ("none", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-6", "zstd
 
 
 def best_s(action: Callable[..., object], *arguments: object) -> float:
-    """Return the minimum CPU time of one call of *action*."""
+    """Return the minimum CPU time of one call to *action*."""
     times = []
     for _ in range(ROUNDS):
         before = time.thread_time()
@@ -54,7 +54,7 @@ def corpus(pattern: str, root: str, size_bytes: int) -> bytes:
 
 
 def database() -> bytes:
-    """Return the content of a metadata database of small files with names of 16 bytes."""
+    """Return the content of a metadata database for small files with 16-byte names."""
     rng = random.Random(1)
     schema = Path(s3fs_meta.__file__).with_name("meta") / "schema.sql"
     with tempfile.TemporaryDirectory() as scratch:

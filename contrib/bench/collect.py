@@ -1,4 +1,4 @@
-"""The cost of collecting dirty data of open files from the kernel.
+"""The cost of collecting dirty data in open files from the kernel.
 
 A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
 load the benchmark counts, over ten seconds, the kernel's requests and the CPU time of the

@@ -1,11 +1,11 @@
-"""The speed of SQLite databases with each page size, ``synchronous`` and journal mode.
+"""Measure the speed of SQLite for each page size, ``synchronous`` setting and journal mode.
 
 *On the mount*: an application's database of 10,000 rows of 200 bytes, alternately on s3fs-meta and
 on the disk. Each transaction changes one random row.
 
-*Our own*: the metadata database of a mount with each set of options. The benchmark makes files and
-calls fsync on the directory after each file. It also changes attributes without fsync; the daemon
-commits many of these changes in one transaction.
+*Metadata*: the metadata database of a mount with each set of options. The benchmark makes files,
+and calls fsync on the directory after each file. It also changes attributes without fsync; the
+daemon commits many of these changes in one transaction.
 """
 
 import os
@@ -33,7 +33,7 @@ CHANGES_PER_SYNC: Final = 20  # number of unsynced changes per change with fsync
 
 
 class Setting(NamedTuple):
-    """The pragmas of an application's database or of the metadata database."""
+    """The pragmas for an application's database or for the metadata database."""
 
     journal_mode: str
     synchronous: str
@@ -114,7 +114,7 @@ def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> f
 
 
 def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the name and the results of each setting of the metadata database."""
+    """Yield the name and the results of each setting for the metadata database."""
     for setting, page in product(OUR_SETTINGS, OUR_PAGES):
         options = {**setting._asdict(), "page_size": page, "sync_interval": "3600"}
         name = f"{setting}, {page}"

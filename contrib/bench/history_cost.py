@@ -247,7 +247,7 @@ def _cpu_s(
 
 
 async def _ignore(_indexer: index_writer.Indexer, _fetched: FetchedChangelog) -> None:
-    """Discard the changes of a changelog instead of keeping them for the index."""
+    """Discard the changes in a changelog instead of keeping them for the index."""
 
 
 def _serve() -> None:

@@ -32,7 +32,7 @@ class JuiceSubject(DaemonSubject):
 
     @override
     def start(self) -> None:
-        """Mount, and set the priority of all threads of JuiceFS to 0."""
+        """Mount, and set the priority of all JuiceFS threads to 0."""
         super().start()
         assert self.pid is not None, "the filesystem is not mounted"
         for each in machine.family(self.pid):

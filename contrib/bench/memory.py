@@ -49,7 +49,7 @@ class Sampler:
         self._send(f"watch {pid}")
 
     def peak_bytes(self, pid: int) -> int:
-        """Return the largest PSS of a daemon since the last call of this method."""
+        """Return a daemon's largest PSS since the last call to this method."""
         return self._ask(f"peak {pid}")
 
     def end(self, pid: int, name: str, *, counts: bool) -> None:

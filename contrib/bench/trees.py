@@ -24,7 +24,7 @@ from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
-SMALL_ENTRIES: Final = 20_000  # number of entries of the tree for cp -al and rm -rf
+SMALL_ENTRIES: Final = 20_000  # number of entries in the tree for cp -al and rm -rf
 CACHE_BYTES_PER_ENTRY: Final = 300  # total size of an inode row and a dentry row
 POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
@@ -38,7 +38,7 @@ Figures = dict[str, float]
 
 
 def run(scratch: Path, *, entries: int) -> dict[str, object]:
-    """Measure copies and removals of a tree of *entries* empty files."""
+    """Measure copies and removals of a tree with *entries* empty files."""
     cache_kib = 4 * entries * CACHE_BYTES_PER_ENTRY // 1024 + 8192
     options = {"cache_size": f"-{cache_kib}", "sync_interval": "3600"}
     subject = S3fsSubject("trees", scratch / "trees", options=options)

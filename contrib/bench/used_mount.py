@@ -53,7 +53,7 @@ def run(scratch: Path, *, files: int, cached: int, txgs: int, turns: int) -> dic
 
 
 def _targets(ratios: dict[str, dict[str, float]]) -> list[targets.Target]:
-    """Return the targets of the new and of the used mount for each step."""
+    """Return the targets for the new and the used mount for each step."""
     wanted = []
     for step, row in ratios.items():
         for mount in (OURS, USED):

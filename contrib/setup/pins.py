@@ -24,7 +24,7 @@ def frozen(version: str, requirements: list[str]) -> dict[str, str]:
 
 
 def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Return the lines of a file of pins, sorted by package name."""
+    """Return the lines of a pins file, sorted by package name."""
     lines = []
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) == new.get(name):

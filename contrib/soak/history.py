@@ -45,7 +45,7 @@ class History:
         self.remote = False  # True if fsync waits for the upload
         self.local_floor = 0  # index of the newest state that a kill must not lose
         self.bucket_floor = 0  # index of the newest state that the bucket must contain
-        self.points: dict[int, int] = {}  # index of the state of each txg
+        self.points: dict[int, int] = {}  # index of each txg's state
         self.tainted: set[bytes] = set()  # blocks of the pack that is currently damaged
         self.past_tainted: set[bytes] = set()  # blocks of all packs that were ever damaged
         self.holes: list[tuple[int, int]] = []  # ranges of txgs that damage made unreachable

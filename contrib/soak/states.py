@@ -45,7 +45,7 @@ class Seen(NamedTuple):
     links: int = 0
     mark: bytes = b""  # value of an extended attribute
     size: int = 0
-    digest: bytes = b""  # digest of the content or of the link target
+    digest: bytes = b""  # digest of the content or the link target
 
 
 @dataclass

@@ -378,7 +378,7 @@ def test_removal_of_100000_files_leaves_no_directory(memory_disk: Path) -> None:
 
 
 def test_durable_write_creates_a_private_file_and_follows_no_symlink(tmp_path: Path) -> None:
-    """A durable write replaces an existing file completely, and refuses a symlink."""
+    """A durable write replaces all bytes of an existing file, and refuses a symlink."""
     path = tmp_path / "file"
     for data in (b"long" * 1000, b"short", b""):
         write_durably(path, data)

@@ -1,4 +1,4 @@
-"""The table of mount options and the fields of MountOptions."""
+"""The table of mount options and the MountOptions fields."""
 
 import ast
 import dataclasses
@@ -30,7 +30,7 @@ def test_documented_default_values_equal_the_actual_default_values(option: Optio
 
 
 def _defaults(path: Path) -> Iterator[str]:
-    """Yield the defaults of option fields in the classes of a module."""
+    """Yield the defaults of option fields in a module's classes."""
     words = {field.name for field in dataclasses.fields(MountOptions)}
     for kind in nodes_of(path, ast.ClassDef):
         for node in kind.body:

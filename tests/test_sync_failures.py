@@ -1,4 +1,4 @@
-"""The record of a failed sync of a state directory."""
+"""The record of a failed state directory sync."""
 
 import contextlib
 import os

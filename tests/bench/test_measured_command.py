@@ -1,4 +1,4 @@
-"""Measurements of one run of a command."""
+"""Measurements of one command run."""
 
 import sys
 

@@ -56,7 +56,7 @@ class Served(NamedTuple):
         return reply.text
 
     def url(self, path: str) -> str:
-        """Return the URL of a page of the running command."""
+        """Return the URL of a page that the running command serves."""
         return f"http://127.0.0.1:{self.port}{self.root}{path}"
 
 

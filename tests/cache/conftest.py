@@ -69,7 +69,7 @@ class CacheBench:
         return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
     def located(self, index: int) -> Located:
-        """Return the location of block *index* of the file INO."""
+        """Return the location of block *index* in the file INO."""
         found = self.cache.located(INO, BlockIndex(index))
         assert found is not None
         return found

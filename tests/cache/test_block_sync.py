@@ -125,10 +125,10 @@ async def test_failed_sync_is_not_shared_with_waiting_callers(
     assert _synced_lengths(bench) == [5, 6]
 
 
-async def test_sync_cancelled_while_it_records_lengths_is_repeated(
+async def test_sync_cancelled_while_it_records_lengths_is_retried(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancelled sync is repeated, because a power cut truncates blocks to recorded lengths."""
+    """A cancelled sync is retried, because a power cut truncates blocks to recorded lengths."""
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")

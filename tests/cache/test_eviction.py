@@ -1,4 +1,4 @@
-"""Eviction of clean blocks and of blocks at damaged locations."""
+"""Eviction of clean blocks and blocks at damaged locations."""
 
 import threading
 

@@ -48,7 +48,7 @@ async def kill(bench: CacheBench) -> None:
 
 
 def content(bench: CacheBench, index: int) -> bytes:
-    """Return the content of a block of the file INO."""
+    """Return the content of a block in the file INO."""
     located = bench.located(index)
     return bench.cache.read_local(located, 0, located.plain_bytes)
 

@@ -22,7 +22,7 @@ def test_small_block_is_fetched_with_the_blocks_before_and_after_it() -> None:
     assert _chosen(_at(5000), _at(6000), _at(5000), _at(4000), _at(7000)) == [4000, 6000, 7000]
 
 
-def test_number_of_fetched_neighbouring_blocks_is_limited_and_later_blocks_come_first() -> None:
+def test_number_of_fetched_neighbouring_blocks_is_limited_and_later_blocks_are_preferred() -> None:
     """Following blocks are preferred, because files are mostly read in the order of writing."""
     step = 50 * KIB
     rows = [_at(number * step, step, step) for number in range(100)]

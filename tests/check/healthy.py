@@ -216,7 +216,7 @@ class Healthy:
         inodes.change_directory(self.db, parent, NOW_NS, entries=1)
 
     def write(self, ino: Ino, index: int, content: bytes) -> BlockId:
-        """Fill a hole of a file with a dirty block."""
+        """Fill a hole in a file with a dirty block."""
         block = self.db.counters.take_block()
         self.files.create(block, 0, content)
         blocks.create_dirty(self.db, block, ino, BlockIndex(index), len(content))

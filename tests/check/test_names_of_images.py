@@ -31,7 +31,7 @@ FILES = 500
 
 
 class Known(NamedTuple):
-    """The properties of one file at the time of the image."""
+    """The properties of one file when the image was made."""
 
     path: tuple[bytes, bytes]
     content: bytes

@@ -165,8 +165,8 @@ def test_destroy_command_is_refused_if_the_filesystem_is_mounted_during_the_prom
     program.ok("destroy", "--confirm", "photos", place.url)
 
 
-def test_interrupted_destroy_can_be_repeated_with_the_label(program: Program, place: Place) -> None:
-    """After an interrupted destroy, other commands fail with the advice to repeat destroy."""
+def test_interrupted_destroy_can_be_retried_with_the_label(program: Program, place: Place) -> None:
+    """After an interrupted destroy, other commands fail with the advice to run destroy again."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):

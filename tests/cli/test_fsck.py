@@ -210,7 +210,7 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("lines", [1, 2, 3, 4])
-def test_interrupted_fsck_repair_can_be_repeated(
+def test_interrupted_fsck_repair_can_be_retried(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
     """If fsck is interrupted at any step, a second fsck completes the repair."""

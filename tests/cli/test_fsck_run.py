@@ -284,7 +284,7 @@ def _make_former(database: Path) -> None:
 
 
 def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place: Place) -> None:
-    """Each mode of fsck upgrades tables of schema version 1."""
+    """Each fsck mode upgrades tables with schema version 1."""
     for mode in Mode:
         _check(place, program.cachedir, Mode.REPORT)
         _make_former(_state(place, program.cachedir).database)

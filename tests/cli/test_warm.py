@@ -130,7 +130,7 @@ def test_warm_command_lists_uncached_files_in_its_json_output(
 
 
 def test_warm_command_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Place) -> None:
-    """Warm prints the sizes of the tree and of the cache, and downloads nothing."""
+    """Warm prints the sizes of the tree and the cache, and downloads nothing."""
     program.ok("mount", "-o", "cachesize=64M", place.url, place.mountpoint)
     mnt = place.mountpoint
     for name in range(2):

@@ -1,4 +1,4 @@
-"""Parsers of the output of xfstests, LTP and pjdfstest."""
+"""Parsers for the output of xfstests, LTP and pjdfstest."""
 
 import os
 import select
@@ -94,7 +94,7 @@ def test_ltp_report_contains_the_reason_for_a_skipped_case() -> None:
 def test_only_ltp_tests_of_file_related_system_calls_are_run(tmp_path: Path) -> None:
     """In the LTP scenario "syscalls", only the cases of listed file-related calls are run.
 
-    All other scenarios of LTP are run completely.
+    All other LTP scenarios are run in full.
     """
     scenarios = tmp_path / "runtest"
     scenarios.mkdir()

@@ -62,7 +62,7 @@ def test_error_received_from_a_daemon_keeps_its_exit_status() -> None:
 
 
 def test_control_client_knows_all_error_classes_of_the_package() -> None:
-    """A client determines the family of a mount's error from the name of the error's class."""
+    """A client determines the family of a mount's error from the error's class name."""
     modules = {one.__module__ for one in _all_errors(errors.S3fsError)}
     shared = {name for name in modules if name.endswith("errors") and name.count(".") == 1}
 

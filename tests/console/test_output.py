@@ -85,7 +85,7 @@ def test_durations_are_printed_with_their_unit(time_s: float, expected: str) -> 
 
 
 @pytest.mark.parametrize("columns", ["40", "200"])
-def test_table_row_longer_than_the_terminal_is_printed_completely(
+def test_table_row_longer_than_the_terminal_is_printed_in_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     """The name of a kept point can be copied from the list, also from a pipe."""

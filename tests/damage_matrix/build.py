@@ -169,7 +169,7 @@ async def _record_points(world: World, store: MemoryStore, state: Path) -> None:
 
 
 def _records(then: Host) -> dict[bytes, list[Record | None]]:
-    """Return the locations of the blocks of each file."""
+    """Return the locations of each file's blocks."""
     found: dict[bytes, list[Record | None]] = {}
     waiting = [(b"", ROOT_INO)]
     while waiting:

@@ -121,7 +121,7 @@ def another(world: World, key: ObjectKey) -> Changes:
 
 
 def older(world: World, key: ObjectKey) -> Changes:
-    """The object is replaced by an older object with the same key, or by an object of a fork."""
+    """An older object with the same key, or an object from a fork, replaces the object."""
     present = world.objects[key]
     of_superblock = key in {superblock_codec.KEY, superblock_codec.COPY_KEY}
     for source in (world.young,) if of_superblock else (world.early, world.fork):

@@ -130,7 +130,7 @@ class Cell:
 
 
 class _Log(logging.Handler):
-    """Collector of log lines of level WARNING and above."""
+    """Collector of log lines with level WARNING and above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -31,7 +31,7 @@ from tests.damage_matrix import oracle
 from tests.damage_matrix.world import Objects, World
 
 _WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
-_PIECES: Final = IMAGE_PIECES_MAX  # A manifest of a few kilobytes lists pieces of 256 GiB.
+_PIECES: Final = IMAGE_PIECES_MAX  # A small manifest can list pieces with 256 GiB in total.
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:

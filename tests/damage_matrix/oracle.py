@@ -114,7 +114,7 @@ def images(world: World) -> dict[Txg, list[ObjectKey]]:
 
 
 def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
-    """Return the keys of the parts of each changelog by txg."""
+    """Return the keys of each changelog's parts by txg."""
     found: dict[Txg, list[ObjectKey]] = {}
     for key in world.objects:
         txg = changelog_codec.parse_part_key(key)

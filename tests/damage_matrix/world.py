@@ -70,7 +70,7 @@ def oversized(data: bytes) -> Oversized:
 
 
 class Record(NamedTuple):
-    """The location of one block of a file."""
+    """The location of one block in a file."""
 
     pack: ObjectKey
     start: int
@@ -133,7 +133,7 @@ class World:
     state: Path = Path()  # The state directory of the host that wrote *objects* and then unmounted.
     early_state: Path = Path()  # The writer's state directory at txg 12, copied during the mount.
     foreign_state: Path = Path()  # The state directory of the host that wrote another filesystem.
-    times: dict[Txg, int] = field(default_factory=dict)  # The time of each txg of the history.
+    times: dict[Txg, int] = field(default_factory=dict)  # The time of each txg in the history.
     points: dict[Txg, Tree] = field(default_factory=dict)  # The tree after each txg of the history.
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The documentation of all statistics of a mount."""
+"""The documentation of all mount statistics."""
 
 import re
 from pathlib import Path

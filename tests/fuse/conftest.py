@@ -160,7 +160,7 @@ CONTEXT = Context()
 
 
 class Reply:
-    """A collector of the entries of one readdir reply."""
+    """A collector of the entries in one readdir reply."""
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room

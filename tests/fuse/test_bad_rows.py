@@ -49,7 +49,7 @@ async def make_entries(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
 
 
 def spoil(handlers: Handlers, table: str, column: str, value: str, inos: tuple[Ino, Ino]) -> None:
-    """Write a value of a wrong type into the rows of a file and a symlink."""
+    """Write a value with a wrong type into the rows of a file and a symlink."""
     db = handlers.fs.db
     where = WHERE.get(table, f"ino IN {inos}")
     db.begin()

@@ -416,5 +416,5 @@ def set_attributes(root: Path) -> None:
 
 
 async def test_kernel_receives_every_reply_of_the_extension(mounted: Mounted) -> None:
-    """Replies and errors that the extension sends reach the kernel completely."""
+    """The kernel receives all bytes of the replies and errors that the extension sends."""
     await mounted.run(set_attributes, mounted.path)

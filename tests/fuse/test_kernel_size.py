@@ -44,7 +44,7 @@ def test_file_size_in_the_kernel_is_found_among_other_open_descriptors(tmp_path:
 
 
 def test_search_for_the_file_size_in_the_kernel_is_bounded(tmp_path: Path) -> None:
-    """The search for an open file examines a limited number of descriptors of a process."""
+    """The search for an open file examines a limited number of descriptors per process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()

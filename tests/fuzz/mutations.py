@@ -39,7 +39,7 @@ _VALUES: Final = st.one_of(
 
 @st.composite
 def mutated_bytes(draw: st.DrawFn, intact: bytes) -> bytes:
-    """Return *intact* with a few random edits, or sometimes completely random bytes."""
+    """Return *intact* with a few random edits, or sometimes only random bytes."""
     if draw(st.integers(0, 19)) == 0:
         return draw(st.binary(max_size=300))
     data = bytearray(intact)

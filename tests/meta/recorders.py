@@ -1,4 +1,4 @@
-"""A recorder of the changes of a database, and a helper that applies its changesets."""
+"""A recorder of database changes, and a helper that applies its changesets."""
 
 import apsw
 

@@ -391,7 +391,7 @@ def test_changeset_touches_both_names_if_the_new_name_reuses_a_cookie(source: Re
 
 
 def test_summary_of_a_changeset_contains_its_number_of_changed_rows(source: Recorded) -> None:
-    """The summary of a changeset counts rows of inodes, dentries and the block map."""
+    """A changeset's summary counts rows of inodes, dentries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))

@@ -91,7 +91,7 @@ def test_placement_records_the_location_of_an_uploaded_block(
 
 
 def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
-    """The rows of a block of zeros are deleted, and the inode has one block fewer."""
+    """The rows of an all-zero block are deleted, and the inode has one block fewer."""
     block = write_block(db, ino)
     assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
     assert block_map.find(db, ino, FIRST) is None
@@ -159,7 +159,7 @@ def test_placement_of_a_deleted_block_is_skipped(db: Database, ino: Ino, pack: P
 
 
 def test_placement_at_the_wrong_index_is_refused(db: Database, ino: Ino, pack: PackId) -> None:
-    """A placement changes nothing if the file has another block at its index."""
+    """A placement changes nothing if the file has a different block at the placement's index."""
     block = write_block(db, ino, 0)
     other = write_block(db, ino, 1)
     place(db, other, pack)

@@ -114,7 +114,7 @@ def test_replica_keeps_a_lost_block_without_its_location(pair: Pair) -> None:
 
 @pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
 def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: str) -> None:
-    """A replica applies a txg completely or not at all."""
+    """A replica applies a txg in full or not at all."""
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
     with pytest.raises(FormatError):

@@ -121,7 +121,7 @@ class Machine:
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
         self._births: dict[Ino, int] = {}  # Birth time of each inode when it was first observed.
         self._kill_at = ""
-        self._copies = 0  # The number of copies of past root entries.
+        self._copies = 0  # The number of copied past root entries.
         self.session: Session
         self.fs: Filesystem
 

@@ -1,4 +1,4 @@
-"""The process of a mount: its limit of open files, garbage collection, and systemd."""
+"""The process of a mount: its open-file limit, garbage collection, and systemd."""
 
 import resource
 import signal

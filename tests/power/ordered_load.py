@@ -4,7 +4,7 @@ The module chooses changes of a tree, makes them with system calls, and searches
 writer's changes. It does not depend on how the load ends. Each change begins
 after the previous one has returned. With its write-back cache, the kernel keeps written data until
 ``close``, which passes the data to the daemon. A change that has returned was therefore
-acknowledged completely. Contents have no zeros, so that lost bytes are visible.
+acknowledged in full. Contents have no zeros, so that lost bytes are visible.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing_extensions import override
 Tree = dict[str, bytes | None]  # The file content by path; None for a directory.
 
 FOLDERS: Final = ("", "d/")  # Folders that all writers share.
-_NAMES: Final = 7  # The number of names of each writer in each folder.
+_NAMES: Final = 7  # The number of names that each writer has in each folder.
 _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
@@ -42,7 +42,7 @@ class Act(enum.Enum):
     SYNC_FOLDER = "sync folder"
 
 
-# The weight of each kind of change in the random choice.
+# The weight of each kind of change when one is chosen at random.
 _WEIGHTS: Final = {
     Act.PUT: 6.0,
     Act.APPEND: 4.0,
@@ -217,7 +217,7 @@ class Choices:
 
 
 def prefix_of(writer: int) -> str:
-    """Return the prefix of all names of a writer."""
+    """Return the prefix of all of a writer's names."""
     return f"w{writer}-"
 
 
@@ -341,10 +341,10 @@ def tree_of(root: Path) -> Tree:
 
 
 class Window(NamedTuple):
-    """How many steps of a writer survived, as a range if several numbers match the tree."""
+    """The number of a writer's steps that survived; a range if several numbers match the tree."""
 
     some: int  # The smallest possible number of steps with any surviving effect.
-    all: int  # The largest possible number of steps that survived completely.
+    all: int  # The largest possible number of steps of which every effect survived.
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:

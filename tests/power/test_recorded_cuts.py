@@ -126,7 +126,7 @@ async def test_durability_promises_hold_after_recorded_power_cuts(
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:
-    """Return a program of small overwrites with changes of rows between them."""
+    """Return a program of small overwrites with row changes between them."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
     for _ in range(steps):

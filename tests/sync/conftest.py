@@ -133,7 +133,7 @@ class Power:
                 opened.state_dir.unlock()
 
 
-# Unencrypted filesystems use most of the code of encrypted filesystems.
+# Unencrypted filesystems use most of the code for encrypted filesystems.
 # Without encryption only the checksum of an envelope differs, which has separate tests.
 @pytest.fixture(
     params=[
@@ -231,7 +231,7 @@ def write_file(session: Session, content: bytes) -> Ino:
 
 
 async def read_file(session: Session, ino: Ino) -> bytes:
-    """Return the content of a file of one block."""
+    """Return the content of a file with one block."""
     size = inodes.get(session.db, ino).size_bytes
     while True:
         located = session.cache.located(ino, BlockIndex(0))

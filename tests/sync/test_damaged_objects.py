@@ -99,7 +99,7 @@ def write(session: Session, number: int) -> tuple[Ino, bytes]:
 
 
 async def a_bucket(power: Power) -> dict[Ino, bytes]:
-    """Fill a bucket with objects of every kind; return the content of all files."""
+    """Fill a bucket with objects of every kind; return all file contents."""
     contents: dict[Ino, bytes] = {}
     async with power.session("a", tasks=False) as session:
         for number in range(4):

@@ -92,7 +92,7 @@ async def test_age_of_commit_groups_is_bounded_during_continuous_operations(
         nursery.cancel_scope.cancel()
 
 
-async def test_failing_commit_is_not_repeated_without_a_pause(
+async def test_failing_commit_is_not_retried_without_a_pause(
     power: Power, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A commit that fails before COMMIT leaves its group open."""

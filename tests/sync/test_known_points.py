@@ -188,7 +188,7 @@ async def test_known_points_file_of_a_newer_program_is_not_changed(
         known_points.read(tmp_path)
 
 
-async def test_failed_save_of_known_points_is_repeated(
+async def test_failed_save_of_known_points_is_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = KnownPoints(tmp_path, "u", lambda: link(5))

@@ -155,7 +155,7 @@ async def test_clock_change_during_a_mount_does_not_affect_txg_times(
         assert session.reclaimer.last_error == ""
 
 
-async def test_elapsed_time_is_accepted_completely_if_the_store_confirms_it(
+async def test_all_elapsed_time_is_accepted_if_the_store_confirms_it(
     power: Power, right: HandClock
 ) -> None:
     """A filesystem can be used normally after it was idle for years."""

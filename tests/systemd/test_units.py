@@ -121,7 +121,7 @@ def test_commands_of_the_backup_unit_are_valid() -> None:
 
 
 def inspect_options(command: str) -> set[str]:
-    """Return the names of all options of a command."""
+    """Return the names of all options that a command has."""
     group = typer.main.get_command(entry.make_app([command, "version"]))
     assert isinstance(group, typer.core.TyperGroup)
     return {name for one in group.commands[command].params for name in one.opts}

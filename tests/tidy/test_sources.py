@@ -54,7 +54,7 @@ def _relative(path: Path) -> str:
 
 
 def _nodes(code: str, kind: type[_Node]) -> list[_Node]:
-    """Return the nodes of one type in a piece of code."""
+    """Return the nodes with one type in a piece of code."""
     return [node for node in ast.walk(ast.parse(code)) if isinstance(node, kind)]
 
 
@@ -97,7 +97,7 @@ def _is_copy(node: ast.expr) -> bool:
 
 
 def _declared(annotated: Iterable[ast.AnnAssign], attributes: Iterable[ast.Attribute]) -> set[str]:
-    """Return the names of attributes that the classes of a module declare."""
+    """Return the names of attributes that a module's classes declare."""
     return {node.target.id for node in annotated if isinstance(node.target, ast.Name)} | {
         node.attr for node in attributes if _is_stored(node) and _is_of(node, "self")
     }

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.thorough
 async def test_wrong_block_location_is_corrected_from_the_pack_index(
     healthy: Healthy, change: str
 ) -> None:
-    """fsck takes the location of a block from the index of its pack.
+    """fsck takes a block's location from its pack's index.
 
     Invariants I31, I33 and I35.
     """

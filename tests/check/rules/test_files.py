@@ -54,7 +54,7 @@ async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
 
 
 async def test_missing_row_of_a_block_is_recreated_from_its_pack(healthy: Healthy) -> None:
-    """fsck recreates the row of a block from the index of its pack."""
+    """fsck recreates a block's row from its pack's index."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.db.begin()
     healthy.forget_copy(block)

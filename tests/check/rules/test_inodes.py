@@ -50,7 +50,7 @@ def test_impossible_owner_is_replaced_by_the_owner_of_the_root_directory(
 
 
 def test_impossible_file_size_is_recomputed_from_the_blocks(healthy: Healthy) -> None:
-    """A negative size of a file becomes the end of its last block."""
+    """A file's negative size becomes the end of its last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes
     healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
 
@@ -104,7 +104,7 @@ LAST = (1 << 63) - 1  # the largest integer that SQLite can store
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
 def test_inode_times_that_overflow_are_replaced_by_the_ctime(healthy: Healthy, change: str) -> None:
-    """A time out of range becomes the time of the last change.
+    """A time out of range becomes the time of the inode's last change.
 
     Invariant I10.
     """

@@ -1,4 +1,4 @@
-"""Searching the indexes of other packs for blocks of a damaged pack."""
+"""Searching other packs' indexes for blocks of a damaged pack."""
 
 import pytest
 

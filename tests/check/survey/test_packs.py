@@ -69,7 +69,7 @@ async def test_every_flipped_byte_of_a_pack_is_detected(healthy: Healthy) -> Non
 
 
 async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> None:
-    """The survey does not read an oversized pack completely: it verifies blocks, but no index."""
+    """The survey reads only part of an oversized pack: it verifies blocks, but no index."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None

@@ -457,7 +457,7 @@ async def test_overwrite_becomes_durable_only_after_all_earlier_operations(
         assert fs.lookup(ROOT_INO, b"after") is None
 
 
-async def test_kill_undoes_an_uncommitted_truncation_completely(volume: Volume) -> None:
+async def test_kill_undoes_all_of_an_uncommitted_truncation(volume: Volume) -> None:
     """After a kill, an uncommitted truncation is undone, even if a write followed it."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")

@@ -37,7 +37,7 @@ async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, byt
 
 
 def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
-    """Return the number of each block of a file by index, and check its attributes."""
+    """Return the number of each block in a file by index, and check its attributes."""
     rows = fs.db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
     assert fs.getattr(ino).mapped_blocks == len(rows)
     return [(row[0], row[1]) for row in rows]

@@ -89,7 +89,7 @@ async def test_second_sequential_read_triggers_read_ahead(
 async def test_read_ahead_window_grows_to_its_limit(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """Read-ahead fetches each block once, and its window stays within its bound."""
+    """Read-ahead fetches each block once, and its window does not exceed the maximum."""
     record = fs.open_files.find(evicted)
     assert record is not None
     for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):
@@ -129,7 +129,7 @@ async def test_random_reads_cause_no_read_ahead(
 
 
 async def test_read_ahead_is_dropped_if_the_queue_is_full(fs: Filesystem, volume: Volume) -> None:
-    """If the queue is full, a read-ahead request is dropped, and the next read repeats it."""
+    """If the queue is full, a read-ahead request is dropped, and the next read sends it again."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()

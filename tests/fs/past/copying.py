@@ -71,7 +71,7 @@ def at_path(*names: bytes) -> Find:
 
 
 class Copier:
-    """A copier of past trees of one mounted filesystem."""
+    """A copier of past trees in one mounted filesystem."""
 
     def __init__(
         self, fs: Filesystem, session: Session, place: Path | None = None, **bounds: int

@@ -83,7 +83,7 @@ async def shipped(plain: Power, txgs: int) -> AsyncIterator[tuple[Session, list[
 
 
 def snapshots_in(home: Path) -> list[str]:
-    """Return the names of temporary state directories of points in time."""
+    """Return the names of temporary state directories for points in time."""
     return [path.name for path in home.iterdir() if "snapshot" in path.name]
 
 

@@ -30,7 +30,7 @@ from tests.sync.conftest import Power, write_file
 
 
 def tree_of(session: Session, home: Path, **bounds: int) -> PastTree:
-    """Return the tree of past points in time of a session's filesystem."""
+    """Return the tree of past points in time in a session's filesystem."""
     points = OpenPoints(
         session.volume,
         session.cache.disk,
@@ -183,7 +183,7 @@ async def test_snapshots_directory_lists_the_open_points_in_time(
 async def test_number_of_concurrent_downloads_of_past_blocks_is_bounded(
     plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 128 parallel reads of blocks of up to 16 MiB, only a few download at the same time."""
+    """Of 128 parallel reads of large blocks, only a few download at the same time."""
     running = most = 0
     read = UncachedReader.read
 

@@ -52,7 +52,7 @@ async def test_tree_walk_finds_every_block(fs: Filesystem) -> None:
     assert await _found(fs, parents[0], other) == {**wanted, other: 1}
 
 
-async def test_tree_walk_of_two_nested_trees_reads_both_trees_completely(fs: Filesystem) -> None:
+async def test_tree_walk_of_two_nested_trees_reads_all_of_both_trees(fs: Filesystem) -> None:
     """A walk of nested trees continues in the directory in which the last slice ended."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)

@@ -1,4 +1,4 @@
-"""Downloads of the content of trees into the cache."""
+"""Downloads of tree content into the cache."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Protective settings of every SQLite connection of this program."""
+"""Protective settings of every SQLite connection in this program."""
 
 from pathlib import Path
 

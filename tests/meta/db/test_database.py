@@ -126,7 +126,7 @@ def test_root_directory_belongs_to_its_creator(
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 500], ids=["empty", "other"])
 def test_file_that_is_not_a_metadata_database_is_not_opened(tmp_path: Path, content: bytes) -> None:
-    """A file that is not a metadata database is refused and not changed."""
+    """A file that is not a metadata database is refused without being changed."""
     path = tmp_path / "meta.db"
     path.write_bytes(content)
     with pytest.raises(FormatError):

@@ -40,7 +40,7 @@ def test_undo_of_a_database_swap_restores_the_original_database(home: Path) -> N
 
 @pytest.mark.parametrize("missing", ["anew.db", "tmp"])
 def test_failed_database_swap_is_undone(home: Path, missing: str) -> None:
-    """A database swap is undone after a failure of any of its renames."""
+    """A database swap is undone if any of its renames fails."""
     gone = home / missing
     if gone.is_dir():
         gone.rmdir()

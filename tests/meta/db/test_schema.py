@@ -27,7 +27,7 @@ SYNCED = Pragmas()
 
 
 def table_names(db: Database) -> set[str]:
-    """Return the names of all tables of a database."""
+    """Return the names of all tables in a database."""
     return {row[0] for row in db.all("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 

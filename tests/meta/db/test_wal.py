@@ -1,4 +1,4 @@
-"""The write-ahead log (WAL) of the database: its length, its bound and its syncs."""
+"""The write-ahead log (WAL) of the database: its length, its maximum length and its syncs."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     assert done.copied_frames == done.frames > 0
     assert (db.wal_bytes, db.wal_uncopied_bytes) == (length, 0)
     commit_some(db, range(100, 101))
-    assert 0 < db.wal_bytes < length, "the log must restart after it was copied completely"
+    assert 0 < db.wal_bytes < length, "the log must restart after all of it was copied"
 
 
 def test_open_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -> None:
@@ -172,7 +172,7 @@ def lacks_room(db: Database) -> bool:
 
 
 def used_and_file_bytes(db: Database) -> tuple[int, int]:
-    """Return the used length of the WAL and the length of its file."""
+    """Return the used length of the WAL and its file length."""
     return db.wal_bytes, wal_file(db).stat().st_size
 
 
@@ -364,7 +364,7 @@ def test_wal_syncs_fail_after_a_checkpoint_could_not_sync_the_wal(
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # The open group of operations prevents a restart of the WAL.
+        db.begin()  # The open group of operations prevents a WAL restart.
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()

@@ -50,7 +50,7 @@ def test_changesets_apply_to_a_database_with_a_different_root_directory(
 def test_changesets_with_a_new_cookie_key_apply_to_a_database_with_another_key(
     make_database: MakeDatabase, lost: bool
 ) -> None:
-    """A crash of fsck may leave a change of the cookie key, which the next mount ships."""
+    """If fsck crashes, a changed cookie key can remain, which the next mount ships."""
     writer, other = make_database("writer.db"), make_database("other.db")
     writer.begin()
     if lost:

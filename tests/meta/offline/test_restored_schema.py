@@ -44,7 +44,7 @@ def change(path: Path, *statements: str) -> None:
 
 
 def indexes(path: Path) -> set[str]:
-    """Return the names of all indexes of a database."""
+    """Return the names of all indexes in a database."""
     connection = apsw.Connection(str(path))
     names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
     connection.close()

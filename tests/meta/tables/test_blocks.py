@@ -35,7 +35,7 @@ def test_new_block_is_dirty_and_in_no_pack(db: Database) -> None:
 
 
 def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
-    """The counter of bytes follows the length of a dirty block."""
+    """The byte counter follows the length of a dirty block."""
     block = make_block(db, 100)
     blocks.resize(db, block, 100, 500)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (500, 500)

@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
-ONE_HASH = 5  # The hash of all names in tests of hash collisions.
+ONE_HASH = 5  # The hash of all names in tests for hash collisions.
 
 
 def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
@@ -265,7 +265,7 @@ def test_name_is_refused_if_256_other_names_have_the_same_hash(db: Database) -> 
 
 
 def test_names_with_neighbouring_hashes_have_distinct_cookies(db: Database) -> None:
-    """The cookies of one hash end before those of the next hash begin."""
+    """All cookies for one hash are below those for the next hash."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]
     for name in hashes:

@@ -124,7 +124,7 @@ def test_hard_link_rows_are_correct_after_random_operations(db: Database, seed: 
 
 
 def check(db: Database, ino: Ino, names: Counter[Ino]) -> None:
-    """Compare the rows of an inode with a plain count of its names."""
+    """Compare an inode's rows with a plain count of its names."""
     found = inodes.get(db, ino)
     assert found.nlink == sum(names.values())
     assert hard_links.parents(db, ino) == sorted((+names).items())

@@ -139,7 +139,7 @@ def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> Non
 
 
 def test_mostly_dead_packs_are_listed(db: Database) -> None:
-    """Packs with the fewest live bytes come first; completely dead packs are not listed."""
+    """Packs are listed by their dead bytes, the most first, except packs without live bytes."""
     made = {live: make_pack(db, live, live) for live in (0, 1, 250, 500, 501, 1000)}
     found = packs.mostly_dead(db, 0.5, 10)
     assert [row.pack for row in found] == [made[1], made[250], made[500]]

@@ -206,7 +206,7 @@ def test_outbox_can_store_the_longest_possible_changelog(make_database: MakeData
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_commit_can_be_repeated_after_a_failure_during_recording(
+def test_commit_can_be_retried_after_a_failure_during_recording(
     make_database: MakeDatabase, failing: int
 ) -> None:
     """After a failed commit the group stays open; its record is neither lost nor written twice."""

@@ -1,4 +1,4 @@
-"""Bulk deletion of the rows of removed trees."""
+"""Bulk deletion of rows for removed trees."""
 
 from collections import Counter
 

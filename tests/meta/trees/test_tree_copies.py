@@ -1,4 +1,4 @@
-"""Bulk creation of the rows of tree copies."""
+"""Bulk creation of rows for tree copies."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs

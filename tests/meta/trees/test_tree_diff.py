@@ -272,7 +272,7 @@ def differences(earlier: Database, db: Database, piece_rows: int = 500) -> list[
 
 
 def copy_of(db: Database, tmp_path: Path) -> Database:
-    """Return a copy of the committed state of a database."""
+    """Return a copy of a database's committed state."""
     snapshot = db.open_snapshot()
     snapshot.copy_to(tmp_path / "earlier.db")
     snapshot.close()

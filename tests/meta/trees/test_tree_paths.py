@@ -1,4 +1,4 @@
-"""Paths of inodes and of names."""
+"""Paths of inodes and names."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes

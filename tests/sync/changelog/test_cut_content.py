@@ -15,7 +15,7 @@ KEY = ObjectKey("pack/00/1-" + "0" * 32)
 
 
 def row(number: int, pack: int | None) -> BlockRow:
-    """Return the row of a block of 100 bytes."""
+    """Return the row of a block with 100 bytes."""
     placed = (None, None, None, None) if pack is None else (HASH, PackId(pack), 8, 50)
     return BlockRow(BlockId(number), 1, 100, *placed)
 

@@ -47,7 +47,7 @@ async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> Non
 
 
 async def test_block_healed_after_a_cut_is_listed_in_the_next_changelog(plain: Power) -> None:
-    """A damaged block gets a location in a pack that the changelog being made lists completely."""
+    """A damaged block moves to a pack that the changelog being made lists in full."""
     written: list[Ino] = []
 
     def hook(step: str) -> None:

@@ -123,7 +123,7 @@ async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power
 
 
 async def test_follower_restores_an_image_if_changes_contradict_its_rows(power: Power) -> None:
-    """If another process changed the follower's rows, a txg is applied completely or not at all."""
+    """If another process changed the follower's rows, a txg is applied in full or not at all."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):

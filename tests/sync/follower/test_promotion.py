@@ -196,7 +196,7 @@ async def test_promotion_applies_a_changelog_appended_during_the_promotion(power
             assert session.status.writable
 
 
-async def test_promotion_can_be_repeated_after_a_failure(power: Power) -> None:
+async def test_promotion_can_be_retried_after_a_failure(power: Power) -> None:
     """After a lost reply, a follower does not know whether its fence record is stored."""
     async with power.session("a"):
         pass

@@ -1,4 +1,4 @@
-"""Index objects of another history of the same filesystem, at the keys of later index objects."""
+"""Index objects from another history of the same filesystem, at the keys of later index objects."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -22,14 +22,14 @@ GONE = LostName(Ino(1), b"gone", Cookie(0), Ino(7))
 
 
 def txg_changes(txg: int, rows: ChangedRows | None) -> TxgChanges:
-    """Return the changes of one txg of an example chain."""
+    """Return the changes in one txg of an example chain."""
     link = Link(Txg(txg), content_hash(b"%d" % txg), 1000 + txg)
     changes = None if rows is None else changes_in(rows)
     return TxgChanges(link, content_hash(b"%d" % (txg - 1)), changes)
 
 
 def of_txgs(txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
-    """Return the index object of level 1 of some txgs."""
+    """Return the level 1 index object for some txgs."""
     merger = RunMerger(1, UUID)
     for at, txg in enumerate(txgs):
         merger.add_txg(at, txg)
@@ -39,7 +39,7 @@ def of_txgs(txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
 
 
 def of_runs(runs: Sequence[HistoryIndex | None]) -> HistoryIndex:
-    """Return the index object of level 2 of some runs, which are added in reverse order."""
+    """Return the level 2 index object for some runs, which are added in reverse order."""
     merger = RunMerger(2, UUID)
     for at, run in reversed(list(enumerate(runs))):
         merger.add_run(at, run)

@@ -39,7 +39,7 @@ async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
 
 
 def put_back(power: Power, older: Mapping[ObjectKey, bytes]) -> None:
-    """Replace the content of the bucket with an older copy of it."""
+    """Replace the bucket's content with an older copy of it."""
     power.store.objects.clear()
     power.store.objects.update(older)
 
@@ -178,7 +178,7 @@ class _NoImages(FaultyStore):
 async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
     power: Power, killed: bool
 ) -> None:
-    """If a repair of an older bucket fails, the next flush repeats it.
+    """If a repair of an older bucket fails, the next flush retries it.
 
     After a kill, a mount is refused until fsck -y repairs the bucket.
     """

@@ -324,7 +324,7 @@ class DelayedWrite:
 async def test_delayed_lease_write_is_refused_after_a_later_write(
     store: MemoryStore, after: str
 ) -> None:
-    """After another write of the lease, the condition of a delayed request is no longer met."""
+    """After another write of the lease, the condition of a delayed request no longer holds."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
     keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a slow store

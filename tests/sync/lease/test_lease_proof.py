@@ -255,7 +255,9 @@ async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(po
         assert session.status.writable
 
 
-async def test_possibly_stale_database_does_not_prove_ownership_of_the_lease(power: Power) -> None:
+async def test_database_that_may_be_stale_does_not_prove_ownership_of_the_lease(
+    power: Power,
+) -> None:
     """After a crash without a journal, the nonces in the holder file prove the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options) as session:
@@ -357,7 +359,7 @@ def lease_with(nonce: str) -> Lease:
 
 
 def test_list_of_nonces_is_bounded_and_includes_the_nonce_of_the_lease() -> None:
-    """Repeated acquisitions with an unknown result do not add nonces without limit."""
+    """Retried acquisitions with an unknown result do not add nonces without limit."""
     held = lease_proof.with_new_nonce(Hold("h", ()), lease_with("of another"))
     [first] = held.nonces
     for _ in range(3 * LEASE_NONCES_MAX):

@@ -232,7 +232,7 @@ async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(pow
 async def test_epoch_of_a_missing_changelog_is_read_from_the_keys_of_its_parts(
     power: Power,
 ) -> None:
-    """The names of the parts of a changelog contain its epoch."""
+    """The names of a changelog's parts contain its epoch."""
     prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
     power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
     del power.store.objects[lease_codec.KEY]
@@ -247,7 +247,7 @@ async def test_epoch_of_a_missing_changelog_is_read_from_the_keys_of_its_parts(
 async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """No epoch can follow an impossibly high epoch, so forged names with one are ignored."""
+    """No epoch can follow the maximum epoch, so forged names with such an epoch are ignored."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)

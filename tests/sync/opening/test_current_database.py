@@ -379,8 +379,8 @@ async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
         "txg confirmed",
     ],
 )
-async def test_interrupted_repair_of_the_chain_can_be_repeated(power: Power, step: str) -> None:
-    """A kill at any step of a repair of the chain loses no data."""
+async def test_interrupted_repair_of_the_chain_can_be_retried(power: Power, step: str) -> None:
+    """A kill at any step of a chain repair loses no data."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)

@@ -87,7 +87,7 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("journal_mode", ["off", "memory"])
-async def test_possibly_corrupt_state_is_quarantined_after_a_crash_without_a_journal(
+async def test_local_state_is_quarantined_after_a_crash_without_a_journal(
     power: Power, journal_mode: str
 ) -> None:
     """After the quarantine, the host restores the bucket and acquires its own lease again."""

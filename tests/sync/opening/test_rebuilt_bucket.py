@@ -33,7 +33,7 @@ async def write_files(power: Power, host: str = "a") -> tuple[Files, Txg]:
 
 
 async def rebuild(power: Power) -> None:
-    """Rebuild the filesystem after the loss of all images and of the start of the chain."""
+    """Rebuild the filesystem after all images and the start of the chain were lost."""
     for key in [*keys_of(power, "image/"), changelog.key_of(Txg(1))]:
         del power.store.objects[key]
     await rebuilding.run(power)

@@ -58,7 +58,7 @@ def plain(given: bytes) -> int:
     (wanted,) = _EXTENDED.unpack(given)
     known = _FS_XFLAG_IMMUTABLE | _FS_XFLAG_APPEND
     if wanted & ~known or any(given[_FLAGS.size :]):
-        raise NotSupportedError(f"inode flags {wanted & ~known:#x} in FS_IOC_FSSETXATTR")
+        raise NotSupportedError(f"FS_IOC_FSSETXATTR cannot set flags {wanted & ~known:#x}")
     return (
         FS_IMMUTABLE_FL * bool(wanted & _FS_XFLAG_IMMUTABLE)
         | FS_APPEND_FL * bool(wanted & _FS_XFLAG_APPEND)
@@ -124,14 +124,14 @@ class InodeFlags:
         Always yields to other tasks.
         """
         if wanted & ~_SETTABLE:
-            raise NotSupportedError(f"inode flags {wanted & ~_SETTABLE:#x} in FS_IOC_SETFLAGS")
+            raise NotSupportedError(f"FS_IOC_SETFLAGS cannot set flags {wanted & ~_SETTABLE:#x}")
         await trio.lowlevel.checkpoint()
         if wanted == self.get(ino):
             return
         before = inodes.get(self._db, ino)
         if not is_root or before.flags & InodeFlag.LOCKED:
-            why = "is locked" if is_root else "can be changed only by root"
-            raise NotPermittedError(f"change of the flags of inode {ino}, which {why}")
+            why = "the inode is locked" if is_root else "only root can change them"
+            raise NotPermittedError(f"the flags of inode {ino} cannot change: {why}")
         self._changes.begin(ino)
         record = self._open_files.find(ino)
         if record is not None:

@@ -233,7 +233,7 @@ def _check_settable(name: bytes) -> None:
 
 def _check_name(name: bytes) -> None:
     if not name.startswith(_NAMESPACES) and name not in _ACLS:
-        raise NotSupportedError(f"extended attribute {quoted(name)} in this namespace")
+        raise NotSupportedError(f"the attribute {quoted(name)} is in an unknown namespace")
     if len(name) > XATTR_NAME_BYTES_MAX:
         raise AttributeRangeError(len(name))
 

@@ -162,7 +162,7 @@ class FileRanges:
             require_unprotected(before)
             await self._clear(ino, offset, min(stop, before.size_bytes))
         else:
-            raise NotSupportedError(f"fallocate(2) with mode {mode:#x}")
+            raise NotSupportedError(f"fallocate(2) has no mode {mode:#x} on this filesystem")
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 

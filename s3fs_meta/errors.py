@@ -411,7 +411,7 @@ class UsageError(SettingsError):
 
 
 class ExtensionMissingError(SettingsError):
-    """The compiled extension is missing, or was built for another Python, libfuse or version."""
+    """The extension is missing, or was built for another version of Python, libfuse or s3fs-meta."""
 
     def __init__(self, why: str) -> None:
         super().__init__(

@@ -51,7 +51,7 @@ NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side
 CONTENT_RUN_BYTES: Final = 8 * MIB
 # Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
-# Number of files copied out of the bucket in parallel. Each needs memory for several blocks.
+# Number of files copied from the bucket in parallel. Each needs memory for several blocks.
 FILES_COPIED_AT_ONCE: Final = 4
 # Maximum number of incomplete files that a report lists. Further files are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
@@ -71,7 +71,7 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
 # Number of newest images that are never deleted, along with all objects that they need.
 IMAGES_KEPT: Final = 2
-IMAGES_SPACED: Final = 8  # older images are kept at intervals of 1/N of the retention
+IMAGES_SPACED: Final = 8  # older images are kept at intervals of retention / N
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
 # Maximum number of searches for readable rows in one table: limits a salvage to about a minute.
 SALVAGE_PROBES_MAX: Final = 2_000_000
@@ -222,7 +222,7 @@ RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to de
 # Time between two searches for objects to delete while no txg is written.
 # More frequent listings would cost an idle mount 0.3 USD a month on S3.
 RECLAIM_IDLE_S: Final = 86_400.0
-# Maximum number of objects that one pass of garbage collection deletes.
+# Maximum number of objects that one garbage collection pass deletes.
 RECLAIM_KEYS_MAX: Final = 10_000
 # Maximum number of pack keys in memory during a search for packs without a row.
 RECLAIM_PACK_ROWS: Final = 100_000
@@ -257,7 +257,7 @@ MULTIPART_BYTES: Final = 64 * MIB  # largest size of one PUT; larger objects are
 # Maximum size of a local object whose ETag is a hash of its content.
 # The ETag of a larger local object is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
-LIST_PAGE_KEYS: Final = 1000  # number of keys in one page of an S3 listing
+LIST_PAGE_KEYS: Final = 1000  # number of keys per page in an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
 STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; all delays add up to a minute
 STORE_DELAY_S_MIN: Final = 0.1
@@ -438,7 +438,7 @@ ALLOCATOR_ARENAS: Final = 2
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
 # Maximum free memory at the end of an arena; more is returned to the system.
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
-# Minimum size of a buffer that uses huge pages of 2 MiB.
+# Minimum size of a buffer that uses 2 MiB huge pages.
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
 # Size of a reusable buffer for ranges: a read-ahead run with the headers of 2,048 records.
 RANGE_BUFFER_BYTES: Final = READAHEAD_RUN_BYTES + 64 * KIB
@@ -546,7 +546,7 @@ BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mu
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
-# Maximum number of passes of one checkpoint.
+# Maximum number of passes in one checkpoint.
 # Each pass copies about a tenth of the WAL that the previous pass copied.
 WAL_PASSES_MAX: Final = 8
 

@@ -38,7 +38,7 @@ class Attributes(NamedTuple):
     atime_ns: int
     rdev: int
     parent: Ino  # the parent directory; for a file with hard links, one of the parents
-    flags: int  # flags of the inode: bits of InodeFlag
+    flags: int  # inode flags: bits of InodeFlag
     btime_ns: int  # creation time of the inode; never changes
 
 

@@ -27,7 +27,7 @@ class KilledMountError(NotMountedError):
 
 
 class UnreachedDaemonError(NotMountedError):
-    """The filesystem is mounted, but its daemon uses another state directory."""
+    """The filesystem is mounted, but its daemon uses a different state directory."""
 
     def __init__(self, mountpoint: str, state: str) -> None:
         super().__init__(

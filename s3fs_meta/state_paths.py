@@ -1,4 +1,4 @@
-"""The paths of local state, and of the notes about running mounts.
+"""The paths of local state and of notes about running mounts.
 
 Owns: the paths. Does not know: the files in these directories.
 Keeps: no slow imports, so that commands that only send a control request start fast.

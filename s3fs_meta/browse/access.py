@@ -76,7 +76,7 @@ class Access:
         """Return the error reply if a request must be refused, otherwise None."""
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self._hosts:
-            return Reply(MISDIRECTED, b"this server has another name\n")
+            return Reply(MISDIRECTED, b"this server has a different name\n")
         path, _, query = request.target.partition(b"?")
         if path == b"/":
             given = parse_qs(query.decode("latin-1")).get("token", [""])[0]

@@ -259,7 +259,7 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def copy_clean(self, source: BlockId, target: BlockId, plain_bytes: int) -> None:
-        """Copy the file of a block to the file of a block with equal content. Runs in a thread.
+        """Copy a block's file to the file of a block with equal content. Runs in a thread.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.

@@ -186,7 +186,7 @@ class BlockSync:
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Record that, according to durable rows, the files contain all entries up to *settled*."""
+        """Record that durable rows list all entries up to *settled* as written to the files."""
         self._settled_durably = max(self._settled_durably, settled)
 
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:

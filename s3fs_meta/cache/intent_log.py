@@ -58,7 +58,7 @@ class LogEntry(NamedTuple):
 
 
 class IntentLog:
-    """Writes the intent log of one epoch of this host."""
+    """Writes this host's intent log for one epoch."""
 
     def __init__(self, directory: Path, epoch: int, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Set the directory and the size of the log; ``prepare`` opens its file.

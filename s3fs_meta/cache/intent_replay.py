@@ -25,7 +25,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 
-# Name of a row with the epoch and key of the intent log, and the last entry that the files contain.
+# Name of the row with the intent log's epoch, its key, and the last entry in the block files.
 _ROW: Final = "intent_log"
 
 
@@ -54,7 +54,7 @@ def announce(db: Database, log: IntentLog) -> None:
 
 
 def note_settled(db: Database, used: Used) -> None:
-    """Record that synced files contain the entries up to ``settled``. Needs a transaction."""
+    """Record that synced files contain all entries up to ``used.settled``. Needs a transaction."""
     local_state.put(db, _ROW, f"{used.epoch} {used.key.hex()} {used.settled}")
 
 

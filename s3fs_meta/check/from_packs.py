@@ -178,7 +178,7 @@ def _epoch_of(key: ObjectKey) -> Epoch:
 
 
 async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
-    """Return the epoch and the ETag of the lease; the epoch of an unreadable lease is 0.
+    """Return the lease's epoch and ETag; the epoch of an unreadable lease is 0.
 
     If the lease is missing, the ETag is None.
     """

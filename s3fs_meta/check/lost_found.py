@@ -108,7 +108,7 @@ def move_map(exam: Examination, ino: Ino) -> None:
 
 
 def move_block(exam: Examination, ino: Ino, index: int) -> None:
-    """Move one block of an inode to index 0 of a new inode number. Requires an open transaction."""
+    """Move one block of an inode to index 0 of a new inode. Requires an open transaction."""
     new = _new_number(exam, ino, f"the block at index {index}")
     exam.run(
         "UPDATE block_map SET ino = ?, block_index = 0 WHERE ino = ? AND block_index = ?",

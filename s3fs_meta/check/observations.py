@@ -90,7 +90,7 @@ class Need(enum.Flag):
 
 
 class SeenLocation(NamedTuple):
-    """One row of ``seen_locations``: the location of a block in the index of a pack."""
+    """One row of ``seen_locations``: a block's location, from the index of a pack."""
 
     block: BlockId
     object_key: str
@@ -102,7 +102,7 @@ class SeenLocation(NamedTuple):
 
 
 class Evidence:
-    """The temporary tables of observations of one fsck run, and the set of surveys made."""
+    """The temporary tables with observations of one fsck run, and the set of surveys made."""
 
     def __init__(self, db: Database) -> None:
         """Create the empty tables in *db*. No transaction may be open."""

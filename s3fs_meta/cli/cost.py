@@ -143,7 +143,7 @@ def heading(report: dict[str, Any]) -> list[str]:
 
 
 def rows(report: dict[str, Any]) -> list[list[str]]:
-    """Return the rows of the table: each cause of requests, transfer, storage and the sum."""
+    """Return the table rows: each cause of requests, transfer, storage and the sum."""
     spans = [report[name] for name in _SPANS]
     causes = [
         cause for cause, counts in report["last_30_days"]["causes"].items() if counts["requests"]

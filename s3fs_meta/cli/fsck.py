@@ -115,7 +115,7 @@ ObjectsFrom = Annotated[
     typer.Option(
         "--objects-from",
         metavar="URL|DIRECTORY",
-        help="With -y: restore missing or damaged objects of the bucket from a copy of the bucket. "
+        help="With -y: restore missing or damaged objects in the bucket from a copy of it. "
         "The copy may be incomplete. Replaced objects are kept in the state directory.",
         show_default=False,
     ),

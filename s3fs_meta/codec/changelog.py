@@ -306,7 +306,7 @@ def section_payload(key: ObjectKey, section: Section, before: bytes = b"") -> by
     """Return *before* and the binary form of a section.
 
     Raises:
-        FormatError: a field is out of range, or the binary form decodes to another section.
+        FormatError: a field is out of range, or the binary form decodes to a different section.
     """
     try:
         data = encode_section(section, before)
@@ -404,7 +404,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
-            raise FormatError(key, "the changelog refers to an image of another txg")
+            raise FormatError(key, "the changelog refers to an image of a different txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
         raise FormatError(

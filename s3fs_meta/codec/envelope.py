@@ -81,7 +81,7 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     Raises:
         NewerFormatError: the object has a version that this program does not know. If only the
             bytes of the version were damaged, FormatError is raised instead.
-        FormatError: the object is corrupt, has another kind or name, or belongs to another
+        FormatError: the object is corrupt, has a different kind or name, or belongs to another
             filesystem; or either the object or the filesystem is encrypted, but not both.
     """
     view = memoryview(data)
@@ -109,7 +109,7 @@ def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring
     """Verify that this filesystem wrote the object, of any kind, under the name *key*.
 
     Raises:
-        FormatError: the object is corrupt, or was written under another name or by another
+        FormatError: the object is corrupt, or was written under a different name or by another
             filesystem.
     """
     view = memoryview(data)

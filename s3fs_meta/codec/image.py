@@ -107,7 +107,7 @@ def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
 
 
 def manifest_key(txg: Txg, epoch: Epoch, random_bytes: bytes) -> ObjectKey:
-    """Return the object key of the manifest of a new image."""
+    """Return the object key of a new image's manifest."""
     return ObjectKey(f"{image_prefix(txg, epoch, random_bytes)}/manifest")
 
 

@@ -85,7 +85,7 @@ def new_key(txg: Txg, name: str, keyring: Keyring, random_bytes: bytes) -> Objec
 
 
 def parse_key(key: str) -> KeptName | None:
-    """Return the parts of a kept point's key, or None if *key* has another form."""
+    """Return the parts of a kept point's key, or None if *key* has a different form."""
     match = _KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
         return None
@@ -124,7 +124,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
 
     Raises:
         NewerFormatError: a newer program wrote the object.
-        FormatError: the object is corrupt, belongs to another filesystem, or has another name.
+        FormatError: the object is corrupt, belongs to another filesystem, or has a different name.
     """
     if len(data) > ENCODED_BYTES_MAX:
         raise FormatError(key, f"the object is too large for a kept point: {len(data)} bytes")

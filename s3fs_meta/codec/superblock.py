@@ -206,7 +206,7 @@ def amend(
     page_size: int | None = None,
     retention_s: int | None = None,
 ) -> Superblock:
-    """Return the superblock of the next generation with another label, page size or retention.
+    """Return the superblock of the next generation with a different label, page size or retention.
 
     Raises:
         UsageError: an argument is out of range.

@@ -36,7 +36,7 @@ def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
     """Return the version in the first line of a text object, without verifying the object.
 
     Raises:
-        FormatError: the first line has another noun, or is not that of a text object.
+        FormatError: the first line has a different noun, or is not that of a text object.
     """
     first = _FIRST.match(data)
     if first is None or first[1] != noun.encode("ascii"):
@@ -50,7 +50,7 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     Raises:
         NewerFormatError: the object is intact but its version is not *version*. The first and
             the last line have the same form in all versions.
-        FormatError: the object is corrupt, or its first line has another noun.
+        FormatError: the object is corrupt, or its first line has a different noun.
     """
     if len(data) > TEXT_OBJECT_BYTES_MAX:
         raise FormatError(key, f"the object is too large for a {noun}: {len(data)} bytes")

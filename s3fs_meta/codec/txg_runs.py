@@ -27,7 +27,7 @@ class TxgRuns:
         return re.compile(f"{self.prefix}([1-{self.levels_max}])/{TXG}-{TXG}", re.ASCII)
 
     def first_of(self, level: int, last: Txg) -> Txg:
-        """Return the first txg of the run of *level* that ends with *last*."""
+        """Return the first txg in the run on *level* that ends with *last*."""
         return Txg(last - self.fan_out**level + 1)
 
     def ends_at(self, txg: Txg) -> range:
@@ -38,12 +38,12 @@ class TxgRuns:
         return range(1, level + 1)
 
     def end_of(self, level: int, txg: Txg) -> Txg:
-        """Return the last txg of the run of *level* that contains *txg*."""
+        """Return the last txg in the run on *level* that contains *txg*."""
         step: int = self.fan_out**level
         return Txg(-(-txg // step) * step)
 
     def key_of(self, level: int, last: Txg) -> ObjectKey:
-        """Return the object key of the run of *level* that ends with *last*."""
+        """Return the object key of the run on *level* that ends with *last*."""
         assert level in self.ends_at(last), "a run of this level must end with an aligned txg"
         first = self.first_of(level, last)
         return ObjectKey(f"{self.prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")

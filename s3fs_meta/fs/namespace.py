@@ -302,7 +302,7 @@ class Namespace:
         self._lose_name(before, parent, now_ns)
 
     def _lose_name(self, before: Attributes, parent: Ino, now_ns: int) -> None:
-        """Decrease nlink of an inode after one of its names was removed."""
+        """Decrease an inode's nlink after one of its names was removed."""
         if before.mode & _TYPE == _DIRECTORY:
             inodes.add_links(self._db, before.ino, -before.nlink, now_ns)
             self._orphans.unlinked(before.ino)

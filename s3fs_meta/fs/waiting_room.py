@@ -1,4 +1,4 @@
-"""A limit on the requests that wait for the store or for cache room, in total and per user.
+"""A limit on the requests that wait for the store or for cache space, in total and per user.
 
 Owns: the limit, and the share of each user. Does not know: why a request waits.
 Keeps: a worker is always free for metadata requests. The requests of one user leave room for those of

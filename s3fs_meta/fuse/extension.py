@@ -1,7 +1,7 @@
 """Loading the compiled extension, and then pyfuse3.
 
 Owns: loading ``fuse_intercept.c`` first, because the dynamic linker must find its symbols before
-those of libfuse; importing pyfuse3; refusing an extension built from another version of its source.
+those of libfuse; importing pyfuse3; refusing an extension built from different source.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c, which setup.py also compiles into the extension.
-# An extension of another version is refused, because functions may be missing or different.
+# An extension with a different version is refused, because functions may be missing or different.
 SOURCE_SUM: Final = "0fe8f1272e6d3e6853eca8d68c69e3e47c81812c20445ad79bc38c04edbdd079"
 
 
@@ -39,7 +39,7 @@ with _symbols_for_all_libraries():
     from s3fs_meta.fuse import fuse_intercept
 
 if getattr(fuse_intercept, "SOURCE_SUM", "") != SOURCE_SUM:
-    raise ExtensionMissingError("the extension was built from another version of s3fs-meta")
+    raise ExtensionMissingError("the extension was built from a different version of s3fs-meta")
 
 import pyfuse3  # noqa: E402 - must follow the extension
 

@@ -296,7 +296,7 @@ def named_blocks(changeset: bytes) -> set[BlockId]:
 
 
 def first_new_block(changeset: bytes) -> BlockId | None:
-    """Return the number of the first new block: the value of next_block before the changes.
+    """Return the number of the first new block: next_block as it was before the changes.
 
     Returns:
         None if the changes created no block.
@@ -474,7 +474,7 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 def _require_numbers(values: Iterable[object]) -> None:
     """Raise FormatError if a value is not an integer. Testing a set is faster than a loop."""
     if not {*map(type, values)} <= {int}:
-        raise FormatError(_CHANGESET, "an integer column has a value of another type")
+        raise FormatError(_CHANGESET, "an integer column has a value of a different type")
 
 
 def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, type]) -> None:

@@ -284,4 +284,4 @@ def _bytes(value: object) -> bytes:
 
 def _require_inodes(values: Iterable[object]) -> None:
     if not {*map(type, values)} <= {int}:
-        raise FormatError("changeset", "an integer column has a value of another type")
+        raise FormatError("changeset", "an integer column has a value of a different type")

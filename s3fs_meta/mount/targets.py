@@ -360,7 +360,7 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                # A daemon of another version can have a note that this version cannot read.
+                # A daemon of a different version can have a note that this version cannot read.
                 if _started(int(path.name)) == 0:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:

@@ -443,7 +443,7 @@ def _make_root(root: Path) -> None:
 
 @contextlib.contextmanager
 def _suppress_read_only() -> Iterator[None]:
-    """Suppress the errors of a read-only filesystem and of missing write permission."""
+    """Suppress errors from a read-only filesystem or missing write permission."""
     try:
         yield
     except OSError as exc:

@@ -101,7 +101,7 @@ class _Current(threading.local):
         self.sent_bytes = 0
 
     def begin(self, key: str) -> None:
-        """Set the key of the next requests of this thread, which have no body yet."""
+        """Set the key for this thread's next requests, which have no body yet."""
         self.key, self.sent_bytes = key, 0
 
     def carry(self, sent_bytes: int) -> None:

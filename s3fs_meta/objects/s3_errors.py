@@ -118,7 +118,7 @@ _TRANSIENT_EXCEPTIONS: Final = (
     OSError,
 )
 _SILENT: Final = "{0} accepts the connection, but does not respond"
-# The first match is used, with the address of the server in place of "{0}".
+# The first match is used, with the address of the server instead of "{0}".
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
     (boto.ReadTimeoutError, _SILENT),
@@ -223,7 +223,7 @@ def _is_unconnected(exc: Exception) -> bool:
 
 
 def _causes(exc: Exception) -> Iterator[BaseException]:
-    """Yield the causes of a connection error of botocore, outermost first."""
+    """Yield the causes of a botocore connection error, outermost first."""
     error = getattr(exc, "kwargs", {}).get("error")
     while isinstance(error, BaseException):
         yield error

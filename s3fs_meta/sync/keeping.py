@@ -187,7 +187,7 @@ class PointKeeper:
         return fetched
 
     def _renamed(self, point: KeptPoint, name: str, *, auto: bool) -> KeptPoint:
-        """Return a copy of an existing kept point with another name."""
+        """Return a copy of an existing kept point with a different name."""
         key, now_ns = self._new_key(point.txg, name), self._volume.clock.now_ns()
         return replace(point, key=key, name=name, kept_ns=now_ns, auto=auto)
 

@@ -35,7 +35,7 @@ class OpenOptions:
     follow: bool = False  # True for a follower: read-only, and always in the state of one txg
     repairing: bool = False  # True for fsck: open state even if a mount would refuse it
     mend: Mend | None = None  # unreadable txgs that may be abandoned; None to abandon no txg
-    # True for fsck: quarantine local state that has another master key
+    # True for fsck: quarantine local state that has a different master key
     accept_superblock: bool = False
     force_takeover: bool = False
     unsafe_single_writer: bool = False

@@ -158,7 +158,7 @@ DAMAGES: Final[Mapping[str, Callable[[World, ObjectKey], Changes]]] = {
     "empty": empty,
     "truncated": truncated,
     "one bit": flipped_bit,
-    "another of its kind": another,
+    "different object of its kind": another,
     "older version": older,
     "foreign": foreign,
     "oversized": oversized,

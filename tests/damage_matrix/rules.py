@@ -66,7 +66,7 @@ class Verdict(enum.Enum):
 
 
 class Rule(NamedTuple):
-    """The expected result of some cells of the damage matrix, with the reason."""
+    """The expected result for some cells in the damage matrix, with the reason."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]
@@ -246,7 +246,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         ("kept point",),
-        ("empty", "truncated", "one bit", "another of its kind", "foreign", "oversized"),
+        ("empty", "truncated", "one bit", "different object of its kind", "foreign", "oversized"),
         FSCK,
         Verdict.REPORTED,
         "only a copy of the object has the point's name and list of needed objects, so reclaim"

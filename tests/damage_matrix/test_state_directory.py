@@ -91,7 +91,7 @@ def _replaced(source: Path, state: Path, path: Path) -> bool:
 
 
 def _file(cell: Cell, name: str) -> Path | None:
-    """Return the path of one file of the state directory, or None."""
+    """Return the path of one file in the state directory, or None."""
     if name.endswith(" block"):
         dirty = name == "dirty block"
         blocks = [path for path in (cell.state / "blocks").rglob("*") if path.is_file()]

@@ -78,7 +78,9 @@ def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, f
 
     assert done.returncode == ExitStatus.SETTINGS
     assert done.stderr.count("\n") == 1
-    assert "(the extension was built from another version of s3fs-meta); build it: " in done.stderr
+    assert (
+        "(the extension was built from a different version of s3fs-meta); build it: " in done.stderr
+    )
 
 
 def test_extension_contains_the_hash_of_its_source() -> None:

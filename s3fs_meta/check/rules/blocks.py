@@ -150,7 +150,7 @@ def record_lost(exam: Examination, damaged: str) -> None:
 def _overlapping(exam: Examination) -> Iterator[Row]:
     """Yield blocks that begin before the previous block in their pack ends.
 
-    Blocks usually have ascending numbers within a pack; only packs with another order are sorted.
+    Blocks usually have ascending numbers within a pack; only other packs are sorted.
     """
     mixed: set[int] = set()  # packs whose blocks are not stored in the order of their block numbers
     at, end = -1, 0

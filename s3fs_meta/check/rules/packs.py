@@ -1,4 +1,4 @@
-"""Invariants of the rows of packs: keys, states, live bytes."""
+"""Invariants of pack rows: keys, states, live bytes."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -20,7 +20,7 @@ Arguments = tuple[int | str | bytes | None, ...]
 
 
 class Statements(abc.ABC):
-    """The interface of ``Database`` for the modules of ``tables`` and ``trees``."""
+    """The interface of ``Database`` for the modules in ``tables`` and ``trees``."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._use(connection)

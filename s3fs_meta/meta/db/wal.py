@@ -261,7 +261,7 @@ class Wal:
 
 
 def last_change_ns(database: Path) -> int | None:
-    """Return the ctime in ns of a closed database or of its log, whichever is newer.
+    """Return the ctime in ns of a closed database or its log, whichever is newer.
 
     The caller compares it with the time of a file next to the database. Restoring a file from a
     backup gives it a new ctime, even if its mtime is old (inode(7)).

@@ -1,6 +1,6 @@
 """Operations on databases that no mount uses.
 
-image_copy:       makes an image of a copy of the database.
+image_copy:       makes an image from a database copy.
 restored_schema:  checks that a downloaded database has the tables of the schema.
 page_trees:       checks that the pages of a downloaded database form trees.
 rollback:         prepares a database of an earlier txg as the next state of the filesystem.

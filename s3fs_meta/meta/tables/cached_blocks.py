@@ -96,7 +96,7 @@ def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
 
 
 def synced_bytes(db: Database, block: BlockId) -> int:
-    """Return the number of synced bytes of a block's file, or 0 if it is not cached."""
+    """Return how many bytes of a block's file are synced, or 0 if the block is not cached."""
     row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
     return 0 if row is None else int(row[0])
 

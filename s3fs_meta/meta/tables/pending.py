@@ -98,7 +98,7 @@ class ChangeRecorder:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Write the changes of the group as rows of ``pending``, inside the group.
+        """Write the changes in the group as ``pending`` rows, inside the group.
 
         After a failure the group stays open, and the next attempt writes all changes.
         """

@@ -11,7 +11,7 @@ from s3fs_meta.meta.db.statements import Row
 
 
 def blob(value: object, what: str, ino: int) -> bytes:
-    """Return the value of a blob column; raise BadRowError if it has another type."""
+    """Return the value of a blob column; raise BadRowError if it has a different type."""
     if type(value) is not bytes:
         raise BadRowError(what, ino)
     return value

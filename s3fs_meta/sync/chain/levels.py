@@ -222,7 +222,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     except (FormatError, ObjectMissingError):
         return  # a lost changelog is not an error, because the level object replaces it
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
-        why = f"changelog {level.last + 1} contains another hash than the level object"
+        why = f"changelog {level.last + 1} contains a different hash than the level object"
         raise FormatError(level.key, why)
 
 

@@ -25,7 +25,7 @@ class SinceImage:
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:
-        """Add the sizes of changelogs of earlier mounts, whose content is not read."""
+        """Add the sizes of changelogs from earlier mounts, whose content is not read."""
         self.bytes += sum(sizes)
         self.has_news = self.has_news or max(sizes, default=0) > NEWS_BYTES_MIN
 

@@ -371,7 +371,7 @@ async def require_at_least(
         One line for the user if the hashes cannot be compared; None if the bucket has the mark.
 
     Raises:
-        OlderBucketError: the required txg is missing, or the bucket has another txg of this number.
+        OlderBucketError: the required txg is missing, or the bucket's txg with this number differs.
     """
     if served is not None:
         return await _require_served(store, mark, served)
@@ -389,7 +389,7 @@ async def require_at_least(
             store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT
         ) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
-        why = "the bucket has another txg with that number"
+        why = "the bucket has a different txg with that number"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
     return None
 
@@ -411,6 +411,6 @@ async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Lin
                 raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT) from exc
             return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     if not found.startswith(mark.hash):
-        why = "the bucket has another txg with that number"
+        why = "the bucket has a different txg with that number"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
     return None

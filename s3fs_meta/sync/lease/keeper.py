@@ -82,7 +82,7 @@ def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
 
 
 class LeaseKeeper:
-    """This host's view of the lease of one filesystem, and its hold on the lease."""
+    """This host's view of one filesystem's lease, and its hold on the lease."""
 
     def __init__(
         self,

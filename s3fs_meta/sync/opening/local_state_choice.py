@@ -405,7 +405,7 @@ class Chooser:
             return exc.what
         if lease_proof.took_last(db, self._lease) and not await self._follows_there(link.txg):
             return f"the changelog does not contain the hash of {key_of(Txg(link.txg - 1))}"
-        raise self._older(link, "the bucket has another txg with this number")
+        raise self._older(link, "the bucket has a different txg with this number")
 
     async def _follows_there(self, txg: Txg) -> bool:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.

@@ -176,7 +176,7 @@ def _require_mark(url: str, link: Link, mark: AbbreviatedLink) -> None:
     A later link is accepted, because the marked txg's hash cannot be read without the bucket.
 
     Raises:
-        OlderBucketError: the state is older, or has another txg with the marked number.
+        OlderBucketError: the state is older, or has a different txg with the marked number.
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:

@@ -231,7 +231,7 @@ async def test_host_refuses_a_bucket_older_than_the_state_that_it_has_seen(power
     mark = AbbreviatedLink(Txg(int(txg)), digits)
 
     assert await require_at_least(power.store, mark) is None
-    with pytest.raises(OlderBucketError, match="another txg with that number"):
+    with pytest.raises(OlderBucketError, match="different txg with that number"):
         await require_at_least(power.store, AbbreviatedLink(mark.txg, "0123456789abcdef"))
     del power.store.objects[f"changelog/{link.txg:012}"]  # type: ignore[arg-type]
     assert "no longer retained" in str(await require_at_least(power.store, mark))
@@ -332,9 +332,9 @@ async def test_hash_of_the_restored_txg_is_compared_with_the_at_least_option(pow
     end = await (await bucket_at(power)).points.newest()
     other = AbbreviatedLink(end.txg, "0123456789abcdef")
     assert await require_at_least(power.store, mark, end) is None
-    with pytest.raises(OlderBucketError, match="another txg"):
+    with pytest.raises(OlderBucketError, match="different txg"):
         await require_at_least(power.store, other, end)
-    with pytest.raises(OlderBucketError, match="another txg"):
+    with pytest.raises(OlderBucketError, match="different txg"):
         await require_at_least(power.store, other, end._replace(txg=Txg(end.txg + 1)))
     missing = AbbreviatedLink(Txg(end.txg + 1), mark.hash)
     later = end._replace(txg=Txg(end.txg + 2))

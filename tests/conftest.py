@@ -58,7 +58,7 @@ def _keep_temporary_files_in_memory() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore a test file whose ``pytestmark`` has a marker that ``-m 'not …'`` excludes.
 
-    Importing these files and creating their tests takes a third of the time of a collection.
+    Importing these files and creating their tests takes a third of the collection time.
     """
     expression = config.getoption("markexpr")
     if collection_path.suffix != ".py" or not EXCLUSIONS.fullmatch(expression):

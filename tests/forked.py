@@ -111,7 +111,7 @@ def _serve(module: str, listener: socket.socket) -> None:
 
 
 def _answer(module: str, client: socket.socket) -> None:
-    """Run the command of a client in a child of this process, and send its exit status."""
+    """Run a client's command in a child of this process, and send its exit status."""
     request, streams, _flags, _address = socket.recv_fds(client, _REQUEST_BYTES_MAX, 3)
     words, environment, folder = json.loads(request)
     child = os.fork()

@@ -86,7 +86,7 @@ def test_word_strict_can_precede_or_follow_a_rate_limit(text: str) -> None:
     ],
 )
 def test_error_about_an_invalid_rate_limit_shows_examples(text: str) -> None:
-    """The error about an invalid rate shows examples of a rate and of a timetable."""
+    """The error about an invalid rate shows an example rate and an example timetable."""
     with pytest.raises(UsageError, match=r"is not a rate; write for example upload_limit=512K"):
         rate_limit("upload_limit", text)
 

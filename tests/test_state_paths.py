@@ -1,4 +1,4 @@
-"""Locations of local state and of mount notes."""
+"""Locations of local state and mount notes."""
 
 from pathlib import Path
 

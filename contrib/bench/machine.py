@@ -43,7 +43,7 @@ def family(pid: int) -> list[int]:
 
 
 def loop_cpu_s(pid: int) -> float:
-    """Return user and system time of the first thread of *pid*, the daemon's event loop."""
+    """Return user and system time of the first thread in *pid*, the daemon's event loop."""
     text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
     fields = text[text.rindex(")") + 2 :].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S

@@ -225,7 +225,7 @@ def _targets(rows: dict[str, Row]) -> list[targets.Target]:
     growth = memory[-1] / memory[0] - 1
     what = "growth of the daemon over ten times the files"
     grown.append(targets.at_most(what, growth, MEMORY_GROWTH_MAX))
-    # Judge only the largest size: start-up takes most of the time of smaller runs.
+    # Judge only the largest size: in smaller runs, start-up takes most of the time.
     count = list(rows.values())[-1]["fsck, of a count"]
     grown.append(targets.at_most("fsck in units of one count", count, COUNTS_MAX, "times"))
     largest = max(row["bytes per file"] for row in rows.values())

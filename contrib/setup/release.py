@@ -113,7 +113,7 @@ def check_installed(environment: Path, version: str, shared: Sequence[str] = SHA
     assert version in found.split(), f"{found} instead of {version}"
     missing = [name for name in shared if not (environment / name).is_file()]
     assert not missing, f"not installed: {missing}"
-    # The import fails if the extension is missing, or was built from another source.
+    # The import fails if the extension is missing, or was built from a different source.
     run(environment / "bin/python", "-I", "-c", "import s3fs_meta.fuse.extension")
 
 

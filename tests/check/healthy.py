@@ -158,7 +158,7 @@ class Healthy:
         xattrs.set(self.db, ino, b"user.%d" % self.rnd.randrange(9), self._name())
 
     def _unlink(self) -> None:
-        """Remove one of several names of a file."""
+        """Remove one of a file's several names."""
         ino = self.rnd.choice(self.regular)
         row = inodes.get(self.db, ino)
         if row.nlink < 2:

@@ -119,7 +119,7 @@ def test_status_shows_each_outage_only_once() -> None:
 
 
 def test_status_prints_latency_quantiles() -> None:
-    """Only the JSON output of status contains the buckets of the latency histograms."""
+    """Only status's JSON output contains the buckets of the latency histograms."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
 

@@ -45,7 +45,7 @@ def test_decoded_level_object_equals_the_encoded_object(keyring: Any) -> None:
 
 @given(st.integers(1, 10**13))
 def test_key_of_a_level_object_names_an_aligned_range_of_txgs(txg: int) -> None:
-    """The name of a level object contains the first and last txg of its run of changelogs."""
+    """A level object's name contains the first and last txg of its run of changelogs."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
         assert parse_key(key) == (number, txg)

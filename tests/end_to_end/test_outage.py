@@ -27,7 +27,7 @@ from tests.servers import S3Server, running_s3, running_versitygw, versitygw_pro
 pytestmark = pytest.mark.mount
 
 OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
-WAITING = 450  # exceeds the number of worker tasks of pyfuse3
+WAITING = 450  # exceeds pyfuse3's number of worker tasks
 
 
 class Cold(NamedTuple):

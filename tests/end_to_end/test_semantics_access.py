@@ -339,7 +339,7 @@ def getfacl(path: Path) -> set[str]:
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
 def test_acl_can_grant_access_to_another_user(folder: Path) -> None:
-    """An ACL's mask limits the rights of named users; chmod(2) of the group bits sets it."""
+    """An ACL's mask limits the rights of named users; chmod(2) with group bits sets the mask."""
     file = owned(folder / "f", ALICE, 0o600)
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))

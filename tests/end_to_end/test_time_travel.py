@@ -1,4 +1,4 @@
-"""Read-only mounts of earlier states of a filesystem."""
+"""Read-only mounts that show earlier states of a filesystem."""
 
 import os
 import shutil

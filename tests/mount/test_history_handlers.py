@@ -27,7 +27,7 @@ def named(session: Session, name: bytes, content: bytes) -> Ino:
 async def versions_of(
     session: Session, *names: str, count: int = 10, **bounds: int
 ) -> dict[str, Any]:
-    """Return the mount's list of versions of a path."""
+    """Return the mount's list of a path's versions."""
     handler = HistoryHandlers(session, **bounds).handlers()[history_requests.VERSIONS]
     wanted = {
         "top": ROOT_INO,

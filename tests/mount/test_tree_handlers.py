@@ -49,7 +49,7 @@ async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Fi
 async def test_malformed_request_about_a_tree_is_refused(
     fs: Filesystem, arguments: Message
 ) -> None:
-    """The error of a malformed request mentions a client of another version."""
+    """The error of a malformed request mentions a client with a different version."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     for command in ("remove", "lock"):
         with pytest.raises(UsageError, match="needs the fields"):

@@ -13,7 +13,7 @@ KEY = ObjectKey("lease")
 
 
 async def test_requests_and_bytes_are_counted_by_method() -> None:
-    """The store counts sent bytes of writes and received bytes of reads."""
+    """The store counts the bytes that writes send and that reads receive."""
     store = CountingStore(MemoryStore())
 
     etag = await store.create(KEY, b"12345")

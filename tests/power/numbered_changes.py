@@ -17,7 +17,7 @@ from tests.power.ordered_load import Act, Change, Choices, Tree
 
 # A change up to this size is one write request, so it leaves no hole.
 BYTES_MAX: Final = 100_000
-# The proportions of synced changes; the seed of a test selects one.
+# The possible proportions of synced changes; a test's seed selects one.
 SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
 PIECE_BYTES: Final = 4096  # The kernel reads at least 4 KiB at once.
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
@@ -63,7 +63,7 @@ class Progress(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison of a tree with the allowed states."""
+    """The result of comparing a tree with the allowed states."""
 
     number: int  # The number of changes whose names and sizes are visible in the tree.
     lost: set[str]  # The files that are partly unreadable.

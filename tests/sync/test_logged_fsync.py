@@ -1,4 +1,4 @@
-"""fsync with the intent log instead of syncs of block files, and recovery from the log."""
+"""fsync with the intent log instead of block file syncs, and recovery from the log."""
 
 from collections.abc import Callable
 from typing import Any

@@ -25,7 +25,7 @@ def counted(meter: Meter) -> dict[str, int]:
 
 
 def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
-    """Return a row of the cost page: the requests of each part, multiplied by its monthly count."""
+    """Return a row of the cost page: each part's requests, multiplied by its monthly count."""
     month = {
         kind: sum(counts.get(kind, 0) * times for counts, times in parts)
         for kind in ("put", "list", "get")

@@ -53,7 +53,7 @@ async def _make_linked_tree(fs: Filesystem) -> Ino:
 async def test_copy_of_a_tree_has_all_properties_of_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Rows, content, extended attributes and hard links of a copy match those of the source."""
+    """Rows, content, extended attributes and hard links match those of the copy's source."""
     top = await _make_linked_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)

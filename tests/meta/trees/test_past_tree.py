@@ -77,7 +77,7 @@ def test_inode_belongs_to_a_tree_if_the_tree_has_one_of_its_names(
 
 
 def test_removed_inode_belonged_to_a_tree_until_its_removal(db: Database) -> None:
-    """The last txg of an inode depends on removals of its names and of directories above it."""
+    """An inode's last txg depends on when its names, or directories above it, were removed."""
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
     assert tree.until(REMOVED) == 0
 

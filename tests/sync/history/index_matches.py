@@ -10,7 +10,7 @@ from tests.sync.conftest import Power
 
 
 def search_of(power: Power, session: Session) -> HistorySearch:
-    """Return a search of the history of a session's filesystem."""
+    """Return a search in the history of a session's filesystem."""
     opened = session.volume
     return HistorySearch(power.store, opened.keyring, opened.uuid, session.link)
 

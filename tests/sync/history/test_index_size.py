@@ -1,4 +1,4 @@
-"""The size of the history index: at most a quarter of the bytes of its changelogs."""
+"""The size of the history index: at most a quarter of its changelogs' size."""
 
 import random
 from collections import Counter

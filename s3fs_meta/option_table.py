@@ -174,7 +174,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Mount read-only: the mount accepts no changes and does not take the lease.",
+        "Mount read-only: the mount neither accepts changes nor takes the lease.",
         "Changes by another host appear at the next mount, or after a few seconds with `follow`.",
         NO_EFFECT,
     ),

@@ -79,7 +79,7 @@ class CacheIndex:
 
     @property
     def evictable_bytes(self) -> int:
-        """Return the bytes of clean blocks that are not pinned and cannot be last copies."""
+        """Return the bytes of clean blocks that are neither pinned nor possible last copies."""
         return self.bytes_in[BlockState.CLEAN] - self.spared_bytes - self.kept_bytes
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:

@@ -18,7 +18,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_tar_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path) -> None:
+def test_tar_archive_matches_the_tree(served: Served, tmp_path: Path) -> None:
     archive = served.ask(f"/tar/{served.txg}/").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
     compared = ["diff", "--recursive", "--no-dereference", "--exclude=strange"]

@@ -24,7 +24,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_zip_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path) -> None:
+def test_zip_archive_matches_the_tree(served: Served, tmp_path: Path) -> None:
     content = served.ask(f"/zip/{served.txg}/reports").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         assert opened.testzip() is None

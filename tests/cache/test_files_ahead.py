@@ -153,7 +153,7 @@ async def test_block_keeps_its_content_if_its_file_is_being_created_in_advance(
 
 
 async def test_leftover_block_file_does_not_count_as_created_in_advance(blocks: Blocks) -> None:
-    """An existing block file may have content, so it does not count as created in advance."""
+    """An existing block file can contain data, so it does not count as created in advance."""
     leftover = BlockId(39)
     blocks.files.create(leftover, 0, b"x" * 1000)
     async with running(blocks.run):

@@ -209,7 +209,7 @@ async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
 
 @case
 async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
-    """A key created again after a delete has the content of the second create."""
+    """A key that is created again after a delete returns the content of the second create."""
     await store.create(KEY, b"first")
     await store.delete([KEY])
     await store.create(KEY, b"second")

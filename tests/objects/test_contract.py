@@ -1,4 +1,4 @@
-"""Object keys that every store can hold."""
+"""Object keys that every store accepts."""
 
 import pytest
 

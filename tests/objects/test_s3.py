@@ -290,7 +290,7 @@ async def test_lost_response_to_a_replace_is_recognised(
 async def test_write_by_another_host_before_a_retry_is_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """A retried write that finds content of another host has lost the race."""
+    """A retried write that finds another host's object has lost the race."""
     await real_store.create(KEY, b"theirs")
     proxy.answer(Forward(lose=True))
 

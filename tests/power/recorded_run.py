@@ -487,7 +487,7 @@ def _changed(run: Run, cut: int) -> set[Ino]:
 async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
     """Require that every byte is from the last durable state or a later one.
 
-    Only files changed after the last durable state may have lost content.
+    Only files changed after the last durable state can have lost data.
     """
     model = run.states[number]
     changed = _changed(run, cut)

@@ -39,7 +39,7 @@ class Statements(abc.ABC):
         self._recent_at = -1  # value of total_changes() at the time when results were cached
 
     def hold_packs(self, packs: Iterable[PackId]) -> None:
-        """Replace the set of held packs, which garbage collection does not condemn."""
+        """Replace the set of packs that garbage collection must not condemn."""
         self.held_packs = frozenset(packs)
 
     @abc.abstractmethod

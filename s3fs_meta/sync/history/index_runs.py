@@ -59,7 +59,7 @@ class RunChanges(NamedTuple):
         return len(self.inodes) + len(self.names)
 
     def marked(self, bit: int) -> "RunChanges":
-        """Return the changes of a part, with *bit* in place of each nonzero mask."""
+        """Return the changes in a part, with *bit* instead of each nonzero mask."""
         return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 

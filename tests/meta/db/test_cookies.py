@@ -26,7 +26,7 @@ def test_hash_of_a_name_never_changes() -> None:
 
 
 def test_hashes_of_names_are_correct_after_their_cache_overflows() -> None:
-    """The test hashes more names than the cache can hold, each name twice."""
+    """The test hashes more names than fit into the cache, each name twice."""
     key = bytes(16)
     hash_name = name_hash(key)
     names = [b"%d" % number for number in range(2 * RECENT_NAMES_MAX)]

@@ -60,7 +60,7 @@ def test_copy_of_a_snapshot_excludes_the_open_group(
 def test_groups_commit_while_a_snapshot_is_copied(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A thread copies the snapshot; the writer does not wait and does not affect the copy."""
+    """A thread copies the snapshot; the writer neither waits nor affects the copy."""
     db = make_database()
     for number in range(2000):
         create_file(db, b"%0100d" % number)

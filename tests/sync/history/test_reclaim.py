@@ -259,7 +259,7 @@ async def test_search_for_garbage_is_repeated_if_it_failed_or_found_garbage(powe
 async def test_garbage_collection_of_an_idle_filesystem_eventually_stops(
     power: Power, clock: HandClock
 ) -> None:
-    """Garbage collection ships txgs, which must not create more and more garbage."""
+    """Garbage collection ships txgs, which must not create ever more garbage."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):

@@ -323,7 +323,7 @@ async def test_sole_writer_can_abandon_its_last_txgs_without_the_end_at_option(
 
 
 async def test_failed_mount_keeps_local_state_that_does_not_match_the_chain(power: Power) -> None:
-    """A mount that cannot continue from its local state fails and does not delete that state."""
+    """A mount that cannot continue from its local state fails without deleting that state."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()

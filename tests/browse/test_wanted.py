@@ -46,7 +46,7 @@ def test_page_of_a_removed_file_shows_the_restore_command(served: Served) -> Non
     assert "'reports/old name'" in page
 
 
-def test_path_in_a_suggested_command_is_quoted_and_cannot_be_an_option() -> None:
+def test_path_in_a_suggested_command_is_quoted_and_cannot_be_parsed_as_an_option() -> None:
     source = _source(Target("local:///a b", Path("/state")))
     _, line = commands(source, Txg(2), b"-rf $(x)")[-1]
     assert line == "s3fs-meta restore --at txg=2 --to restored 'local:///a b' './-rf $(x)'"

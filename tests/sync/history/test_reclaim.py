@@ -388,8 +388,8 @@ async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: 
         assert session.volume.notices == ()
 
 
-async def test_some_of_many_old_images_are_deleted(power: Power, clock: HandClock) -> None:
-    """If a day has many images, some are deleted; every retained point in time stays restorable."""
+async def test_old_images_are_thinned_out_if_there_are_many(power: Power, clock: HandClock) -> None:
+    """Garbage collection deletes some images of a day, and all retained points stay restorable."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(40):

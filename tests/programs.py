@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from s3fs_meta.cli import entry
 from tests import forked
-from tests.polling import PROCESS_S_MAX
+from tests.polling import PROCESS_S_MAX, wait_until
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -31,6 +31,20 @@ def wait_until_gone(pid: int) -> None:
         assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit in time"
     finally:
         os.close(fd)
+
+
+def suspend(pid: int) -> None:
+    """Stop a process with SIGSTOP, and wait until none of its threads can run."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def may_run() -> bool:
+        states = [
+            (task / "stat").read_text().rpartition(")")[2].split()[0]
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        ]
+        return not {"R", "S"}.isdisjoint(states)
+
+    wait_until(lambda: not may_run(), "the process did not stop in time")
 
 
 class Program:

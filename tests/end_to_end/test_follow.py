@@ -17,7 +17,7 @@ from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.end_to_end.hosts import Host, host
 from tests.polling import PROCESS_S_MAX
-from tests.programs import wait_until_gone
+from tests.programs import suspend, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -206,7 +206,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
     hosts.ship()
     (writer.mnt / "f").write_bytes(b"not shipped")
     pid = writer.pid
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         first.program.ok("promote", "--takeover", first.mnt)
         (first.mnt / "f").write_bytes(b"of the new one")
@@ -236,7 +236,7 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
     pid = first.pid
     txg = first.program.status(first.mnt)["chain"]["txg"]
     with (first.mnt / "kept").open("rb") as kept, (first.mnt / "gone").open("rb") as gone:
-        os.kill(pid, signal.SIGSTOP)
+        suspend(pid)
         try:
             (writer.mnt / "gone").unlink()
             writer.ship()

@@ -16,7 +16,7 @@ from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.system_calls import drop_page_cache, refused
-from tests.programs import QuickProgram
+from tests.programs import QuickProgram, suspend
 from tests.servers import S3Server, running_s3
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3, pytest.mark.slow]
@@ -71,7 +71,7 @@ def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     program.ok("dropcache", mnt)
     program.ok("warm", "--pin", mnt / "work")
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)  # Requests to the server now hang.
+    suspend(server.process.pid)  # Requests to the server now hang.
     try:
         _use_tree(mnt / "work", tmp_path / "copy", expected)
         drop_page_cache(mnt / "other")

@@ -21,7 +21,7 @@ import pytest
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.end_to_end.system_calls import drop_page_cache, refused
-from tests.programs import QuickProgram, wait_until_gone
+from tests.programs import QuickProgram, suspend, wait_until_gone
 from tests.servers import S3Server, running_s3, running_versitygw, versitygw_program
 
 pytestmark = pytest.mark.mount
@@ -331,7 +331,7 @@ def test_hanging_server_does_not_block_the_mount(
 def stopped(server: S3Server) -> Iterator[None]:
     """Suspend a server for the duration of a context; connections to the server then hang."""
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
+    suspend(server.process.pid)
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from tests.end_to_end.conftest import on_server
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.projects import SOURCE, copying, modes, run, write_project
 from tests.polling import wait_until
-from tests.programs import QuickProgram
+from tests.programs import QuickProgram, suspend
 
 __all__ = ["on_server"]
 
@@ -111,7 +111,7 @@ def test_writer_that_resumes_after_a_takeover_is_fenced(
     program.ok("flush", mnt)
     pid = program.status(mnt)["pid"]
     (mnt / "only on the old one").write_text("not shipped")
-    os.kill(pid, signal.SIGSTOP)
+    suspend(pid)
     try:
         other, elsewhere = other_machine(program, "other-state"), tmp_path / "elsewhere"
         elsewhere.mkdir()

@@ -18,6 +18,7 @@ from s3fs_meta.fuse.write_back import CollectingProcess, WriteBack
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import Handlers, Mounted
 from tests.polling import until
+from tests.programs import suspend
 
 pytestmark = pytest.mark.mount
 
@@ -168,7 +169,7 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
         await mounted.run(write, writer, "one")
         assert await write_back.collect()
         assert write_back.pid is not None
-        os.kill(write_back.pid, signal.SIGSTOP)
+        suspend(write_back.pid)
         await mounted.run(write, writer, "two")
         assert not await write_back.collect(0.01)
         assert "within 0.01 s" in write_back.last_error

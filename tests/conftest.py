@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
+import hypothesis
 import pytest
 
 # The FUSE extension must be loaded before any test imports pyfuse3.
@@ -18,6 +19,10 @@ from s3fs_meta import machine
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
+
+# No test may fail because a machine is slow.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 TEMPORARY_BYTES_MIN = 4 << 30  # Two test processes use less than 1 GiB.
 EXCLUSIONS = re.compile(r"not \w+( and not \w+)*")

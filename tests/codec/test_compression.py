@@ -166,7 +166,7 @@ def test_threads_can_share_one_compressor() -> None:
     assert wrong == []
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
 def test_any_bytes_are_unchanged_after_compression_and_decompression(
     data: bytes, times: int, name: str
@@ -178,7 +178,7 @@ def test_any_bytes_are_unchanged_after_compression_and_decompression(
     assert decompress(packed, len(data) * times) == data * times
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(st.integers(0, 3), st.booleans(), st.binary(max_size=200), st.integers(0, 1 << 40))
 def test_decompression_of_random_bytes_fails_or_returns_the_expected_length(
     method: int, frame: bool, data: bytes, plain_bytes: int

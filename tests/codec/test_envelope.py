@@ -144,7 +144,7 @@ def test_payload_too_large_to_be_read_back_is_not_sealed() -> None:
         encode(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
 def test_any_payload_is_unchanged_after_its_envelope_is_sealed_and_opened(
     data: bytes, times: int, encrypted: bool, level: int
@@ -155,7 +155,7 @@ def test_any_payload_is_unchanged_after_its_envelope_is_sealed_and_opened(
     assert decode(b"piece", KEY, encoded, keyring) == data * times
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 12), st.booleans())
 def test_random_bytes_are_refused_as_an_envelope(
     data: bytes, prefix_bytes: int, encrypted: bool
@@ -166,7 +166,7 @@ def test_random_bytes_are_refused_as_an_envelope(
         decode(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, max_examples=200)
 @given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
 def test_authentic_envelope_with_arbitrary_fields_is_refused_unless_consistent(
     body: bytes, payload_bytes: int, method: int

@@ -181,7 +181,7 @@ def test_malformed_key_is_not_parsed_as_an_image_manifest_or_piece(key: str) -> 
 SOUND = json.loads(image.dump_manifest(MANIFEST))
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
 def test_arbitrary_value_in_an_image_manifest_is_refused_or_decoded_unchanged(
     name: str, value: object
@@ -195,7 +195,7 @@ def test_arbitrary_value_in_an_image_manifest_is_refused_or_decoded_unchanged(
     assert json.loads(image.dump_manifest(read)) == {**SOUND, name: value}
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
 def test_arbitrary_value_in_a_list_of_pieces_is_refused_or_decoded_unchanged(
     number: int, column: int, value: object

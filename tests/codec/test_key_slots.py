@@ -140,7 +140,7 @@ def test_error_about_an_unknown_kdf_advises_an_upgrade(lock: PassphraseLock) -> 
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
 def test_arbitrary_text_is_refused_as_a_recovery_key(text: str) -> None:
     """The parser of recovery keys raises no exception other than PassphraseError."""

@@ -129,7 +129,7 @@ def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
         decode(KEY, text_object.encode("lease", lease.VERSION + 1, FIELDS))
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted([*FIELDS, "x"])), json_values)
 def test_arbitrary_value_in_a_lease_is_refused_or_decoded_unchanged(
     name: str, value: object

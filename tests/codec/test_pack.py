@@ -327,7 +327,7 @@ def test_pack_writer_refuses_an_empty_pack() -> None:
         PackWriter(KEY, PLAIN, "none").finish()
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(
     st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.integers(1, 40)), min_size=1),
     st.booleans(),
@@ -354,7 +354,7 @@ def test_any_blocks_are_unchanged_after_they_are_packed_and_read(
     assert {(e.block, e.ino, e.block_index) for e, _ in read} == {numbers}
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.binary(max_size=300), st.booleans(), st.booleans(), st.integers(-1, 1 << 40))
 def test_random_bytes_are_refused_as_a_pack(
     data: bytes, magic: bool, encrypted: bool, object_bytes: int
@@ -370,7 +370,7 @@ def test_random_bytes_are_refused_as_a_pack(
         open_block(keyring, KEY, data, max(object_bytes, 0), len(data), bytes(32))
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(
     st.lists(
         st.tuples(

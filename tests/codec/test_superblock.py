@@ -394,7 +394,7 @@ SOUND = fields_of(make()[0])
 LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x")
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
 def test_arbitrary_value_in_a_superblock_is_refused_or_decoded_unchanged(
     name: str, value: object
@@ -407,7 +407,7 @@ def test_arbitrary_value_in_a_superblock_is_refused_or_decoded_unchanged(
     assert fields_of(read) == {**SOUND, name: value}
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.sampled_from(LOCK_NAMES), json_values)
 def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_unlock_the_filesystem(
     name: str, value: object
@@ -426,7 +426,7 @@ def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_unlock_the_filesys
     assert fields == SOUND
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, max_examples=30)
 @given(
     st.text(max_size=64).filter(str.isprintable),
     st.integers(16, 24),

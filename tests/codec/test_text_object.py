@@ -57,7 +57,7 @@ def test_text_object_too_large_to_be_read_back_is_not_written() -> None:
         text_object.encode("lease", 1, {"a": "x" * TEXT_OBJECT_BYTES_MAX})
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.binary(max_size=200), st.integers(0, 30))
 def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: int) -> None:
     """The parser of text objects raises no exception other than FormatError."""
@@ -65,7 +65,7 @@ def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: in
         text_object.decode("lease", 1, "lease", DATA[:prefix_bytes] + data)
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.binary(max_size=200) | st.text('[]{}:,"019.e-+tfn', max_size=50).map(str.encode))
 def test_invalid_text_object_with_a_correct_checksum_causes_a_format_error(body: bytes) -> None:
     """A text object with a correct checksum may still contain invalid JSON."""

@@ -15,7 +15,7 @@ _values = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, max_examples=30)
 @given(st.dictionaries(st.text(), _values))
 def test_control_message_is_encoded_as_one_line_and_decoded_unchanged(
     message: dict[str, object],

@@ -44,7 +44,6 @@ both = pytest.mark.parametrize(
 fuzzed = settings(
     max_examples=EXAMPLES or 150,
     derandomize=not EXAMPLES,  # The seed is fixed in the test suite and random in make fuzz.
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

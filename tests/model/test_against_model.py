@@ -10,7 +10,6 @@ from tests.model.programs import programs, run
 pytestmark = pytest.mark.thorough
 
 _PATIENT = settings(
-    deadline=None,
     database=None,
     print_blob=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -65,7 +65,7 @@ def test_operation_on_a_missing_inode_raises_an_error(db: Database) -> None:
 TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     mode=st.sampled_from([0o100000, 0o040000]).flatmap(
         lambda kind: st.integers(0, 0o7777).map(lambda bits: kind | bits)

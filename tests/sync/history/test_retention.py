@@ -57,7 +57,7 @@ async def chain_of(times: dict[int, int]) -> MemoryStore:
     return store
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(st.data())
 def test_retention_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=40))
@@ -121,7 +121,7 @@ def test_garbage_collection_keeps_the_last_images_and_the_base_image_of_the_rete
     assert kept(images, Txg(0), 0) == {one.key for one in images}
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 60), st.integers(0, 999)
 )

@@ -192,18 +192,23 @@ class InodeChange:
             return True
         return _mtime_part(self.before) != _mtime_part(self.after)
 
-    def add_earlier(self, earlier: "InodeChange") -> None:
-        """Add the changes from an earlier section of the same txg."""
-        if self.before is not None:
-            self.before = None if earlier.before is None else self.before | earlier.before
-        if self.after is not None:
-            self.after = (earlier.after or {}) | self.after
-        self.blocks += earlier.blocks
-        self.gained = earlier.gained + self.gained
-        self.replaced = earlier.replaced + self.replaced
-        self.lost = earlier.lost + self.lost
-        self.xattrs |= earlier.xattrs
-        self.is_target_changed |= earlier.is_target_changed
+    def with_earlier(self, earlier: "InodeChange") -> "InodeChange":
+        """Return these changes together with those of an earlier section of the same txg."""
+        before, after = self.before, self.after
+        if before is not None:
+            before = None if earlier.before is None else before | earlier.before
+        if after is not None:
+            after = (earlier.after or {}) | after
+        return InodeChange(
+            before,
+            after,
+            self.blocks + earlier.blocks,
+            earlier.gained + self.gained,
+            earlier.replaced + self.replaced,
+            earlier.lost + self.lost,
+            self.xattrs | earlier.xattrs,
+            self.is_target_changed or earlier.is_target_changed,
+        )
 
 
 def _mtime_part(columns: dict[str, int]) -> int:

@@ -24,7 +24,7 @@ from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.unanswered import named, of_closed_path
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.sync.history.path_versions import PathVersions, Version
+from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
 
 VERSIONS: Final = "versions"
 
@@ -84,29 +84,30 @@ async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -
         UsageError: no retained txg has such a path.
         StoreError: the bucket cannot be read.
     """
-    paths, notices = [list(names)], []
-    if shape.pattern:
-        if not names:
-            raise UsageError("PATH must end with a pattern for names, such as '*.pdf'")
-        *above, pattern = names
-        matching, are_all = await finder.names_like(above, pattern, PATTERN_NAMES_MAX)
-        paths = [[*above, name] for name in matching]
-        if not matching:
-            raise UsageError("no file matches the pattern at any retained point in time")
-        if not are_all:
-            notices = [f"only the first {PATTERN_NAMES_MAX} names that match are listed"]
-    files = []
-    for path in paths:
-        found = await finder.of_path(path, shape.count, attributes=shape.attributes)
-        versions = [message_of(version) for version in found.found]
-        files.append(
-            {
-                "path": os.fsdecode(b"/".join(path)),
-                "versions": versions,
-                "complete": found.is_complete,
-            }
-        )
-    return {"files": files, "notices": notices}
+    if not shape.pattern:
+        found = await finder.of_path(names, shape.count, attributes=shape.attributes)
+        return {"files": [_file(names, found)], "notices": []}
+    if not names:
+        raise UsageError("PATH must end with a pattern for names, such as '*.pdf'")
+    *above, pattern = names
+    matching, are_all = await finder.names_like(above, pattern, PATTERN_NAMES_MAX)
+    if not matching:
+        raise UsageError("no file matches the pattern at any retained point in time")
+    notice = f"only the first {PATTERN_NAMES_MAX} names that match are listed"
+    listed = await finder.of_names(above, matching, shape.count, attributes=shape.attributes)
+    files = [
+        _file([*above, name], versions) for name, versions in zip(matching, listed, strict=True)
+    ]
+    return {"files": files, "notices": [] if are_all else [notice]}
+
+
+def _file(path: Sequence[bytes], versions: Versions) -> dict[str, Any]:
+    """Return the versions of a path as a JSON object."""
+    return {
+        "path": os.fsdecode(b"/".join(path)),
+        "versions": [message_of(version) for version in versions.found],
+        "complete": versions.is_complete,
+    }
 
 
 async def request_versions(path: PastPath, shape: Shape) -> dict[str, Any]:

@@ -215,13 +215,13 @@ def test_changes_of_a_file_include_blocks_and_names_and_xattrs(history: History)
 def test_changes_of_one_txg_are_combined_in_order() -> None:
     earlier = InodeChange(before=None, after={"ino": 5, "size_bytes": 1, "mode": 2}, blocks=1)
     later = InodeChange(before={"ino": 5, "size_bytes": 1}, after={"ino": 5, "size_bytes": 9})
-    later.add_earlier(earlier)
+    later = later.with_earlier(earlier)
     assert (later.before, later.blocks) == (None, 1)
     assert later.after == {"ino": 5, "size_bytes": 9, "mode": 2}
 
     earlier = InodeChange(before={"mode": 1}, after={"mode": 2})
     later = InodeChange(before={"mode": 2, "uid": 7}, after=None)
-    later.add_earlier(earlier)
+    later = later.with_earlier(earlier)
     assert (later.before, later.after) == ({"mode": 1, "uid": 7}, None)
 
 

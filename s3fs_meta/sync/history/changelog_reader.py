@@ -88,9 +88,10 @@ class ChangelogReader:
         async with trio.open_nursery() as nursery:
             for txg in txgs:
                 nursery.start_soon(scan_one, txg)
-        return [self._unless_abandoned(found[txg]) for txg in txgs]
+        return [self.unless_abandoned(found[txg]) for txg in txgs]
 
-    def _unless_abandoned(self, one: Scanned[_T] | UnreadableTxg) -> Scanned[_T] | UnreadableTxg:
+    def unless_abandoned(self, one: Scanned[_T] | UnreadableTxg) -> Scanned[_T] | UnreadableTxg:
+        """Return a result, or an unreadable txg if a fence record shows that fsck abandoned it."""
         if isinstance(one, UnreadableTxg) or not any(one.txg in run for run in self._abandoned):
             return one
         return UnreadableTxg(one.txg, one.link.created_ns, "fsck ended the chain before this txg")

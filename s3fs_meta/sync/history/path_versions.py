@@ -13,7 +13,7 @@ The newest state is in a database. The attributes of an inode at each earlier tx
 undoing its changes one by one, the latest first.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -31,14 +31,16 @@ from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import (
     ChangelogReader,
-    Function,
     Scanned,
     UnreadableTxg,
 )
 from s3fs_meta.sync.history.index_search import HistorySearch, Match
+from s3fs_meta.sync.history.kept_scan import KeptScan
 
 _Row = dict[str, int]
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=Collection[object])
+_Losses = KeptScan[list[LostName]]
+_Changes = KeptScan[dict[Ino, InodeChange]]
 
 # A change of one of these columns is shown as a change of attributes.
 _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
@@ -50,6 +52,13 @@ class Stay(NamedTuple):
     ino: Ino
     first: Txg
     last: Txg  # txg that removed the name or gave it to another inode, or the last txg of the chain
+
+
+class _Stays(NamedTuple):
+    """The stays of a path, the latest first."""
+
+    found: list[Stay]
+    are_all: bool  # False if a name referred to more inodes than the search considers
 
 
 class Version(NamedTuple):
@@ -128,17 +137,51 @@ class PathVersions:
             UsageError: no retained txg has the path.
             StoreError: the bucket cannot be read.
         """
-        stays = await self.stays(names)
+        reached = self._required(names, await self._reached(names))
+        scan = self._scan_of_changes([stay.ino for stay in reached.found])
+        return await self._of_stays(reached, most, scan, attributes=attributes)
+
+    async def of_names(
+        self, above: Sequence[bytes], names: Sequence[bytes], most: int, *, attributes: bool
+    ) -> list[Versions]:
+        """Return the latest versions of several names in one directory, in the given order.
+
+        The searches share the changes that they read, so the directory may have many files that
+        large txgs changed.
+
+        Args:
+            above: the components of the directory's path.
+            names: the names.
+            most: the maximum number of versions of each name.
+            attributes: also return txgs that changed only attributes.
+
+        Raises:
+            UsageError: no retained txg has one of the paths.
+            StoreError: the bucket cannot be read.
+        """
+        directories = await self._reached(above)
+        losses = self._scan_of_losses([stay.ino for stay in directories.found], names)
+        reached = [
+            self._required([*above, name], await self._below(directories, name, losses))
+            for name in names
+        ]
+        scan = self._scan_of_changes([stay.ino for one in reached for stay in one.found])
+        return [await self._of_stays(one, most, scan, attributes=attributes) for one in reached]
+
+    async def _of_stays(
+        self, reached: _Stays, most: int, scan: _Changes, *, attributes: bool
+    ) -> Versions:
+        """Return the latest versions of the inodes of one path."""
         found: list[Version] = []
-        for stay in stays:
+        for stay in reached.found:
             if _are_later(found, most, stay.last):
                 break  # the other inodes had the path only before the listed versions
-            found += await self._of_stay(stay, most + 1, attributes=attributes)
+            found += await self._of_stay(stay, most + 1, scan, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
         }
         latest = sorted(unique.values(), key=lambda one: (one.txg, one.ino), reverse=True)
-        return Versions(latest[:most], len(latest) <= most and self.has_all_stays)
+        return Versions(latest[:most], len(latest) <= most and reached.are_all)
 
     async def names_like(
         self, above: Sequence[bytes], pattern: bytes, most: int
@@ -164,11 +207,12 @@ class PathVersions:
             lost = await self._lost_names(stay)
             if stay.last < self._last:  # the rows include names added after the inode lost the path
                 later = names | await self._lost_names(Stay(stay.ino, stay.last, self._last))
+                possible = [name for name in later - lost if fnmatchcase(name, pattern)]
+                losses = self._scan_of_losses([stay.ino], possible)
                 names = {
                     name
-                    for name in later - lost
-                    if fnmatchcase(name, pattern)
-                    and await self._inode_at(stay.ino, name, stay.last) is not None
+                    for name in possible
+                    if await self._inode_at(stay.ino, name, stay.last, losses) is not None
                 }
             found |= names | lost
         matching = sorted(name for name in found if fnmatchcase(name, pattern))
@@ -207,34 +251,55 @@ class PathVersions:
         Raises:
             UsageError: no retained txg has the path.
         """
-        stays = [Stay(self._top, self._first, self._last)]
-        for name in names:
-            below: list[Stay] = []
-            for stay in stays:
-                below += await self._stays_of_name(stay, name)
-            stays = sorted(below, key=_end_of, reverse=True)[: self._stays_max]
-            self.has_all_stays &= len(below) <= self._stays_max
-        if not stays:
+        reached = self._required(names, await self._reached(names))
+        self.has_all_stays &= reached.are_all
+        return reached.found
+
+    def _required(self, names: Sequence[bytes], reached: _Stays) -> _Stays:
+        """Return the stays of a path, with only the latest stay of each inode."""
+        if not reached.found:
             path = b"/".join(names).decode(errors="backslashreplace")
             raise UsageError(f"no retained point in time has a file or directory {path!r}")
-        latest_of = {stay.ino: stay for stay in reversed(stays)}
-        return sorted(latest_of.values(), key=_end_of, reverse=True)
+        latest_of = {stay.ino: stay for stay in reversed(reached.found)}
+        latest = sorted(latest_of.values(), key=_end_of, reverse=True)
+        return _Stays(latest, reached.are_all)
 
-    async def _stays_of_name(self, above: Stay, name: bytes) -> list[Stay]:
+    async def _reached(self, names: Sequence[bytes]) -> _Stays:
+        """Return all stays of a path, the latest first; there may be none."""
+        reached = _Stays([Stay(self._top, self._first, self._last)], True)
+        for name in names:
+            losses = self._scan_of_losses([stay.ino for stay in reached.found], [name])
+            reached = await self._below(reached, name, losses)
+        return reached
+
+    async def _below(self, above: _Stays, name: bytes, losses: _Losses) -> _Stays:
+        """Return the stays of a name in a directory with some stays, the latest first."""
+        found: list[Stay] = []
+        are_all = above.are_all
+        for stay in above.found:
+            lost = await self._losses(
+                stay.ino, name, stay.first, stay.last, losses, most=self._stays_max
+            )
+            are_all &= len(lost) < self._stays_max
+            found += await self._stays_of_name(stay, name, lost, losses)
+        latest = sorted(found, key=_end_of, reverse=True)[: self._stays_max]
+        return _Stays(latest, are_all and len(found) <= self._stays_max)
+
+    async def _stays_of_name(
+        self, above: Stay, name: bytes, lost: Sequence[tuple[Txg, Ino]], losses: _Losses
+    ) -> list[Stay]:
         """Return the inodes that a name referred to while its directory was at the path."""
-        lost = await self._losses(above.ino, name, above.first, above.last, most=self._stays_max)
-        self.has_all_stays &= len(lost) < self._stays_max
         stays: list[Stay] = []
         first = above.first
         for txg, ino in reversed(lost):
             stays.append(Stay(ino, first, txg))
             first = txg
-        at_end = await self._inode_at(above.ino, name, above.last)
+        at_end = await self._inode_at(above.ino, name, above.last, losses)
         if at_end is not None:
             stays.append(Stay(at_end, first, above.last))
         return stays
 
-    async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
+    async def _inode_at(self, parent: Ino, name: bytes, txg: Txg, losses: _Losses) -> Ino | None:
         """Return the inode that a name referred to after a txg, or None if the name did not exist.
 
         The result is the next inode that loses the name, or else the present inode of the name. If
@@ -244,7 +309,7 @@ class PathVersions:
         if txg >= self._last:
             return ino
         first, last = Txg(txg + 1), self._last
-        later = await self._losses(parent, name, first, last, most=None)
+        later = await self._losses(parent, name, first, last, losses, most=None)
         if later:
             last, ino = later[-1]
         if ino is None or await self._gets_name(ino, parent, name, first, last):
@@ -259,8 +324,8 @@ class PathVersions:
             row = index.inodes.find(ino)
             return 0 if row is None else row.content | row.other
 
-        def gets(changeset: bytes, is_whole: bool) -> bool:
-            change = row_history.changes_of(changeset, [ino], is_whole=is_whole).get(ino)
+        def gets(changes: dict[Ino, InodeChange]) -> bool:
+            change = changes.get(ino)
             return change is not None and (
                 (parent, name) in change.gained
                 or any(
@@ -269,8 +334,34 @@ class PathVersions:
                 )
             )
 
-        async with aclosing(self._scanned(match, gets, first, last)) as scanned:
-            return any([any(one.results) async for one in scanned])
+        scan = self._scan_of_changes([ino])
+        async with aclosing(self._scanned(match, scan, first, last)) as scanned:
+            return any([any(map(gets, one.results)) async for one in scanned])
+
+    def _scan_of_losses(self, parents: Sequence[Ino], names: Sequence[bytes]) -> _Losses:
+        """Return a scan for the txgs in which some names in some directories lost their inodes."""
+        within, wanted = frozenset(parents), frozenset(names)
+        hashes = frozenset(map(self._db.name_hash, names))
+
+        def lost(changeset: bytes, is_whole: bool) -> list[LostName]:
+            rows = row_history.changed_rows(changeset, is_whole=is_whole)
+            return [
+                row
+                for row in rows.names
+                if row.parent in within
+                and (row.name in wanted or row.cookie >> COOKIE_COLLISION_BITS in hashes)
+            ]
+
+        return KeptScan(self._changelogs, lost)
+
+    def _scan_of_changes(self, inos: Sequence[Ino]) -> _Changes:
+        """Return a scan for the changes of some inodes."""
+        wanted = frozenset(inos)
+
+        def changes(changeset: bytes, is_whole: bool) -> dict[Ino, InodeChange]:
+            return row_history.changes_of(changeset, wanted, is_whole=is_whole)
+
+        return KeptScan(self._changelogs, changes)
 
     async def _losses(
         self,
@@ -278,6 +369,7 @@ class PathVersions:
         name: bytes,
         first: Txg,
         last: Txg,
+        losses: _Losses,
         *,
         most: int | None,
     ) -> list[tuple[Txg, Ino]]:
@@ -293,24 +385,22 @@ class PathVersions:
             rows = [*index.names.of_name(parent, b""), *index.names.of_name(parent, name)]
             return reduce(or_, [row.mask for row in rows if is_wanted(row)], 0)
 
-        def lost(changeset: bytes, is_whole: bool) -> list[Ino]:
-            rows = row_history.changed_rows(changeset, is_whole=is_whole)
-            return [row.ino for row in rows.names if is_wanted(row)]
-
         found: list[tuple[Txg, Ino]] = []
-        async with aclosing(self._scanned(match, lost, first, last)) as scanned:
+        async with aclosing(self._scanned(match, losses, first, last)) as scanned:
             async for one in scanned:
-                found += [(one.txg, ino) for inos in one.results for ino in inos]
+                found += [
+                    (one.txg, row.ino) for rows in one.results for row in rows if is_wanted(row)
+                ]
                 if most is not None and len(found) >= most:
                     break
         return found
 
     async def _scanned(
-        self, match: Match, function: Function[_T], first: Txg, last: Txg
+        self, match: Match, scan: KeptScan[_T], first: Txg, last: Txg
     ) -> AsyncGenerator[Scanned[_T], None]:
-        """Yield the results of a function for the readable txgs of a range, the latest first."""
+        """Yield the results of a scan for the readable txgs of a range, the latest first."""
         walk = self._search.walk(match, first, last)
-        batch = self._scan_unshipped(function) if last == self._last else []
+        batch = await self._scan_unshipped(scan) if last == self._last else []
         while True:
             for one in batch:
                 if not isinstance(one, UnreadableTxg):
@@ -318,17 +408,19 @@ class PathVersions:
             txgs = [candidate.txg for candidate in await walk.take(HISTORY_FETCHES_MAX)]
             if not txgs:
                 return
-            batch = await self._changelogs.scan(txgs, function)
+            batch = await scan.scan(txgs)
 
-    def _scan_unshipped(self, function: Function[_T]) -> list[Scanned[_T] | UnreadableTxg]:
-        """Call a function with the changes that are not uploaded, as if they were a txg."""
+    async def _scan_unshipped(self, scan: KeptScan[_T]) -> list[Scanned[_T] | UnreadableTxg]:
+        """Scan the changes that are not uploaded, as if they were a txg."""
         if not self._unshipped:
             return []
-        return [Scanned(Link(self._last, "", 0), [function(self._unshipped, True)])]
+        return await scan.scan_changes(Link(self._last, "", 0), self._unshipped)
 
     # --- find the changes of an inode ------------------------------------------------------------
 
-    async def _of_stay(self, stay: Stay, most: int, *, attributes: bool) -> list[Version]:
+    async def _of_stay(
+        self, stay: Stay, most: int, scan: _Changes, *, attributes: bool
+    ) -> list[Version]:
         ino = stay.ino
         found: list[Version] = []
         after: _Row | None = row_history.inode_row(self._db, ino)
@@ -339,18 +431,15 @@ class PathVersions:
             row = index.inodes.find(ino)
             return 0 if row is None else row.content | row.other
 
-        def changes(changeset: bytes, is_whole: bool) -> InodeChange | None:
-            return row_history.changes_of(changeset, [ino], is_whole=is_whole).get(ino)
-
         walk = self._search.walk(match, self._first, self._end.txg)
         hidden = {(), () if attributes else ("attributes",)}
-        batch = self._scan_unshipped(changes)
+        batch = await self._scan_unshipped(scan)
         while True:
             for one in batch:
                 if isinstance(one, UnreadableTxg):
                     version, after = _unknown(one, ino), _Row()
                 else:
-                    change = _joined([result for result in one.results if result is not None])
+                    change = _joined([result[ino] for result in one.results if ino in result])
                     if change is None:
                         continue
                     version, after = _undone(one.link, ino, change, after)
@@ -361,7 +450,7 @@ class PathVersions:
             txgs = [candidate.txg for candidate in await walk.take(HISTORY_FETCHES_MAX)]
             if not txgs or len(found) >= most:
                 return found
-            batch = await self._changelogs.scan(txgs, changes)
+            batch = await scan.scan(txgs)
 
 
 def _are_later(found: Sequence[Version], most: int, txg: Txg) -> bool:
@@ -375,11 +464,7 @@ def _end_of(stay: Stay) -> tuple[Txg, Txg]:
 
 def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
     """Join the changes in the sections of a txg, the last section first."""
-    if not changes:
-        return None
-    for earlier in changes[1:]:
-        changes[0].add_earlier(earlier)
-    return changes[0]
+    return reduce(InodeChange.with_earlier, changes) if changes else None
 
 
 def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Version, _Row | None]:

@@ -1,5 +1,6 @@
 """Versions of a path, found in the bucket at one point in time."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,16 +9,17 @@ import pytest
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_STAYS_MAX
+from s3fs_meta.limits import HISTORY_FETCHES_MAX, HISTORY_STAYS_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
-from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, Txg
+from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
+from s3fs_meta.sync.history import kept_scan
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
-from tests.sync.conftest import Power
+from tests.sync.conftest import Power, remove_file, write_file
 from tests.sync.history.files import Files
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot
@@ -67,6 +69,19 @@ async def names_like(power: Power, tmp_path: Path, above: bytes, pattern: bytes)
     """Return the names in a directory that match a pattern, as ``versions_of`` finds them."""
     async with finder_of(power, tmp_path) as finder:
         return (await finder.names_like(above.split(b"/"), pattern, 100))[0]
+
+
+def decodings_of(function: str, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Record each changeset that a function of ``row_history`` decodes from now on."""
+    decoded: list[bytes] = []
+    called = getattr(row_history, function)
+
+    def recorded(changeset: bytes, *arguments: object, **options: object) -> object:
+        decoded.append(changeset)
+        return called(changeset, *arguments, **options)
+
+    monkeypatch.setattr(row_history, function, recorded)
+    return decoded
 
 
 def brief(found: list[Version]) -> list[tuple[Txg, str, int | None]]:
@@ -321,25 +336,95 @@ async def test_latest_version_is_found_without_reading_all_former_inodes(
     power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that replaces its file at each save creates many inodes under one name."""
-    read: set[Ino] = set()
-    changes_of = row_history.changes_of
-
-    def noted(
-        changeset: bytes, inos: list[Ino], *, is_whole: bool
-    ) -> dict[Ino, row_history.InodeChange]:
-        read.update(inos)
-        return changes_of(changeset, inos, is_whole=is_whole)
-
     await files.make(b"f", 10)
     for size in range(11, 20):
         await files.make(b"new", size)
         await files.rename(b"new", b"f")
     last = files.session.link.txg
-    monkeypatch.setattr(row_history, "changes_of", noted)
+    decoded = decodings_of("changes_of", monkeypatch)
     found = await versions_of(power, tmp_path, b"f", 1)
 
     assert ([one.txg for one in found.found], found.is_complete) == ([last], False)
-    assert len(read) <= 2
+    assert 0 < len(decoded) <= HISTORY_FETCHES_MAX < last
+
+
+async def test_changelogs_are_decoded_once_for_all_files_that_match_a_pattern(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two txgs without an index object change all files of a directory."""
+    names = [b"%02d" % number for number in range(20)]
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"d")
+        inos = [write_file(session, b"%d" % number) for number in range(len(names))]
+        for name, ino in zip(names, inos, strict=True):
+            inodes.set_parent(session.db, ino, directory)
+            dentries.add(session.db, directory, name, ino)
+        created = await files.ship()
+        files.db.begin()
+        for name in names:
+            remove_file(session, dentries.remove(session.db, directory, name))
+        removed = await files.ship()
+        every = [await versions_of(power, tmp_path, b"d/" + name) for name in names]
+        of_losses = decodings_of("changed_rows", monkeypatch)
+        of_changes = decodings_of("changes_of", monkeypatch)
+        async with finder_of(power, tmp_path) as finder:
+            found = await finder.of_names([b"d"], names, 100, attributes=False)
+
+    assert found == every
+    assert [one.txg for one in found[0].found] == [removed, created]
+    # the directory and its files are searched one after the other
+    assert max(Counter(of_losses).values()) == 2
+    assert max(Counter(of_changes).values()) == 1
+
+
+async def test_versions_are_found_if_no_results_are_kept(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_scan, "HISTORY_KEPT_RESULTS_MAX", 0)
+    decoded = decodings_of("changes_of", monkeypatch)
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"d")
+        _, first = await files.make(b"f", 10, directory)
+        _, second = await files.make(b"g", 10, directory)
+        async with finder_of(power, tmp_path) as finder:
+            found = await finder.of_names([b"d"], [b"f", b"g"], 100, attributes=False)
+
+    assert [[one.txg for one in versions.found] for versions in found] == [[first], [second]]
+    assert max(Counter(decoded).values()) > 1
+
+
+async def test_two_names_of_one_inode_have_equal_versions(power: Power, tmp_path: Path) -> None:
+    """The searches for both names share their results, so no search may change them."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"d")
+        ino, _ = await files.make(b"f", 10, directory)
+        await files.link(ino, b"g", directory)
+        await files.write(ino, 20)
+        async with finder_of(power, tmp_path) as finder:
+            found = await finder.of_names([b"d"], [b"f", b"g"], 100, attributes=False)
+        single = await versions_of(power, tmp_path, b"d/f")
+
+    assert found[0] == found[1] == single
+    assert len(single.found) == 3
+
+
+async def test_pattern_marks_only_names_with_too_many_inodes_as_incomplete(
+    power: Power, tmp_path: Path
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"d")
+        await files.make(b"g", 10, directory)
+        for _ in range(4):
+            await files.make(b"f", 10, directory)
+            await files.remove(b"f", directory)
+        async with finder_of(power, tmp_path, stays_max=3) as finder:
+            found = await finder.of_names([b"d"], [b"f", b"g"], 100, attributes=False)
+
+    assert [one.is_complete for one in found] == [False, True]
 
 
 async def test_former_path_selects_the_first_of_two_removed_files_with_that_name(

@@ -1,0 +1,69 @@
+"""Results of one function for the changes of txgs, kept so that several searches share them.
+
+Owns: the kept results and their bound. Does not know: the meaning of the results.
+Keeps: each changelog is decoded once for all searches, unless its results exceed the bound.
+
+The searches for several files read the same txgs, each from the latest to the earliest. So results
+are kept until the bound is reached, and later results are computed again for each search. If the
+results that were used last were kept instead, each search would evict what the next one needs first.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, TypeVar
+
+import trio
+
+from s3fs_meta.limits import HISTORY_KEPT_RESULTS_MAX
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, UnreadableTxg
+
+# The results of a function for one changeset: one item for each inode or name found.
+_T = TypeVar("_T", bound=Collection[object])
+
+
+class KeptScan(Generic[_T]):
+    """Calls one function with the changes of txgs, and keeps the results."""
+
+    def __init__(
+        self,
+        changelogs: ChangelogReader,
+        function: Callable[[bytes, bool], _T],
+    ) -> None:
+        """Create a scan without results.
+
+        Args:
+            changelogs: reads the changes of txgs.
+            function: as in ``ChangelogReader.scan``; its results must not be changed later.
+        """
+        self._changelogs = changelogs
+        self._function = function
+        self._room = HISTORY_KEPT_RESULTS_MAX  # number of txgs and items that fit
+        self._kept: dict[Txg, Scanned[_T] | UnreadableTxg] = {}
+
+    async def scan(self, txgs: Sequence[Txg]) -> list[Scanned[_T] | UnreadableTxg]:
+        """Return the results for some txgs, in the same order; see ``ChangelogReader.scan``."""
+        missing = [txg for txg in txgs if txg not in self._kept]
+        read = await self._changelogs.scan(missing, self._function) if missing else []
+        found = {one.txg: one for one in read}
+        for one in read:
+            self._keep(one)
+        return [
+            found[txg] if txg in found else self._changelogs.unless_abandoned(self._kept[txg])
+            for txg in txgs
+        ]
+
+    async def scan_changes(self, link: Link, changeset: bytes) -> list[Scanned[_T] | UnreadableTxg]:
+        """Return the results for changes without a changelog, as if they were the txg of a link."""
+        if link.txg not in self._kept:
+            results = [await trio.to_thread.run_sync(self._function, changeset, True)]
+            one = Scanned(link, results)
+            self._keep(one)
+            return [one]
+        return [self._kept[link.txg]]
+
+    def _keep(self, one: Scanned[_T] | UnreadableTxg) -> None:
+        size = 1 if isinstance(one, UnreadableTxg) else 1 + sum(map(len, one.results))
+        if size <= self._room:
+            self._room -= size
+            self._kept[one.txg] = one

@@ -6,12 +6,14 @@ Owns: the values of these pages. Does not know: HTML, how the history is searche
 import re
 import stat
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.browse import comparison, preview, source
 from s3fs_meta.browse import time_line as runs
 from s3fs_meta.browse.limits import (
     BROWSE_CHANGES_SHOWN_MAX,
+    BROWSE_SINCE_SHOWN,
     BROWSE_TEXT_BYTES_MAX,
     BROWSE_VERSIONS_MAX,
 )
@@ -126,14 +128,35 @@ async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
 
 async def changes(site: Source, render: Render, wanted: Wanted) -> Reply:
     """Return the page with the changes between a point in time and the newest state."""
+    return await _differences(site, render, wanted, "changes.html", BROWSE_CHANGES_SHOWN_MAX)
+
+
+async def since(site: Source, render: Render, wanted: Wanted) -> Reply:
+    """Return the short list of changes for the frame beside a folder."""
+    return await _differences(site, render, wanted, "since.html", BROWSE_SINCE_SHOWN)
+
+
+async def _differences(
+    site: Source, render: Render, wanted: Wanted, template: str, shown_max: int
+) -> Reply:
     link = await site.link(wanted.txg)
     found = await comparison.differences(site, link.txg, wanted.path)
     values = await common(site, wanted, link)
     text = render(
-        "changes.html",
+        template,
         **values,
-        found=None if found is None else found[:BROWSE_CHANGES_SHOWN_MAX],
+        found=None if found is None else found[:shown_max],
         count=0 if found is None else len(found),
         removed=tree_diff.REMOVED,
+        below=partial(_below, wanted.path),
     )
     return page(text)
+
+
+def _below(top: bytes, path: bytes) -> bytes:
+    """Return a path relative to *top*; a path that is not below *top* begins with a slash."""
+    if path == top:
+        return b"."
+    if not top or path.startswith(top + b"/"):
+        return path.removeprefix(top + b"/")
+    return b"/" + path

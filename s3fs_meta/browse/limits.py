@@ -16,6 +16,8 @@ BROWSE_ANSWER_S: Final = 0.2  # time after which a browser is shown a waiting pa
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page without a waiting request is cancelled
 BROWSE_PENDING_MAX: Final = 16  # maximum number of pages being generated, 100 KB each
+# Maximum number of these pages that are lists beside a folder; the others are for clicks.
+BROWSE_PENDING_FRAMES_MAX: Final = 8
 BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 
 # --- directories, files and archives -----------------------------------------------------------
@@ -42,6 +44,7 @@ BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compa
 # Compared names are not kept in memory. A million names take some seconds, in short slices of work.
 BROWSE_COMPARED_NAMES_MAX: Final = 4_000_000
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one page
+BROWSE_SINCE_SHOWN: Final = 20  # number of differences that are listed beside a folder
 # Maximum number of lines compared in a text. A comparison takes seconds in the worst case.
 BROWSE_LINES_MAX: Final = 2000
 

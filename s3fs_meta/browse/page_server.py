@@ -24,19 +24,29 @@ _BOUNDS: Final = Bounds(
     BROWSE_CONNECTIONS_MAX, BROWSE_REQUEST_BYTES_MAX, BROWSE_REQUEST_S_MAX, BROWSE_SEND_S_MAX
 )
 
-_POLICY: Final = (
-    f"default-src 'none'; script-src '{SCRIPT.hash}'; style-src 'self'; img-src 'self';"
-    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
+
+def _policy(ancestors: str) -> str:
+    """Return the content security policy of a page that *ancestors* may show in a frame."""
+    return (
+        f"default-src 'none'; script-src '{SCRIPT.hash}'; style-src 'self'; img-src 'self';"
+        f" frame-src 'self'; form-action 'self'; frame-ancestors {ancestors}; base-uri 'none'"
+    )
+
+
 # Browsers must not cache the pages, and must not interpret the content of files as pages.
 HEADERS: Final = {
-    "content-security-policy": _POLICY,
+    "content-security-policy": _policy("'none'"),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
+}
+# Headers of a page that other pages of this server show in a frame.
+FRAME_HEADERS: Final = {
+    "content-security-policy": _policy("'self'"),
+    "x-frame-options": "SAMEORIGIN",
 }
 
 

@@ -38,19 +38,22 @@ class PendingPages:
         self._nursery = nursery
         self._pages: dict[bytes, _Pending] = {}
 
-    async def get(self, target: bytes, make: Make) -> Reply | None:
+    async def get(
+        self, target: bytes, make: Make, pending_max: int = BROWSE_PENDING_MAX
+    ) -> Reply | None:
         """Return a page, or None if it is not ready in time; the next call waits for the same page.
 
         Args:
             target: the address of the page.
             make: generates the page; raises only Cancelled.
+            pending_max: a new page is refused while this many pages are being generated.
 
         Raises:
             BusyError: too many pages are being generated.
         """
         page, wait_s = self._pages.get(target), BROWSE_PENDING_S
         if page is None:
-            if len(self._pages) >= BROWSE_PENDING_MAX:
+            if len(self._pages) >= pending_max:
                 raise BusyError(len(self._pages))
             page, wait_s = _Pending(), BROWSE_ANSWER_S
             self._pages[target] = page

@@ -15,6 +15,7 @@ never as a page of this site.
     /versions/PATH          the versions of a file
     /compare/PATH?old=&new= two versions of a file side by side
     /changes/TXG/PATH       the changes since a txg
+    /since/TXG/PATH         the first of these changes, for the frame beside a folder
     /space/TXG/PATH?since=  the largest folders and files, and their growth since another txg
     /mount                  plots of the mount's statistics over time
 """
@@ -40,10 +41,14 @@ from s3fs_meta.browse import (
 )
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.assets import ASSETS
-from s3fs_meta.browse.limits import BROWSE_OUTAGE_S_MAX
+from s3fs_meta.browse.limits import (
+    BROWSE_OUTAGE_S_MAX,
+    BROWSE_PENDING_FRAMES_MAX,
+    BROWSE_PENDING_MAX,
+)
 from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import from_url, to_url
-from s3fs_meta.browse.page_server import page
+from s3fs_meta.browse.page_server import FRAME_HEADERS, page
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.templates import Render
@@ -78,6 +83,7 @@ _OF_TXG: Final[dict[bytes, _Page]] = {
     b"zip": folder_pages.zip_archive,
     b"find": find_page.find,
     b"changes": history_pages.changes,
+    b"since": history_pages.since,
     b"space": space_page.space,
 }
 _OF_PATH: Final[dict[bytes, _Page]] = {
@@ -86,7 +92,8 @@ _OF_PATH: Final[dict[bytes, _Page]] = {
     b"": history_pages.time_line,
 }
 # Pages that may take seconds. Downloads and pictures never show a waiting page.
-_PATIENT: Final = {b"at", b"find", b"changes", b"space", b"inode", b"go", *_OF_PATH}
+_PATIENT: Final = {b"at", b"find", b"changes", b"since", b"space", b"inode", b"go", *_OF_PATH}
+_FRAMED: Final = {b"since"}  # pages that other pages show in a frame
 _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     WrongAddressError: (http_server.NOT_FOUND, "Not found"),
     NoSpaceLeftError: (http_server.NOT_NOW, "The disk is full"),
@@ -130,6 +137,8 @@ class Site:
         # A program such as curl would mistake the waiting page for the requested page.
         is_browser = b"text/html" in request.headers.get(b"accept", b"")
         reply = await (self._promptly(target) if is_browser else self._answer(target))
+        if _kind(target) in _FRAMED:
+            reply = reply._replace(headers={**reply.headers, **FRAME_HEADERS})
         location = reply.headers.get("location")
         if location is None:
             return reply
@@ -137,14 +146,18 @@ class Site:
 
     async def _promptly(self, target: bytes) -> Reply:
         """Return a reply, or a waiting page that later loads the requested page."""
-        kind = target.partition(b"?")[0].removeprefix(b"/").partition(b"/")[0]
+        kind = _kind(target)
         if kind not in _PATIENT:
             return await self._answer(target)
+        is_framed = kind in _FRAMED
+        pending_max = BROWSE_PENDING_FRAMES_MAX if is_framed else BROWSE_PENDING_MAX
         try:
-            reply = await self._pending.get(target, partial(self._answer, target))
+            reply = await self._pending.get(target, partial(self._answer, target), pending_max)
         except BusyError as exc:
-            return self._error(http_server.NOT_NOW, _ERRORS[BusyError][1], str(exc))
-        return reply or page(self._render("waiting.html"), http_server.ACCEPTED)
+            return self._error(target, http_server.NOT_NOW, _ERRORS[BusyError][1], str(exc))
+        if reply is None:
+            return page(self._render("waiting.html", is_framed=is_framed), http_server.ACCEPTED)
+        return reply
 
     async def _answer(self, target: bytes) -> Reply:
         try:
@@ -159,9 +172,10 @@ class Site:
                 )
                 source = self._source
                 why = with_options(str(reason), source.place.url, source.reading.options)
-                return self._error(status, title, why)
+                return self._error(target, status, title, why)
             _log.exception("a page could not be generated because of a bug")
-            return self._error(http_server.BUG, "A bug", "the terminal shows the traceback")
+            why = "the terminal shows the traceback"
+            return self._error(target, http_server.BUG, "A bug", why)
 
     async def _in_time(self, target: bytes) -> Reply:
         """Return a page, or an error page if the bucket does not respond in time."""
@@ -173,7 +187,7 @@ class Site:
             f"{self._source.place.url} has not responded for {outage.age_s:.0f} s ({outage.why})."
             " Reload the page when the bucket responds again."
         )
-        return self._error(http_server.STORE, "The bucket does not respond", why)
+        return self._error(target, http_server.STORE, "The bucket does not respond", why)
 
     async def _cancel_without_bucket(self, scope: trio.CancelScope) -> None:
         await trio.sleep(BROWSE_OUTAGE_S_MAX)
@@ -212,8 +226,14 @@ class Site:
         path = to_url(b"/".join(_names(query.get("path", "").encode())))
         return Reply(http_server.SEE_OTHER, headers={"location": f"/at/{link.txg}/{path}"})
 
-    def _error(self, status: int, title: str, why: str) -> Reply:
-        return page(self._render("error.html", title=title, why=why), status)
+    def _error(self, target: bytes, status: int, title: str, why: str) -> Reply:
+        is_framed = _kind(target) in _FRAMED
+        return page(self._render("error.html", title=title, why=why, is_framed=is_framed), status)
+
+
+def _kind(target: bytes) -> bytes:
+    """Return the first component of a URL's path, which selects the page."""
+    return target.partition(b"?")[0].removeprefix(b"/").partition(b"/")[0]
 
 
 def _names(path: bytes) -> list[bytes]:

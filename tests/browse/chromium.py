@@ -35,10 +35,12 @@ class Browser:
         self._requests = requests
         self._numbers = itertools.count(1)
         self._session: str | None = None
+        self._frame = ""  # The page's own frame; the page may contain other frames.
         self.messages: list[str] = []  # Console messages, such as security policy violations.
         self.loads = 0  # The number of loaded pages, except "please wait" pages.
         self._waits = False  # True while a "please wait" page is shown.
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._frame = target
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -51,7 +53,10 @@ class Browser:
         found = json.loads(text)
         assert isinstance(found, dict)
         params = found.get("params", {})
-        if found.get("method") == "Network.responseReceived" and params["type"] == "Document":
+        is_document = found.get("method") == "Network.responseReceived" and (
+            (params["type"], params.get("frameId")) == ("Document", self._frame)
+        )
+        if is_document:
             self._waits = params["response"]["status"] == ACCEPTED
         if found.get("method") == "Page.loadEventFired" and not self._waits:
             self.loads += 1

@@ -25,7 +25,14 @@ from tests.programs import Program
 
 PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # the path shown in screenshots
 WIDE: Final = (1000, 700)
+DESKTOP: Final = (1200, 900)
 PHONE: Final = (390, 780)
+_FRAME_LOADED: Final = """new Promise(done => {
+  const frame = document.querySelector('iframe');
+  const look = () => frame.contentDocument.querySelector('li')
+    ? requestAnimationFrame(() => requestAnimationFrame(done)) : setTimeout(look, 10);
+  look();
+})"""
 _SAMPLES: Final = 8  # The mount page shows 8 readings.
 
 
@@ -47,7 +54,7 @@ PICTURES: Final = (
         "light",
         "document.querySelectorAll('.bar')[6].classList.add('chosen')",
     ),
-    Picture("folder", "/at/{txg}/reports", WIDE, "dark"),
+    Picture("folder", "/at/24/", DESKTOP, "dark", _FRAME_LOADED),
     Picture("versions", "/versions/reports/figures.txt", PHONE, "light"),
     Picture("compare", "/compare/reports/figures.txt?old=3&new={txg}", WIDE, "light"),
     Picture("space", "/space/{txg}/?since=3", WIDE, "dark"),
@@ -80,6 +87,8 @@ def _fill(program: Program, home: Path) -> None:
         program.ok("flush", home)
     (home / "reports" / "plan.txt").write_text("1. sort the photos\n2. write to Ann\n")
     (home / "reports" / "figures.txt").write_text(_text("November", 1723))
+    (home / "letters" / "to-ann.txt").rename(home / "letters" / "ann.txt")
+    (home / "code" / "site" / "page3.html").unlink()
     program.ok("flush", home)
 
 

@@ -15,6 +15,8 @@ PAGES = (
     "/",
     "/at/{}/reports",
     "/at/{}/hostile",
+    "/at/2/",
+    "/since/2/reports",
     "/at/{}/reports/report.txt",
     "/at/{}/reports/picture.png",
     "/versions/reports/report.txt",

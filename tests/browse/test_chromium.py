@@ -19,6 +19,7 @@ PAGES = (
     "/",
     "/at/{}/reports",
     "/at/{}/hostile",
+    "/at/2/reports",
     "/at/{}/reports/report.txt",
     "/at/{}/reports/page.html",
     "/versions/reports/report.txt",
@@ -28,6 +29,8 @@ PAGES = (
     "/space/{}/hostile",
     "/find/{}/?name=e",
 )
+
+FRAME = "document.querySelector('iframe').contentDocument"
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -100,6 +103,35 @@ def test_links_to_files_with_hostile_names_work(served: Served, browser: Browser
     for link, text in links:
         browser.go(link)
         assert browser.run("document.querySelector('h1').textContent") == text
+
+
+@pytest.mark.parametrize(("width", "is_beside"), [(360, False), (1200, True)])
+def test_folder_of_the_past_shows_the_changes_since_then_in_a_frame(
+    served: Served, browser: Browser, width: int, is_beside: bool
+) -> None:
+    """The list is beside the tree in a wide window, and below the tree on a phone."""
+    browser.messages.clear()
+    browser.look(width, 2000, "light")
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.go(served.url("/at/2/reports"))
+        while not browser.run(f"{FRAME} !== null && {FRAME}.querySelector('li') !== null"):
+            time.sleep(0.01)
+        assert "old name" in browser.run(f"{FRAME}.body.textContent")
+        tree, frame = (
+            browser.run(f"document.querySelector('{one}').getBoundingClientRect().toJSON()")
+            for one in (".beside table", "iframe")
+        )
+        assert (tree["right"] <= frame["left"]) == is_beside
+        assert (tree["bottom"] <= frame["top"]) != is_beside
+        assert browser.run(f"{FRAME}.documentElement.scrollWidth <= {FRAME}.body.offsetWidth")
+        browser.run(f"{FRAME}.querySelector('li a').click()")
+        browser.wait_for_load()
+        assert browser.run("window === window.top && document.querySelector('h1') !== null")
+        assert browser.run("location.href") == served.url(f"/at/{served.txg}/latter")
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.messages == []
 
 
 # --- plot of the time line ------------------------------------------------------------------------

@@ -21,6 +21,14 @@ def test_folder_page_lists_the_tree_at_each_point_in_time(served: Served) -> Non
     assert served.page("/").count("changes since") == served.txg + 1
 
 
+def test_folder_page_has_a_frame_with_changes_only_for_the_past(served: Served) -> None:
+    then, now = served.page("/at/2/reports"), served.page(f"/at/{served.txg}/reports")
+    assert f'<iframe src="{served.root}/since/2/reports"' in then
+    assert f'href="{served.root}/changes/2/reports"' in then
+    assert "<iframe" not in now
+    assert "changes/" not in now
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_folder_page_shows_hostile_names_as_text_with_working_links(
     served: Served, name: bytes

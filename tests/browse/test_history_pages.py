@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+from s3fs_meta.browse.limits import BROWSE_SINCE_SHOWN
+from s3fs_meta.browse.names import shown
+from tests.browse.conftest import HOSTILE
 from tests.browse.serving import Served
 
 pytestmark = pytest.mark.mount
@@ -62,3 +65,35 @@ def test_changes_page_lists_all_changes_since_a_point_in_time(served: Served) ->
     assert rows["reports/picture.png"] == "added"
     assert rows["latter"] == "renamed"
     assert "Nothing changed" in served.page(f"/changes/{served.txg}/")
+
+
+def _listed(page: str) -> dict[str, str]:
+    """Return the changes in the list beside a folder, by the name shown."""
+    found = re.findall(r'<li><a [^>]*>([^<]*)</a>\n<span class="note">([^<]*)</span>', page)
+    return {html.unescape(name): html.unescape(change) for name, change in found}
+
+
+def test_list_beside_a_folder_shows_the_first_changes_relative_to_the_folder(
+    served: Served,
+) -> None:
+    page = served.page("/since/2/reports")
+    found = _listed(page)
+    assert found["old name"] == "removed"
+    assert found["notes"] == "changed"
+    assert found["picture.png"] == "added"
+    assert found["/latter"] == "renamed from former"
+    assert f'href="{served.root}/at/2/reports/old%20name"' in page
+    assert f'href="{served.root}/at/{served.txg}/reports/notes"' in page
+    every = served.page("/since/2/")
+    assert len(_listed(every)) == BROWSE_SINCE_SHOWN
+    assert _listed(every)["latter"] == "renamed from reports/former"
+    assert f"the first {BROWSE_SINCE_SHOWN} are shown" in every
+    assert "Nothing changed" in served.page(f"/since/{served.txg}/")
+
+
+def test_list_beside_a_folder_shows_hostile_names_as_text(served: Served) -> None:
+    page = served.page("/since/2/hostile")
+    names = set(_listed(page))
+    assert names - {"."} == {shown(name) for name in HOSTILE}
+    assert "<script" not in page
+    assert "\u202e" not in page

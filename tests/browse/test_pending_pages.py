@@ -7,6 +7,7 @@ import trio.testing
 from s3fs_meta.browse.limits import (
     BROWSE_ABANDONED_S,
     BROWSE_ANSWER_S,
+    BROWSE_PENDING_FRAMES_MAX,
     BROWSE_PENDING_MAX,
     BROWSE_PENDING_S,
 )
@@ -81,3 +82,15 @@ async def test_request_above_the_limit_of_pending_pages_is_refused(
         assert await pages.get(b"/%d" % number, make) is None
     with pytest.raises(BusyError):
         await pages.get(b"/one more", make)
+
+
+async def test_lists_beside_folders_leave_room_for_other_pending_pages(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    pages, make = PendingPages(nursery), Slow(1e6)
+    for number in range(BROWSE_PENDING_FRAMES_MAX):
+        assert await pages.get(b"/%d" % number, make, BROWSE_PENDING_FRAMES_MAX) is None
+    with pytest.raises(BusyError):
+        await pages.get(b"/one more", make, BROWSE_PENDING_FRAMES_MAX)
+    assert await pages.get(b"/0", make, BROWSE_PENDING_FRAMES_MAX) is None  # already pending
+    assert await pages.get(b"/one more", make) is None

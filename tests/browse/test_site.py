@@ -16,6 +16,7 @@ from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.source import Source
 from s3fs_meta.errors import CorruptionError, StoreUnavailableError
 from s3fs_meta.listen_address import Address
+from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.objects.contact import Outage
@@ -80,15 +81,25 @@ def test_browse_server_answers_only_get_and_head_requests(served: Served, method
 
 
 @pytest.mark.mount
-@pytest.mark.parametrize("path", ["/", "/at/2/reports", "/nothing", "/style.css"])
-def test_every_browse_page_has_the_security_headers(served: Served, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "ancestors", "options"),
+    [
+        *((path, "'none'", "DENY") for path in ("/", "/at/2/reports", "/nothing", "/style.css")),
+        *((path, "'self'", "SAMEORIGIN") for path in ("/since/2/reports", "/since/x/")),
+    ],
+)
+def test_every_browse_page_has_the_security_headers(
+    served: Served, path: str, ancestors: str, options: str
+) -> None:
+    """Only the list beside a folder may be in a frame, and only in a frame of this server."""
     headers = served.ask(path).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert policy.endswith(
-        "; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none';"
-        " base-uri 'none'"
+        "; style-src 'self'; img-src 'self'; frame-src 'self'; form-action 'self';"
+        f" frame-ancestors {ancestors}; base-uri 'none'"
     )
+    assert headers["X-Frame-Options"] == options
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cache-Control"] == "no-store"
@@ -125,6 +136,10 @@ class _Away:
     async def bounds(self) -> Any:
         """Wait forever for a response from the bucket."""
         await trio.sleep_forever()
+
+    async def link(self, _txg: Txg) -> Any:
+        """Wait forever for an answer from the bucket."""
+        await self.bounds()
 
 
 async def _made(site: Site, request: HttpRequest) -> Reply:
@@ -165,6 +180,21 @@ async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
     assert reply.status == 502
     assert b"s3://away has not responded for" in reply.content
     assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
+
+
+async def test_wait_page_and_error_of_the_list_beside_a_folder_fit_into_its_frame(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    access = Access(Address("127.0.0.1", 8080), new_path())
+    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
+    site = Site(cast("Source", _Away(0.0)), access, render, PendingPages(nursery))
+    request = HttpRequest("GET", f"{access.root}/since/2/".encode(), await _entered(site, access))
+    first, last = await site.answer(request), await _made(site, request)
+    assert (first.status, last.status) == (http_server.ACCEPTED, http_server.STORE)
+    for reply in (first, last):
+        assert b'<base target="_top">' in reply.content
+        assert b"<nav" not in reply.content
+        assert "frame-ancestors 'self'" in reply.headers["content-security-policy"]
 
 
 async def test_client_other_than_a_browser_waits_until_a_slow_page_is_ready(

@@ -17,7 +17,7 @@ def test_missing_template_library_is_reported_in_one_line() -> None:
 
 def test_values_in_html_templates_are_escaped() -> None:
     page = templates.load(root="/r", place='"', target="x", has_mount=False)(
-        "error.html", title="<b>", why="<script>"
+        "error.html", title="<b>", why="<script>", is_framed=False
     ).decode()
     assert "<script" not in page
     assert "&lt;script&gt;" in page

@@ -57,7 +57,7 @@ PICTURES: Final = (
     Picture("folder", "/at/24/", DESKTOP, "dark", _FRAME_LOADED),
     Picture("versions", "/versions/reports/figures.txt", PHONE, "light"),
     Picture("compare", "/compare/reports/figures.txt?old=3&new={txg}", WIDE, "light"),
-    Picture("space", "/space/{txg}/?since=3", WIDE, "dark"),
+    Picture("space", "/space/{txg}/?since=3", (WIDE[0], 1000), "dark"),
     Picture("mount", "/mount", PHONE, "dark"),
 )
 

@@ -6,6 +6,7 @@ Owns: the bounds of both comparisons, rows of texts side by side. Does not know:
 import difflib
 import stat
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -16,6 +17,7 @@ from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
 from s3fs_meta.model import Ino, Txg
+from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changed_between import changed_between
 from s3fs_meta.sync.progress import no_progress
 
@@ -45,6 +47,21 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
         StoreError, PastUnavailableError: the state at one of the txgs cannot be read.
     """
     newest = (await source.bounds()).newest
+    compare = partial(_differences, source, before, newest)
+    every = await source.compared.of((before, newest), compare)
+    if every is None:
+        return None
+    found: list[Difference] = []
+    for number, one in enumerate(every):
+        if number % _PIECE_INODES == 0:
+            await trio.lowlevel.checkpoint()
+        if one.is_below(top):
+            found.append(one)
+    return found
+
+
+async def _differences(source: Source, before: Txg, newest: Link) -> list[Difference] | None:
+    """Return the changes in the complete tree, as ``differences`` does."""
     search = await source.search()
     changed = await changed_between(search, source.changelogs, before, newest.txg, no_progress)
     if changed is None or len(changed) > BROWSE_CHANGED_MAX:
@@ -55,7 +72,7 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
             return None
         found: list[Difference] = []
         for one in TreeDiff(old.db, new.db).steps(changed):
-            if one is not None and one.is_below(top):
+            if one is not None:
                 found.append(one)
             await trio.lowlevel.checkpoint()
     return sorted(found)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.browse.compared import Compared
 from s3fs_meta.browse.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX
 from s3fs_meta.browse.sizes import Sizes
 from s3fs_meta.cache.disk_space import DiskSpace
@@ -75,6 +76,7 @@ class Source:
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
         self.sizes = Sizes()
+        self.compared = Compared()
         # Start time, end time and number of changed inodes per run, keyed by first and last txg.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)

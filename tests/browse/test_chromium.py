@@ -115,8 +115,10 @@ def test_folder_of_the_past_shows_the_changes_since_then_in_a_frame(
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.go(served.url("/at/2/reports"))
-        while not browser.run(f"{FRAME} !== null && {FRAME}.querySelector('li') !== null"):
-            time.sleep(0.01)
+        wait_until(
+            lambda: browser.run(f"{FRAME} !== null && {FRAME}.querySelector('li') !== null"),
+            "the frame shows no change",
+        )
         assert "old name" in browser.run(f"{FRAME}.body.textContent")
         tree, frame = (
             browser.run(f"document.querySelector('{one}').getBoundingClientRect().toJSON()")

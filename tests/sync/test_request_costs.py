@@ -78,7 +78,7 @@ async def test_cost_guide_shows_the_measured_number_of_requests(plain: Power) ->
     polled = MONTH_S / SessionOptions().poll_interval_s / FOLLOW_LISTING_POLLS
     rows = [
         row("an idle mount", (search, MONTH_S / RECLAIM_IDLE_S), (poll, intervals)),
-        row("a line of a log each second", (lines, ships / cuts), (search, intervals)),
+        row("a log with a new line each second", (lines, ships / cuts), (search, intervals)),
         row("a follower without changes", (polls, polled)),
     ]
     assert [one for one in rows if one not in PAGE.read_text()] == []

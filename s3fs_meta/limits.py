@@ -206,10 +206,8 @@ HISTORY_ROWS_WAITING_MAX: Final = 200_000
 HISTORY_OLDER_RUNS: Final = 2
 # Maximum number of history index rows in memory during a search.
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000
-# Maximum size of changelog changes in memory during a search.
-HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB
-# Maximum number of txgs, and of changes in them, that a search keeps for the next files: 30 MB.
-HISTORY_KEPT_RESULTS_MAX: Final = 20_000
+HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # maximum size of changes in memory during a search
+HISTORY_KEPT_RESULTS_MAX: Final = 20_000  # maximum number of results shared by searches: 30 MB
 DIFF_NAMES_CACHED_MAX: Final = 100_000  # number of changed files whose names are read together
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
 # Maximum number of changelogs read to find changed inodes. For more, comparing all rows is faster.

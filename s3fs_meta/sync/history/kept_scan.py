@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 
 import trio
 
-from s3fs_meta.limits import HISTORY_KEPT_RESULTS_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, UnreadableTxg
@@ -29,16 +28,18 @@ class KeptScan(Generic[_T]):
         self,
         changelogs: ChangelogReader,
         function: Callable[[bytes, bool], _T],
+        kept_max: int,
     ) -> None:
         """Create a scan without results.
 
         Args:
             changelogs: reads the changes of txgs.
             function: as in ``ChangelogReader.scan``; its results must not be changed later.
+            kept_max: the maximum number of txgs and items to keep.
         """
         self._changelogs = changelogs
         self._function = function
-        self._room = HISTORY_KEPT_RESULTS_MAX  # number of txgs and items that fit
+        self._room = kept_max  # number of txgs and items that fit
         self._kept: dict[Txg, Scanned[_T] | UnreadableTxg] = {}
 
     async def scan(self, txgs: Sequence[Txg]) -> list[Scanned[_T] | UnreadableTxg]:

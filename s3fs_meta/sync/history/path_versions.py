@@ -22,7 +22,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from s3fs_meta.codec.history_index import HistoryIndex, RemovedName
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import COOKIE_COLLISION_BITS, HISTORY_FETCHES_MAX, HISTORY_STAYS_MAX
+from s3fs_meta.limits import (
+    COOKIE_COLLISION_BITS,
+    HISTORY_FETCHES_MAX,
+    HISTORY_KEPT_RESULTS_MAX,
+    HISTORY_STAYS_MAX,
+)
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.row_history import InodeChange, LostName
@@ -100,6 +105,7 @@ class PathVersions:
         unshipped: bytes = b"",
         top: Ino = ROOT_INO,
         stays_max: int = HISTORY_STAYS_MAX,
+        kept_max: int = HISTORY_KEPT_RESULTS_MAX,
     ) -> None:
         """Create the search for versions of paths.
 
@@ -112,6 +118,7 @@ class PathVersions:
             unshipped: the changeset of later changes that are not uploaded.
             top: the directory to which paths are relative.
             stays_max: the maximum number of inodes of one path to consider.
+            kept_max: the maximum number of results that the searches for several files share.
         """
         self._db = db
         self._search = search
@@ -123,6 +130,7 @@ class PathVersions:
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
         self._stays_max = stays_max
+        self._kept_max = kept_max
         self.has_all_stays = True  # False if the name referred to more than *stays_max* inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
@@ -352,7 +360,7 @@ class PathVersions:
                 and (row.name in wanted or row.cookie >> COOKIE_COLLISION_BITS in hashes)
             ]
 
-        return KeptScan(self._changelogs, lost)
+        return KeptScan(self._changelogs, lost, self._kept_max)
 
     def _scan_of_changes(self, inos: Sequence[Ino]) -> _Changes:
         """Return a scan for the changes of some inodes."""
@@ -361,7 +369,7 @@ class PathVersions:
         def changes(changeset: bytes, is_whole: bool) -> dict[Ino, InodeChange]:
             return row_history.changes_of(changeset, wanted, is_whole=is_whole)
 
-        return KeptScan(self._changelogs, changes)
+        return KeptScan(self._changelogs, changes, self._kept_max)
 
     async def _losses(
         self,

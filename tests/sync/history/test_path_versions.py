@@ -9,13 +9,12 @@ import pytest
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_FETCHES_MAX, HISTORY_STAYS_MAX
+from s3fs_meta.limits import HISTORY_FETCHES_MAX, HISTORY_KEPT_RESULTS_MAX, HISTORY_STAYS_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
-from s3fs_meta.sync.history import kept_scan
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
@@ -29,7 +28,11 @@ pytestmark = pytest.mark.thorough
 
 @asynccontextmanager
 async def finder_of(
-    power: Power, tmp_path: Path, *, stays_max: int = HISTORY_STAYS_MAX
+    power: Power,
+    tmp_path: Path,
+    *,
+    stays_max: int = HISTORY_STAYS_MAX,
+    kept_max: int = HISTORY_KEPT_RESULTS_MAX,
 ) -> AsyncIterator[PathVersions]:
     """Yield a search for versions that uses only the bucket, as on a new host."""
     bucket = await bucket_of(power)
@@ -46,6 +49,7 @@ async def finder_of(
             oldest.txg,
             end,
             stays_max=stays_max,
+            kept_max=kept_max,
         )
     finally:
         db.close()
@@ -381,14 +385,13 @@ async def test_changelogs_are_decoded_once_for_all_files_that_match_a_pattern(
 async def test_versions_are_found_if_no_results_are_kept(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_scan, "HISTORY_KEPT_RESULTS_MAX", 0)
     decoded = decodings_of("changes_of", monkeypatch)
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         directory = await files.make_directory(b"d")
         _, first = await files.make(b"f", 10, directory)
         _, second = await files.make(b"g", 10, directory)
-        async with finder_of(power, tmp_path) as finder:
+        async with finder_of(power, tmp_path, kept_max=0) as finder:
             found = await finder.of_names([b"d"], [b"f", b"g"], 100, attributes=False)
 
     assert [[one.txg for one in versions.found] for versions in found] == [[first], [second]]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from tests.cli.conftest import Place
+from tests.page_cache import locked_page_cache
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import ROOT, Program
 
@@ -25,6 +27,13 @@ pytestmark = pytest.mark.thorough
 
 SMALL = ("--big-size", "1M", "--files", "3")
 SIZES = BenchSizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
+
+
+@pytest.fixture(autouse=True)
+def page_cache() -> Iterator[None]:
+    """Let the bench command drop the page cache of the machine."""
+    with locked_page_cache(is_exclusive=False):
+        yield
 
 
 def test_bench_command_prints_a_row_for_each_measurement(

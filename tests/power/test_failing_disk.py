@@ -28,6 +28,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId
 from tests.cli.conftest import Place
 from tests.conftest import REQUIRED
+from tests.page_cache import locked_page_cache
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.power.loop_disk import why_no_loop_disk
 from tests.power.next_boot import VARIABLE
@@ -98,11 +99,12 @@ def thin_disk(tmp_path: Path) -> Iterator[ThinDisk]:
     why = why_no_loop_disk()
     if why and "loop" not in REQUIRED:
         pytest.skip(why)
-    disk = ThinDisk(tmp_path)
-    try:
-        yield disk
-    finally:
-        disk.close()
+    with locked_page_cache(is_exclusive=True):
+        disk = ThinDisk(tmp_path)
+        try:
+            yield disk
+        finally:
+            disk.close()
 
 
 class Host:

@@ -17,6 +17,8 @@ from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
 
 _COLUMNS: Final = "pack, object_key, state, object_bytes, live_bytes, died_txg"
+# The next changelog lists the packs in pack_news, with their blocks.
+_LIST: Final = "INSERT OR IGNORE INTO pack_news VALUES (?)"
 
 
 class PackRow(NamedTuple):
@@ -96,7 +98,7 @@ def stored(db: Database, pack: PackId) -> None:
     The next changelog lists the pack, unless a cut whose changelog is being made lists all of it.
     """
     row = get(db, pack)
-    db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
+    db.run(_LIST, (pack,))
     if row.state is PackState.UPLOADING:
         _set_state(db, pack, PackState.STORED)
         db.counters.stored_bytes += row.object_bytes
@@ -159,7 +161,7 @@ def report(db: Database, changed: Sequence[PackId]) -> None:
 
     If a changelog is being made, its cut does not contain the change, so the next one lists it.
     """
-    db.run_many("INSERT OR IGNORE INTO pack_news VALUES (?)", [(pack,) for pack in changed])
+    db.run_many(_LIST, [(pack,) for pack in changed])
     db.packs_changed_after_cut.update(changed)
 
 

@@ -1,7 +1,7 @@
 """The URLs of the browse pages, and access to them."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import trio
@@ -149,33 +149,41 @@ async def _made(site: Site, request: HttpRequest) -> Reply:
     return reply
 
 
-async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
-    """Exchange the token for a cookie, and return the headers of later requests."""
+class _Browser(NamedTuple):
+    """A site, and a browser that has exchanged the token for a cookie."""
+
+    site: Site
+    root: str
+    headers: dict[bytes, bytes]
+
+    def request(self, path: str = "") -> HttpRequest:
+        """Return a request of the browser for a page."""
+        return HttpRequest("GET", f"{self.root}{path}".encode(), self.headers)
+
+
+async def _entered(source: _Away, nursery: trio.Nursery) -> _Browser:
+    """Return the site of a source, and a browser that has entered the site."""
+    access = Access(Address("127.0.0.1", 8080), new_path())
+    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
+    site = Site(cast("Source", source), access, render, PendingPages(nursery))
     host = {b"host": b"127.0.0.1:8080"}
     token = access.url.partition("8080")[2].encode()
     reply = await site.answer(HttpRequest("GET", token, host))
-    return {
-        **host,
-        b"accept": b"text/html",
-        b"cookie": reply.headers["set-cookie"].partition(";")[0].encode(),
-    }
+    cookie = reply.headers["set-cookie"].partition(";")[0].encode()
+    return _Browser(site, access.root, {**host, b"accept": b"text/html", b"cookie": cookie})
 
 
 @pytest.mark.parametrize("fails_after_s", [0.0, 20.0])
 async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, fails_after_s: float
 ) -> None:
-    access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Away(fails_after_s)), access, render, PendingPages(nursery))
-    headers = await _entered(site, access)
+    browser = await _entered(_Away(fails_after_s), nursery)
     began_s = trio.current_time()
-    request = HttpRequest("GET", access.root.encode(), headers)
-    first = await site.answer(request)
+    first = await browser.site.answer(browser.request())
     assert trio.current_time() - began_s == pytest.approx(BROWSE_ANSWER_S)
     assert first.status == http_server.ACCEPTED
     assert b"Please wait" in first.content
-    reply = await _made(site, request)
+    reply = await _made(browser.site, browser.request())
     waited_s = trio.current_time() - began_s
     assert reply.status == 502
     assert b"s3://away has not responded for" in reply.content
@@ -185,11 +193,9 @@ async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
 async def test_wait_page_and_error_of_the_list_beside_a_folder_fit_into_its_frame(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Away(0.0)), access, render, PendingPages(nursery))
-    request = HttpRequest("GET", f"{access.root}/since/2/".encode(), await _entered(site, access))
-    first, last = await site.answer(request), await _made(site, request)
+    browser = await _entered(_Away(0.0), nursery)
+    request = browser.request("/since/2/")
+    first, last = await browser.site.answer(request), await _made(browser.site, request)
     assert (first.status, last.status) == (http_server.ACCEPTED, http_server.STORE)
     for reply in (first, last):
         assert b'<base target="_top">' in reply.content
@@ -200,11 +206,9 @@ async def test_wait_page_and_error_of_the_list_beside_a_folder_fit_into_its_fram
 async def test_client_other_than_a_browser_waits_until_a_slow_page_is_ready(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Away(0.0)), access, render, PendingPages(nursery))
-    headers = {**await _entered(site, access), b"accept": b"*/*"}
-    reply = await site.answer(HttpRequest("GET", access.root.encode(), headers))
+    browser = await _entered(_Away(0.0), nursery)
+    client = browser._replace(headers={**browser.headers, b"accept": b"*/*"})
+    reply = await client.site.answer(client.request())
     assert reply.status == 502
 
 
@@ -227,11 +231,8 @@ class _Failing(_Away):
 async def test_page_reports_several_failed_requests_as_one_error(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Failing(0.0)), access, render, PendingPages(nursery))
-    headers = await _entered(site, access)
-    reply = await _made(site, HttpRequest("GET", access.root.encode(), headers))
+    browser = await _entered(_Failing(0.0), nursery)
+    reply = await _made(browser.site, browser.request())
     assert reply.status == 502
     assert b"The bucket cannot be read" in reply.content
     assert b"SlowDown" in reply.content
@@ -250,10 +251,7 @@ class _Damaged(_Away):
 async def test_suggested_command_in_an_error_page_includes_the_url_and_s3_options(
     nursery: trio.Nursery,
 ) -> None:
-    access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Damaged(0.0)), access, render, PendingPages(nursery))
-    headers = await _entered(site, access)
-    reply = await _made(site, HttpRequest("GET", access.root.encode(), headers))
+    browser = await _entered(_Damaged(0.0), nursery)
+    reply = await _made(browser.site, browser.request())
     command = b"s3fs-meta fsck -y --endpoint-url http://host:9000 s3://away repairs"
     assert command in reply.content

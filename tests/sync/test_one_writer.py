@@ -14,6 +14,7 @@ from s3fs_meta.meta.tables import inodes, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.chain.stored_changelogs import changelogs
 from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
@@ -38,12 +39,7 @@ async def test_takeover_succeeds_if_clocks_differ_by_a_day(power: Power, shift_n
             keyring = new.volume.keyring
             await new.close()
 
-    chain = [
-        changelog_codec.decode(key, data, keyring)
-        for key, data in sorted(power.store.objects.items())
-        if changelog_codec.parse_key(key) is not None
-    ]
-    times = [one.created_ns for one in chain]
+    times = [one.created_ns for one in changelogs(power, keyring)]
     assert times == sorted(set(times))
     async with power.session("c") as session:
         assert await read_file(session, ino) == b"by b"

@@ -5,28 +5,18 @@ import random
 import pytest
 import trio
 
-from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec.changelog import Changelog
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.tables import block_map, damage_marks, pending
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import healing
+from tests.sync.chain.stored_changelogs import changelogs
 from tests.sync.conftest import Power, plain, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
 
 __all__ = ["plain"]
-
-
-def changelogs(power: Power, session: Session) -> list[Changelog]:
-    """Return all changelogs in the bucket, in order."""
-    return [
-        changelog_codec.decode(key, data, session.volume.keyring)
-        for key, data in sorted(power.store.objects.items())
-        if changelog_codec.parse_key(key) is not None
-    ]
 
 
 async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> None:
@@ -38,7 +28,7 @@ async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> Non
             await session.flush()
         await session.flush_at_end()
 
-        made = changelogs(plain, session)
+        made = changelogs(plain, session.volume.keyring)
         listed = [one.block for changelog in made for one in changelog.section.locations]
         noted = [one.pack for changelog in made for one in changelog.packs]
         assert listed == list(range(1, 10))

@@ -19,6 +19,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.rows import SETTLED, contents
+from tests.sync.chain.stored_changelogs import changelogs
 from tests.sync.conftest import (
     TAKEOVER,
     Power,
@@ -30,15 +31,6 @@ from tests.sync.conftest import (
 )
 
 pytestmark = pytest.mark.thorough
-
-
-def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog]:
-    """Return all changelogs in the bucket, in order."""
-    return [
-        changelog_codec.decode(key, data, session.volume.keyring)
-        for key, data in sorted(power.store.objects.items())
-        if changelog_codec.parse_key(key) is not None
-    ]
 
 
 async def test_loss_of_a_host_loses_only_unshipped_changes(power: Power) -> None:
@@ -67,7 +59,7 @@ async def test_chain_has_no_gap_between_two_epochs(power: Power) -> None:
             await unmount(session)
 
     async with power.session("c") as session:
-        chain = changelogs(power, session)
+        chain = changelogs(power, session.volume.keyring)
     assert [one.txg for one in chain] == list(range(1, len(chain) + 1))
     assert [one.kind for one in chain if one.kind is Kind.FENCE] == [Kind.FENCE] * 4
     assert chain[0].kind is Kind.FENCE
@@ -87,7 +79,7 @@ async def test_zero_and_duplicate_blocks_found_after_the_snapshot_reach_other_ho
         doubles = [write_file(session, b"same" * 2000) for _ in range(3)]
         await session.flush()
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
-        at_first = changelogs(power, session)[-1].txg
+        at_first = changelogs(power, session.volume.keyring)[-1].txg
         more = write_file(session, b"same" * 2000)
         # ship() also ships the placements of blocks that were uploaded after the first snapshot.
         await session.shipper.ship(anyway=True)
@@ -310,7 +302,7 @@ async def test_huge_txg_is_split_into_parts(power: Power) -> None:
             expected[write_file(session, content)] = content
             session.db.commit()
         await session.flush()
-        [last] = changelogs(power, session)[1:]
+        [last] = changelogs(power, session.volume.keyring)[1:]
         assert len(last.parts) > 5
     async with power.session("b", options=TAKEOVER) as session:
         for ino, content in expected.items():

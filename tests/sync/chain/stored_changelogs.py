@@ -1,0 +1,15 @@
+"""The changelogs in a memory store, decoded."""
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import Changelog
+from s3fs_meta.codec.keyring import Keyring
+from tests.sync.conftest import Power
+
+
+def changelogs(power: Power, keyring: Keyring) -> list[Changelog]:
+    """Return all changelogs in the bucket, in order."""
+    return [
+        changelog_codec.decode(key, data, keyring)
+        for key, data in sorted(power.store.objects.items())
+        if changelog_codec.parse_key(key) is not None
+    ]

@@ -15,9 +15,6 @@ COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
 COMPLETED_STATES_MAX: Final = 2
 
 # --- the command s3fs-meta umount ---------------------------------------------------------------
-# Time for the daemon to exit after an unmount, if no process visibly uses the mount.
-HELD_S_MAX: Final = 5.0
-HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
 # Number of unmount attempts. The daemon keeps a mountpoint busy for milliseconds at most.
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1

@@ -13,7 +13,7 @@ import typer
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.cli.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S
 from s3fs_meta.console import interruption
 from s3fs_meta.console.exits import ExitStatus, is_kind
 from s3fs_meta.console.ui import Front, TerminalFront
@@ -29,7 +29,6 @@ from s3fs_meta.errors import (
 from s3fs_meta.mount import killed_state, mount_table, targets
 from s3fs_meta.mount.control_api import (
     DETACHED,
-    ENDING,
     KILLED,
     READ_ONLY,
     request_end,
@@ -153,7 +152,7 @@ async def _unmount_and_wait(
             nursery.start_soon(keep)
         used = _other_mountpoints(mounted)
         with asking:
-            used = used or await _used_by(place)
+            used = used or await used_by(place)
         if used and not force:
             if left:
                 front.notice(left)
@@ -198,25 +197,6 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
     also = "; ".join(options.command("umount", one.mountpoint) for one in found)
     places = " and ".join(one.mountpoint for one in found)
     return f"at {places}, where it is also mounted (bind mount): {also}"
-
-
-async def _used_by(place: Target) -> str:
-    """Return a description of the processes that use an unmounted filesystem, or "" if none does.
-
-    A process in another mount namespace is reported without delay. Otherwise the function waits
-    briefly for the daemon to exit, because the kernel may report the unmount to it late.
-    """
-    deadline_s = trio.current_time() + HELD_S_MAX
-    while True:
-        try:
-            found = await request_status(place)
-        except (NotMountedError, ControlError):
-            return ""
-        if found["state"] == ENDING:
-            return ""
-        if found.get("holders") or trio.current_time() >= deadline_s:
-            return used_by(found)
-        await trio.sleep(HELD_PAUSE_S)
 
 
 def _judge(outcome: Mapping[str, object]) -> None:

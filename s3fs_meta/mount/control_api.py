@@ -27,7 +27,6 @@ command, its arguments and its response; progress events may precede the respons
 """
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +38,7 @@ from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError
 from s3fs_meta.mount import mount_holders
-from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, HELD_PAUSE_S, HELD_S_MAX
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.targets import Target, outcome_of
@@ -142,10 +141,24 @@ async def request_counts(place: Target) -> Path:
     return Path((await _ask(place, COUNTS))["state"])
 
 
-def used_by(figures: Mapping[str, Any]) -> str:
-    """Return a description of the processes that use an unmounted filesystem."""
-    holders = [Holder(**one) for one in figures.get("holders", ())]
-    return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
+async def used_by(place: Target) -> str:
+    """Return a description of the processes that use an unmounted filesystem, or "" if none does.
+
+    A process in another mount namespace is reported without delay. Otherwise the function waits
+    briefly for the daemon to exit, because the kernel may report the unmount to it late.
+    """
+    deadline_s = trio.current_time() + HELD_S_MAX
+    while True:
+        try:
+            found = await request_status(place)
+        except (NotMountedError, ControlError):
+            return ""
+        if found["state"] == ENDING:
+            return ""
+        holders = [Holder(**one) for one in found.get("holders", ())]
+        if holders or trio.current_time() >= deadline_s:
+            return mount_holders.described(holders, found.get("kernel", {}).get("open_files", 0))
+        await trio.sleep(HELD_PAUSE_S)
 
 
 async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:

@@ -32,6 +32,9 @@ SILENCE_SHOWN_S_MIN: Final = 5.0  # silence of the daemon that is reported to us
 # --- processes and mounts on this host ----------------------------------------------------------
 # Number of open files for which a mount raises its limit, if its user may raise the limit.
 OPEN_FILES_WANTED: Final = 8192
+# Time for the daemon to exit after an unmount, if no process visibly uses the mount.
+HELD_S_MAX: Final = 5.0
+HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
 # Maximum number of processes in other mount namespaces that a message lists.
 HOLDERS_SHOWN_MAX: Final = 10
 # Number of busiest threads whose processes are looked up in /proc.

@@ -193,12 +193,13 @@ async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
 async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Front) -> None:
     """Wait until an ending mount has ended. Raises the same errors as ``_wait_for_earlier``."""
     if present["state"] == control_api.DETACHED:
-        used = control_api.used_by(present)
-        raise HeldError(
-            f"unmounted from {present['mountpoint']}, but still in use {used}; end these "
-            f"processes, or run s3fs-meta umount --force {present['mountpoint']}"
-        )
-    if present["state"] != control_api.ENDING:
+        used = await control_api.used_by(plan.place)
+        if used:
+            raise HeldError(
+                f"unmounted from {present['mountpoint']}, but still in use {used}; end these "
+                f"processes, or run s3fs-meta umount --force {present['mountpoint']}"
+            )
+    elif present["state"] != control_api.ENDING:
         raise HeldError(f"the filesystem is already mounted on {present['mountpoint']}")
     front.notice("waiting for an earlier mount to finish its upload")
     async with UploadWatch(plan.place, front).running():

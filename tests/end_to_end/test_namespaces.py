@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests import private_mounts
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
@@ -221,6 +223,25 @@ def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: Qu
     finally:
         holder.end()
     wait_until_gone(pid)
+
+
+def test_mount_waits_if_the_last_open_file_of_a_detached_mount_is_closed_soon(
+    place: Place, program: QuickProgram
+) -> None:
+    """The kernel may report the end of the last use to the daemon late."""
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
+    try:
+        subprocess.run(["umount", "-l", mnt], check=True)
+        with program.begin("mount", "--cachedir", program.cachedir, place.url, mnt) as mounting:
+            time.sleep(1)  # The new mount finds the detached mount.
+            holder.end()
+            _, said = mounting.communicate(timeout=PROCESS_S_MAX)
+        assert mounting.returncode == 0, said
+        program.ok("umount", mnt)
+    finally:
+        holder.end()
 
 
 def test_sigterm_does_not_unmount_another_filesystem_on_the_former_mountpoint(

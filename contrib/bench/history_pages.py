@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any, Final
@@ -51,6 +52,21 @@ class _Pages:
             raise SubjectError(f"the page {path} failed with HTTP status {reply.status}")
         return answered_s, time.perf_counter() - start
 
+    def click_beside(self, slow: str, path: str) -> Figures:
+        """Request a page repeatedly while a slow page is made; return the longest times."""
+        with ThreadPoolExecutor(1) as executor:
+            made = executor.submit(self.click, slow)
+            clicks = [self.click(path)]
+            while not made.done():
+                clicks.append(self.click(path))
+            slow_s = made.result()[1]
+        longest = {
+            "first answer, s": max(answered_s for answered_s, _ in clicks),
+            "page at first, s": slow_s,
+            "page again, s": max(page_s for _, page_s in clicks),
+        }
+        return {"a folder while its list of changes is made": longest}
+
 
 def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
     """Return the seconds of several pages.
@@ -60,9 +76,10 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
         earlier: a txg a day before the last one.
         name: a file with versions in the root directory.
     """
+    folder = f"/at/{earlier}/"
     paths = {
         "time line": "/",
-        "a folder a day ago": f"/at/{earlier}/",
+        "a folder a day ago": folder,
         "find from the root": f"/find/{earlier}/?name={name}",
         "versions": f"/versions/{name}",
         "changes since a day": f"/changes/{earlier}/",
@@ -80,6 +97,8 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
                 "page at first, s": first_s,
                 "page again, s": page_s,
             }
+            if path == folder:  # before a page that compares the same points in time
+                figures |= pages.click_beside(f"/since/{earlier}/", folder)
         return figures
     finally:
         process.send_signal(signal.SIGINT)

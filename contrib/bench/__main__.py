@@ -108,6 +108,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unknown filesystem: {', '.join(other)}")
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
+    if arguments.scratch and not arguments.scratch.is_dir():
+        parser.error(f"--scratch: {arguments.scratch} is not a directory")
     if not arguments.benchmark:
         arguments.benchmark = list(BENCHMARKS)
         arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)

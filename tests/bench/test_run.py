@@ -96,3 +96,12 @@ def test_complete_benchmark_plan_uses_the_largest_sizes() -> None:
     for sizes in plans.BENCHMARKS.values():
         for size in sizes.values():
             assert size.complete >= size.hour >= size.quick
+
+
+def test_missing_scratch_directory_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.parse(_arguments(tmp_path / "missing"))
+
+    assert "missing is not a directory" in capsys.readouterr().err

@@ -204,16 +204,16 @@ HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
 # Number of earlier runs that one check indexes. Each run takes HISTORY_FAN_OUT requests.
 HISTORY_OLDER_RUNS: Final = 2
-# Maximum number of history index rows in memory during a search.
-HISTORY_CACHED_ROWS_MAX: Final = 1_000_000
+HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # maximum number of rows in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # maximum size of changes in memory during a search
 HISTORY_KEPT_RESULTS_MAX: Final = 20_000  # maximum number of results shared by searches: 30 MB
 DIFF_NAMES_CACHED_MAX: Final = 100_000  # number of changed files whose names are read together
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
 # Maximum number of changelogs read to find changed inodes. For more, comparing all rows is faster.
 DIFF_CHANGELOGS_MAX: Final = 4_096
-# Maximum number of inodes that a search for versions of one path follows.
-HISTORY_STAYS_MAX: Final = 1_000
+HISTORY_STAYS_MAX: Final = 1_000  # maximum number of inodes followed for the versions of a path
+HISTORY_NAMES_KEPT_MAX: Final = 10_000  # number of names considered for a pattern
+HISTORY_NAMES_PAGE: Final = 1_000  # number of names read from a directory at a time
 
 # --- retention and garbage collection ----------------------------------------------------------
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default retention: every point in time of the last week

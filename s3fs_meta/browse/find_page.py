@@ -63,7 +63,14 @@ async def _former_names(site: Source, wanted: Wanted, pattern: bytes) -> tuple[l
     bounds = await site.bounds()
     async with site.used(bounds.newest.txg) as point:
         search = await site.search()
-        finder = PathVersions(point.db, search, site.changelogs, bounds.oldest.txg, bounds.newest)
+        finder = PathVersions(
+            point.db,
+            search,
+            site.changelogs,
+            bounds.oldest.txg,
+            bounds.newest,
+            names_max=BROWSE_FORMER_NAMES_MAX,
+        )
         return await finder.names_like(wanted.names, pattern, BROWSE_FORMER_NAMES_MAX)
 
 

@@ -93,7 +93,7 @@ async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -
     matching, are_all = await finder.names_like(above, pattern, PATTERN_NAMES_MAX)
     if not matching:
         raise UsageError("no file matches the pattern at any retained point in time")
-    notice = f"only the first {PATTERN_NAMES_MAX} names that match are listed"
+    notice = "not all names that match are listed; use a narrower pattern"
     listed = await finder.of_names(above, matching, shape.count, attributes=shape.attributes)
     files = [
         _file([*above, name], versions) for name, versions in zip(matching, listed, strict=True)

@@ -36,6 +36,9 @@ _SAME_HASH: Final = (
     " ORDER BY cookie"
 )
 _FIND_COOKIE: Final = f"SELECT cookie, ino FROM dentries WHERE {_THE_ENTRY}"
+_NAMES: Final = (
+    "SELECT cookie, name FROM dentries WHERE parent = ? AND cookie > ? ORDER BY cookie LIMIT ?"
+)
 _REMOVE: Final = "DELETE FROM dentries WHERE parent = ? AND cookie = ?"
 _MOVE_IF_FREE: Final = (
     "UPDATE OR IGNORE dentries SET parent = ?3, cookie = ?4, name = ?5"
@@ -159,6 +162,13 @@ def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
 def is_empty(db: Database, parent: Ino) -> bool:
     """Return whether a directory has no names."""
     return db.one("SELECT 1 FROM dentries WHERE parent = ? LIMIT 1", (parent,)) is None
+
+
+def page_of_names(
+    db: Database, parent: Ino, after: Cookie, limit: int
+) -> list[tuple[Cookie, bytes]]:
+    """Return at most *limit* cookies with their names after a cookie, sorted by cookie."""
+    return [(Cookie(at), bytes(name)) for at, name in db.all(_NAMES, (parent, after, limit))]
 
 
 def page(

@@ -13,12 +13,16 @@ The newest state is in a database. The attributes of an inode at each earlier tx
 undoing its changes one by one, the latest first.
 """
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from fnmatch import fnmatchcase
 from functools import reduce
+from heapq import nsmallest
+from itertools import takewhile
 from operator import or_
 from typing import Any, Final, NamedTuple, TypeVar
+
+import trio
 
 from s3fs_meta.codec.history_index import HistoryIndex, RemovedName
 from s3fs_meta.errors import UsageError
@@ -26,13 +30,15 @@ from s3fs_meta.limits import (
     COOKIE_COLLISION_BITS,
     HISTORY_FETCHES_MAX,
     HISTORY_KEPT_RESULTS_MAX,
+    HISTORY_NAMES_KEPT_MAX,
+    HISTORY_NAMES_PAGE,
     HISTORY_STAYS_MAX,
 )
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.row_history import InodeChange, LostName
 from s3fs_meta.meta.tables import dentries
-from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.model import ROOT_INO, Cookie, Ino, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import (
     ChangelogReader,
@@ -52,7 +58,7 @@ _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
 
 
 class Stay(NamedTuple):
-    """A range of txgs in which a path referred to one inode."""
+    """A range of txgs in which a path referred to one inode, or to none in its first txgs."""
 
     ino: Ino
     first: Txg
@@ -91,6 +97,26 @@ class Versions(NamedTuple):
     is_complete: bool  # False if the file has earlier versions that are not listed
 
 
+class _Names:
+    """The first names, in order, that match a pattern.
+
+    ``are_all`` is False if more than *names_max* names match and some of them were dropped.
+    """
+
+    def __init__(self, pattern: bytes, names_max: int) -> None:
+        self._pattern = pattern
+        self._names_max = names_max
+        self.kept: set[bytes] = set()
+        self.are_all = True
+
+    def add(self, names: Iterable[bytes]) -> None:
+        """Add the names that match."""
+        self.kept.update(name for name in names if fnmatchcase(name, self._pattern))
+        if len(self.kept) > 2 * self._names_max:  # rarely, because this sorts the names
+            self.kept = set(nsmallest(self._names_max, self.kept))
+            self.are_all = False
+
+
 class PathVersions:
     """Finds the versions of paths in one filesystem's history."""
 
@@ -106,6 +132,7 @@ class PathVersions:
         top: Ino = ROOT_INO,
         stays_max: int = HISTORY_STAYS_MAX,
         kept_max: int = HISTORY_KEPT_RESULTS_MAX,
+        names_max: int = HISTORY_NAMES_KEPT_MAX,
     ) -> None:
         """Create the search for versions of paths.
 
@@ -119,6 +146,8 @@ class PathVersions:
             top: the directory to which paths are relative.
             stays_max: the maximum number of inodes of one path to consider.
             kept_max: the maximum number of results that the searches for several files share.
+            names_max: the number of names of one directory that are always considered for a
+                pattern; at most twice as many are in memory.
         """
         self._db = db
         self._search = search
@@ -131,6 +160,7 @@ class PathVersions:
         self._top = top
         self._stays_max = stays_max
         self._kept_max = kept_max
+        self._names_max = names_max
         self.has_all_stays = True  # False if the name referred to more than *stays_max* inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
@@ -196,6 +226,8 @@ class PathVersions:
     ) -> tuple[list[bytes], bool]:
         """Return the present and past names in a directory that match a pattern.
 
+        Names that the directory lost before it was renamed to this path are included.
+
         Args:
             above: the components of the directory's path.
             pattern: a shell pattern as in glob(7), without a slash.
@@ -208,48 +240,64 @@ class PathVersions:
             UsageError: no retained txg has the directory.
             StoreError: the bucket cannot be read.
         """
+        reached = await self._reached(above)
+        self._required(above, reached)
         found: set[bytes] = set()
-        for stay in await self.stays(above):
-            rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
-            names = {bytes(name) for (name,) in rows}
-            lost = await self._lost_names(stay)
-            if stay.last < self._last:  # the rows include names added after the inode lost the path
-                later = names | await self._lost_names(Stay(stay.ino, stay.last, self._last))
-                possible = [name for name in later - lost if fnmatchcase(name, pattern)]
-                losses = self._scan_of_losses([stay.ino], possible)
-                names = {
-                    name
-                    for name in possible
-                    if await self._inode_at(stay.ino, name, stay.last, losses) is not None
-                }
-            found |= names | lost
-        matching = sorted(name for name in found if fnmatchcase(name, pattern))
-        return matching[:most], len(matching) <= most
+        are_all = reached.are_all
+        for stay in reached.found:
+            names = _Names(pattern, self._names_max)
+            await self._add_present(stay.ino, names)
+            lost = _Names(pattern, self._names_max)
+            await self._add_lost(stay, lost)
+            at_end = set(names.kept)
+            if stay.last < self._last:  # the directory may have gained names since it left the path
+                await self._add_lost(Stay(stay.ino, stay.last, self._last), names)
+                possible = sorted(names.kept - lost.kept)
+                at_end = await self._existing(stay, possible, most + 1)
+            are_all &= names.are_all and lost.are_all
+            found |= at_end | lost.kept
+        matching = sorted(found)
+        return matching[:most], are_all and len(matching) <= most
 
-    async def _lost_names(self, stay: Stay) -> set[bytes]:
-        """Return the names that a directory lost while it was at a path."""
+    async def _add_present(self, parent: Ino, names: "_Names") -> None:
+        """Add the names in a directory, a page at a time, so that other tasks can run."""
+        after = Cookie(0)
+        while page := dentries.page_of_names(self._db, parent, after, HISTORY_NAMES_PAGE):
+            names.add(name for _, name in page)
+            after = page[-1][0]
+            await trio.lowlevel.checkpoint()
+
+    async def _existing(self, stay: Stay, possible: Sequence[bytes], most: int) -> set[bytes]:
+        """Return the first names of a list that a directory had at the end of its stay."""
+        losses = self._scan_of_losses([stay.ino], possible)
         found: set[bytes] = set()
+        for name in possible:
+            if await self._inode_at(stay.ino, name, stay.last, losses) is not None:
+                found.add(name)
+            if len(found) == most:
+                break
+        return found
+
+    async def _add_lost(self, stay: Stay, names: "_Names") -> None:
+        """Add the names that a directory lost while it was at a path."""
 
         def take(index: HistoryIndex, mask: int) -> None:
-            for row in index.names.beginning_at(stay.ino):
-                if row.parent != stay.ino:
-                    break
-                if row.name and row.mask & mask:
-                    found.add(row.name)
+            rows = takewhile(lambda row: row.parent == stay.ino, index.names.beginning_at(stay.ino))
+            names.add(row.name for row in rows if row.name and row.mask & mask)
 
         def lost(changeset: bytes, is_whole: bool) -> set[bytes]:
             rows = row_history.changed_rows(changeset, is_whole=is_whole)
             return {row.name for row in rows.names if row.parent == stay.ino and row.name}
 
         if stay.last == self._last and self._unshipped:
-            found |= lost(self._unshipped, True)
+            names.add(lost(self._unshipped, True))
         missing = await self._search.collect(stay.first, min(stay.last, self._end.txg), take)
         for at in range(0, len(missing), HISTORY_FETCHES_MAX):
             txgs = missing[at : at + HISTORY_FETCHES_MAX]
             for one in await self._changelogs.scan(txgs, lost):
                 if not isinstance(one, UnreadableTxg):
-                    found.update(*one.results)
-        return found
+                    for part in one.results:
+                        names.add(part)
 
     # --- find the inodes of a path ---------------------------------------------------------------
 

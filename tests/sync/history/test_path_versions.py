@@ -9,7 +9,12 @@ import pytest
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_FETCHES_MAX, HISTORY_KEPT_RESULTS_MAX, HISTORY_STAYS_MAX
+from s3fs_meta.limits import (
+    HISTORY_FETCHES_MAX,
+    HISTORY_KEPT_RESULTS_MAX,
+    HISTORY_NAMES_KEPT_MAX,
+    HISTORY_STAYS_MAX,
+)
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -33,6 +38,7 @@ async def finder_of(
     *,
     stays_max: int = HISTORY_STAYS_MAX,
     kept_max: int = HISTORY_KEPT_RESULTS_MAX,
+    names_max: int = HISTORY_NAMES_KEPT_MAX,
 ) -> AsyncIterator[PathVersions]:
     """Yield a search for versions that uses only the bucket, as on a new host."""
     bucket = await bucket_of(power)
@@ -50,6 +56,7 @@ async def finder_of(
             end,
             stays_max=stays_max,
             kept_max=kept_max,
+            names_max=names_max,
         )
     finally:
         db.close()
@@ -321,6 +328,46 @@ async def test_former_path_in_a_renamed_directory_shows_versions_before_the_rena
     assert [one.txg for one in found[b"removed"].found] == [removed_made]
     assert [one.txg for one in now.found] == [written, made]
     assert names == [b"present", b"removed"]
+
+
+async def test_pattern_finds_names_removed_before_their_directory_was_renamed_and_renamed_back(
+    power: Power, tmp_path: Path, files: Files, *, indexing: bool
+) -> None:
+    directory = await files.make_directory(b"old")
+    for name in (b"early", b"elsewhere", b"late", b"present"):
+        await files.make(name, 10, directory)
+    await files.remove(b"early", directory)
+    await files.rename(b"old", b"new")
+    await files.remove(b"elsewhere", directory)
+    await files.make(b"only-elsewhere", 10, directory)
+    await files.remove(b"only-elsewhere", directory)
+    await files.rename(b"new", b"old")
+    await files.remove(b"late", directory)
+    await settle(files, indexing=indexing)
+
+    names = await names_like(power, tmp_path, b"old", b"*")
+    names_elsewhere = await names_like(power, tmp_path, b"new", b"*")
+
+    every = [b"early", b"elsewhere", b"late", b"only-elsewhere", b"present"]
+    assert names == names_elsewhere == every
+
+
+async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_too_many(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
+    for name in (b"a", b"b", b"c", b"d", b"e", b"1"):
+        await files.make(name, 10)
+    for name in (b"a", b"d"):
+        await files.remove(name)
+    async with finder_of(power, tmp_path, names_max=3) as finder:
+        every = await finder.names_like([], b"[a-z]", 5)
+        first = await finder.names_like([], b"[a-z]", 4)
+    async with finder_of(power, tmp_path, names_max=1) as finder:
+        some = await finder.names_like([], b"[a-z]", 5)
+
+    assert every == ([b"a", b"b", b"c", b"d", b"e"], True)
+    assert first == ([b"a", b"b", b"c", b"d"], False)
+    assert some == ([b"a", b"b", b"d"], False)
 
 
 async def test_list_of_versions_is_marked_incomplete_if_a_name_had_too_many_inodes(

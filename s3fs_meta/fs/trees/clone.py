@@ -343,19 +343,26 @@ class TreeClone:
     def _copy_piece(
         self, old: Ino, new: Ino, wanted: list[BlockIndex], reach: int
     ) -> tuple[BlockIndex, int]:
-        """Share or copy some blocks; return the next index, and the end offset of the last block."""
+        """Share or copy some blocks; return the next index, and the end offset of the last block.
+
+        The rows of the copy match its blocks even after an error. Otherwise the deletion of the
+        unfinished copy would leave these blocks.
+        """
         size_bytes = inodes.get(self._db, new).size_bytes
         found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
         copied_bytes = mapped = 0
         index = wanted[0]
-        for index in wanted:
-            located = found[index]
-            copied_bytes += self._give(new, index, located)
-            mapped += 1
-            reach = index * self._block_bytes + located.plain_bytes
-            if copied_bytes >= self._slices.cloned_bytes:
-                break
-        inodes.set_size(self._db, new, max(size_bytes, reach), mapped)
+        try:
+            for index in wanted:
+                located = found[index]
+                copied_bytes += self._give(new, index, located)
+                mapped += 1
+                reach = index * self._block_bytes + located.plain_bytes
+                if copied_bytes >= self._slices.cloned_bytes:
+                    break
+        finally:
+            if mapped and self._db.in_group:
+                inodes.set_size(self._db, new, max(size_bytes, reach), mapped)
         return BlockIndex(index + 1), reach
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:

@@ -9,6 +9,7 @@ from s3fs_meta.errors import (
     NoEntryError,
     NoSpaceLeftError,
     ReadOnlyStateError,
+    S3fsError,
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
@@ -186,6 +187,30 @@ async def test_copied_tree_counts_against_the_capacity(fs: Filesystem) -> None:
         await clone(fs)
     await settled(fs)
     assert fs.lookup(*COPY) is None
+    assert_sound(fs)
+
+
+@pytest.mark.parametrize("where", ["file", "tree"])
+@pytest.mark.parametrize("error", [NoSpaceLeftError, LostBlockError])
+async def test_copy_that_fails_between_two_dirty_blocks_leaves_no_block(
+    fs: Filesystem, volume: Volume, where: str, error: type[S3fsError]
+) -> None:
+    """A copy that fails after the first blocks of a file is removed with these blocks."""
+    parent = ROOT_INO if where == "file" else make_directory(fs, b"tree")
+    file = make_file(fs, b"file", parent)
+    for index in range(4):
+        await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
+    before = fs.db.counters.block_bytes
+    if error is NoSpaceLeftError:
+        fs.set_capacity(before + 2 * BLOCK_BYTES)
+    else:
+        volume.session.files.remove(cached_blocks.in_state(volume.session.db, BlockState.DIRTY)[2])
+
+    with pytest.raises(error):
+        await clone(fs, where.encode())
+    await settled(fs)
+    assert fs.lookup(*COPY) is None
+    assert fs.db.counters.block_bytes == before
     assert_sound(fs)
 
 

@@ -145,9 +145,7 @@ class AttributeStore:
                 require_unprotected(before)
         after = changed(before, wanted, now_ns)
         if has_times_only:
-            # After rename and unlink the kernel sends its cached times.
-            # The times of an orphan are not stored, because only the kernel shows them.
-            if before.nlink:
+            if before.nlink or self._are_shown_later(before, wanted):
                 self._changes.begin(ino, times_only=True)
                 inodes.replace(self._db, after)
             return after
@@ -157,6 +155,18 @@ class AttributeStore:
         if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
             self._chmod_acl(ino, after.mode)
         return after
+
+    def _are_shown_later(self, orphan: Attributes, wanted: SetAttributes) -> bool:
+        """Return whether the new times of an inode without a name must be stored.
+
+        After unlink and before the last close, the kernel sends the mtime and ctime of a regular
+        file. It keeps these times itself, so they need not be stored, unless the file can still get
+        a name (O_TMPFILE). The kernel requests other times again.
+        """
+        if wanted.atime_ns is not None or not stat.S_ISREG(orphan.mode):
+            return True
+        record = self._open_files.find(orphan.ino)
+        return record is not None and record.is_linkable
 
     def clear_privileges(self, ino: Ino) -> bool:
         """Clear suid and sgid after an unprivileged write; return whether a bit was set.

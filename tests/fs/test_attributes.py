@@ -116,6 +116,34 @@ async def test_inode_times_from_the_kernel_are_not_stored_after_unlink(fs: Files
     assert fs.getattr(ino) == before
 
 
+@pytest.mark.parametrize("is_directory", [False, True])
+async def test_times_that_a_program_sets_after_unlink_are_shown(
+    fs: Filesystem, is_directory: bool
+) -> None:
+    """The kernel does not keep the atime of a file, or any time of a directory."""
+    ino = (make_directory if is_directory else make_file)(fs, b"f")
+    fs.lookups.add(ino)
+    (fs.namespace.remove_directory if is_directory else fs.namespace.unlink)(ROOT_INO, b"f")
+    await fs.setattr(ino, SetAttributes(atime_ns=1, mtime_ns=2), ROOT)
+    if is_directory:
+        await fs.setattr(ino, SetAttributes(mtime_ns=3), ROOT)
+    found = fs.getattr(ino)
+    assert (found.atime_ns, found.mtime_ns) == (1, 3 if is_directory else 2)
+
+
+async def test_times_of_a_file_without_a_name_are_stored_before_it_gets_a_name(
+    fs: Filesystem,
+) -> None:
+    """The times of a file that was created with O_TMPFILE stay when link names the file."""
+    ino = fs.namespace.make_nameless(ROOT_INO, 0o644, USER).ino
+    fs.open_files.opened(ino, writes=True, is_linkable=True)
+    await fs.setattr(ino, SetAttributes(mtime_ns=1, ctime_ns=2), ROOT)
+    assert fs.getattr(ino).mtime_ns == 1
+    await fs.setattr(ino, SetAttributes(atime_ns=3), ROOT)
+    linked = fs.namespace.link(ino, ROOT_INO, b"f", is_linkable=True)
+    assert (linked.atime_ns, linked.mtime_ns) == (3, 1)
+
+
 async def test_chmod_sets_the_mask_of_an_acl(fs: Filesystem) -> None:
     """The group bits of a file with an ACL equal the mask of the ACL."""
     ino = make_file(fs, b"f")

@@ -4,8 +4,9 @@ Owns: ``s3fs-meta lock``.
 Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
 Directories are locked before their entries, so that no entry can be added while slices lock each
 inode. A lock cannot be undone; ``rm --locked`` can remove the complete locked tree.
-Keeps: every directory above a locked inode has the flag HOLDS_LOCKED, so that removing the directory
-can be refused without a search. The flag remains even after the locked inode is removed.
+Keeps: every directory above a name of a locked inode is locked or has the flag HOLDS_LOCKED, so that
+removing the directory can be refused without a search. The flag remains even after the locked inode
+is removed.
 Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -22,6 +23,7 @@ from s3fs_meta.fs.trees.remove import give_way, wait_for_log
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.trees import removed_trees
+from s3fs_meta.meta.trees.removed_trees import Child
 from s3fs_meta.model import Attributes, Cookie, Ino
 
 
@@ -73,6 +75,7 @@ class TreeLock:
             raise NoEntryError(parent, name)
         self._changes.begin(ino)
         removed_trees.note_locked_below(self._db, parent)
+        removed_trees.note_locked_names(self._db, [ino])
         removed_trees.lock(self._db, [ino])
         progress = TreeProgress(1, found.size_bytes if stat.S_ISDIR(found.mode) else 0)
         waiting = [(ino, Cookie(0))]
@@ -95,13 +98,25 @@ class TreeLock:
         """
         taken = waiting[: -self._slices.directories - 1 : -1]
         self._changes.begin(taken[0][0])
-        found = removed_trees.children(self._db, taken, self._slices.names)
+        listed = removed_trees.children(self._db, taken, self._slices.names)
+        found = _up_to(listed, self._slices.names)
+        removed_trees.note_locked_names(self._db, {child.ino for child in found if child.links})
         removed_trees.lock(self._db, {child.ino for child in found})
         del waiting[-len(taken) :]
-        if len(found) == self._slices.names:
+        if len(listed) == self._slices.names or len(found) < len(listed):
             last = found[-1]
             at = [parent for parent, _after in taken].index(last.parent)
             waiting += [*taken[:at:-1], (last.parent, last.cookie)]
         waiting += [(child.ino, Cookie(0)) for child in found if child.names]
         self._db.commit()
         return len(found), sum(child.names for child in found)
+
+
+def _up_to(listed: list[Child], links_max: int) -> list[Child]:
+    """Return the first entries, until the names of their files with several names exceed a limit."""
+    links = 0
+    for count, child in enumerate(listed, 1):
+        links += child.links
+        if links > links_max:
+            return listed[:count]
+    return listed

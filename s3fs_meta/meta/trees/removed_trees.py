@@ -361,6 +361,7 @@ class Child(NamedTuple):
     cookie: Cookie
     ino: Ino
     names: int  # number of names in a child directory; 0 for other children
+    links: int  # number of names if the child has several names and is not locked yet; otherwise 0
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
@@ -371,7 +372,9 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
     """
     rows = db.inodes.all(
         "SELECT d.parent, d.cookie, d.ino,"
-        " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END"
+        " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END,"
+        " CASE WHEN (i.mode & 61440) <> 16384 AND i.nlink > 1"
+        f" AND NOT i.flags & {InodeFlag.LOCKED:d} THEN i.nlink ELSE 0 END"
         " FROM json_each(?) AS j CROSS JOIN dentries AS d"
         " ON d.parent = json_extract(j.value, '$[0]') AND d.cookie > json_extract(j.value, '$[1]')"
         " CROSS JOIN inodes AS i ON i.ino = d.ino LIMIT ?",
@@ -387,6 +390,23 @@ def lock(db: Database, inos: Collection[Ino]) -> None:
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
         (json.dumps(list(inos)),),
     )
+
+
+def note_locked_names(db: Database, inos: Collection[Ino]) -> None:
+    """Set the flag HOLDS_LOCKED above all names of files that have several names.
+
+    Locked directories need no flag: the tree to which they belong was noted when it was locked.
+    Requires an open transaction.
+    """
+    unmarked = InodeFlag.LOCKED | InodeFlag.HOLDS_LOCKED
+    rows = db.inodes.all(
+        "SELECT DISTINCT h.parent FROM json_each(?) AS j CROSS JOIN hard_links AS h"
+        " ON h.ino = j.value CROSS JOIN inodes AS i ON i.ino = h.parent"
+        f" WHERE NOT i.flags & {unmarked:d}",
+        (json.dumps(list(inos)),),
+    )
+    for (directory,) in rows:
+        note_locked_below(db, directory)
 
 
 def note_locked_below(db: Database, directory: Ino) -> None:

@@ -127,6 +127,34 @@ async def test_directory_above_a_locked_tree_is_removed_only_with_option_locked(
     assert fs.lookup(ROOT_INO, b"above") is None
 
 
+@pytest.mark.parametrize("what", ["tree", "file"])
+@sliced(names=2, directories=2)
+async def test_directory_with_another_name_of_a_locked_file_is_removed_only_with_option_locked(
+    fs: Filesystem, what: str
+) -> None:
+    """A locked file also keeps its names outside of the locked tree."""
+    top = make_directory(fs, b"tree")
+    outside = make_directory(fs, b"outside")
+    inner = make_directory(fs, b"inner", outside)
+    files = [make_file(fs, b"%d" % number, top) for number in range(5)]
+    for file in files:
+        for link in range(3):
+            fs.namespace.link(file, top, b"%d again %d" % (file, link))
+    fs.namespace.link(files[4], inner, b"other")
+    if what == "tree":
+        assert await _lock(fs) == 21
+    else:
+        await _lock(fs, b"4", top)
+
+    for parent, name, ino in ((ROOT_INO, b"outside", outside), (outside, b"inner", inner)):
+        with pytest.raises(NotPermittedError):
+            fs.tree_removal.remove(parent, name, ino)
+    fs.tree_removal.remove(ROOT_INO, b"outside", outside, locked=True)
+    await settled(fs)
+    assert fs.getattr(files[4]).nlink == 4
+    assert_sound(fs)
+
+
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
 async def test_removal_of_a_locked_entry_deletes_all_its_rows(fs: Filesystem, what: str) -> None:
     """No row of a locked tree, file or directory remains after its removal with *locked*."""

@@ -204,7 +204,7 @@ class AttributeNames:
         )
 
     def remove(self, ino: Ino, name: bytes) -> None:
-        """Remove one attribute.
+        """Remove one attribute. The removal of a missing ACL succeeds, as on local filesystems.
 
         Raises:
             NoAttributeError, NotSupportedError, NoInodeError: nothing was changed.
@@ -213,6 +213,8 @@ class AttributeNames:
         before = inodes.get(self._db, ino)
         require_unprotected(before)
         if not before.flags & InodeFlag.HAS_XATTRS or rows.find(self._db, ino, name) is None:
+            if name in _ACLS:
+                return
             raise NoAttributeError(ino, name)
         self._changes.begin(ino)
         rows.remove(self._db, ino, name)

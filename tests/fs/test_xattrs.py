@@ -50,6 +50,16 @@ async def test_removed_xattr_does_not_exist(fs: Filesystem, volume: Volume) -> N
     assert fs.lookup(ROOT_INO, b"user.a") is not None
 
 
+async def test_removal_of_a_missing_acl_changes_nothing(fs: Filesystem, volume: Volume) -> None:
+    """Removing an ACL that does not exist succeeds, as on a local filesystem."""
+    directory = make_directory(fs, b"d")
+    before = fs.getattr(directory)
+    volume.clock.later()
+    for name in (acl.ACCESS, acl.DEFAULT):
+        fs.xattrs.remove(directory, name)
+    assert fs.getattr(directory) == before
+
+
 async def test_trusted_xattr_names_are_visible_only_to_root(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     for name in (b"user.b", b"trusted.a", b"user.a"):

@@ -275,6 +275,7 @@ class S3Store:
         answer = client.get_object(**self._named(key))
         body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer.get("ETag", "")
         try:
+            _check_length(key, size_bytes)
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
             # close the connection, because the server would still send the rest of the body
@@ -443,6 +444,12 @@ def _in_ns(when: datetime) -> int:
 def _immutable(data: bytes | memoryview) -> bytes | memoryview:
     """Return *data*, copied if mutable, because the thread of a cancelled request may keep it."""
     return bytes(data) if isinstance(data, memoryview) and not data.readonly else data
+
+
+def _check_length(key: str, size_bytes: int) -> None:
+    """Raise TransientStoreError if the length in a response is negative."""
+    if size_bytes < 0:
+        raise TransientStoreError(key, f"the response has a length of {size_bytes} bytes")
 
 
 def _check_range(key: str, content_range: str, start: int, stop: int) -> None:

@@ -23,6 +23,9 @@ import botocore.session
 from botocore.config import Config
 from botocore.handlers import add_expect_header
 from botocore.loaders import Loader
+from botocore.parsers import ResponseParser, ResponseParserError, ResponseParserFactory
+from botocore.response import StreamingBody
+from typing_extensions import override
 
 from s3fs_meta.limits import STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_THREADS_MAX
 
@@ -113,6 +116,7 @@ class S3ClientHolder:
 def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     inner = botocore.session.Session()
     inner.register_component("data_loader", _descriptions())
+    inner.register_component("response_parser_factory", _Parsers())
     session = boto3.Session(
         profile_name=place.profile, region_name=place.region, botocore_session=inner
     )
@@ -138,6 +142,35 @@ def _descriptions() -> Loader:
     interpreter lock held. While credentials stay expired, every attempt makes a client.
     """
     return botocore.loaders.create_loader()
+
+
+class _Parsers(ResponseParserFactory):
+    """Makes parsers that raise ResponseParserError for every invalid response.
+
+    botocore raises ValueError, TypeError or RuntimeError for an invalid number or time in the
+    headers or the XML of a response, and leaves the connection open.
+    """
+
+    @override
+    def create_parser(self, protocol_name: str) -> ResponseParser:
+        """Return a parser of the responses of a protocol."""
+        parser = super().create_parser(protocol_name)
+        parser.parse = functools.partial(_parse, parser.parse)  # type: ignore[method-assign]
+        return parser
+
+
+def _parse(parse: Callable[[Any, Any], Any], response: Any, shape: Any) -> Any:
+    try:
+        parsed = parse(response, shape)
+    except ResponseParserError:
+        raise
+    except Exception as exc:
+        if isinstance(response["body"], StreamingBody):
+            response["body"].close()
+        raise ResponseParserError(f"the response has an invalid value: {exc}") from exc
+    if not isinstance(parsed.get("Error", {}).get("Code", ""), str):
+        raise ResponseParserError("the response has an invalid error code")
+    return parsed
 
 
 def _config(place: S3Place) -> Config:

@@ -100,6 +100,47 @@ async def test_request_is_retried_after_an_html_response_from_a_proxy(
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        Reply(200, b"content", {"Last-Modified": "yesterday"}),
+        Reply(200, b"content", {"Last-Modified": ""}),
+        Reply(200, b"content", {"Last-Modified": "9" * 20}),
+        Reply(200, b"content", {"x-amz-missing-meta": "none"}),
+        Reply(200, b"content", declared_bytes=-5),
+        Reply(404, b"<Error><Code><Code/></Code></Error>"),
+    ],
+)
+async def test_read_is_repeated_after_a_response_with_an_invalid_header(
+    double: S3Double, store: S3Store, damaged: Reply
+) -> None:
+    """A proxy that damages one header causes a retry, because other errors degrade the mount."""
+    double.answer(damaged, Reply(200, b"content", {"ETag": '"1"'}))
+
+    fetched = await RetryingStore(store, AT_ONCE).get(KEY, PACK_BYTES_MAX)
+    assert fetched.data == b"content"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "<Key>a</Key><Size>many</Size>",
+        "<Key>a</Key><Size/>",
+        "<Key>a</Key><Size>1</Size><LastModified>yesterday</LastModified>",
+        "<Key>a</Key><Size>1</Size><LastModified/>",
+        "<Key>a</Key><Size>1</Size><Size>2</Size>",
+    ],
+)
+async def test_listing_is_repeated_after_a_page_with_an_invalid_value(
+    double: S3Double, store: S3Store, fields: str
+) -> None:
+    items = f"<Contents>{fields}</Contents><IsTruncated>false</IsTruncated>"
+    page = f"<ListBucketResult>{items}</ListBucketResult>"
+    double.answer(Reply(200, page.encode()), listing(["a"]))
+
+    assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
+
+
 @pytest.mark.parametrize(("offset_s", "word"), [(-7200, "ahead of"), (7200, "behind")])
 async def test_clock_skew_is_measured_and_then_the_request_is_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str

@@ -211,6 +211,7 @@ class S3Store:
         last = after
         while True:
             page = await self._request(name, partial(self._list_page, prefix, after, token))
+            before_page = last
             for info in page.found:
                 if info.key > last:
                     last = info.key
@@ -222,6 +223,8 @@ class S3Store:
                 before.add(info.key)
             if page.token is None:
                 return
+            if page.found and last == before_page:  # the server may ignore the token
+                raise UnexpectedStoreError(name, "the server repeated a page")
             before = {info.key for info in page.found}
             token = page.token
 

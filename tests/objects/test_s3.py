@@ -349,6 +349,23 @@ async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -
         await keys_of(store)
 
 
+async def test_listing_ends_with_an_error_if_the_server_repeats_a_page(
+    double: S3Double, store: S3Store
+) -> None:
+    """A server that ignores the token of the next page causes no endless listing."""
+    double.answer_always(listing(["a", "b"], token="t"))
+
+    with pytest.raises(UnexpectedStoreError, match="repeated a page"):
+        await keys_of(store)
+    assert len(double.seen) == 2
+
+
+async def test_empty_page_does_not_end_a_listing(double: S3Double, store: S3Store) -> None:
+    double.answer(listing([], token="t"), listing([], token="u"), listing(["a"]))
+
+    assert await keys_of(store) == ["a"]
+
+
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
     """After a failed page, a new listing begins after the last key: the token may have expired."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))

@@ -252,14 +252,18 @@ class Shipper:
         """Publish an image if the bucket lost the last changelog. Raises the errors of ``ship``."""
         try:
             with self._fencing():
-                await self._require_end()
+                await self._require_end(self.require_hold)
         except OlderBucketError:
             await self.ship(progress)
 
     async def require_hold(self) -> None:
         """Check that this host still holds the lease. Raises the errors of ``ship``."""
         with self._fencing():
-            await self._require_lease()
+            try:
+                await self._keeper.require_hold()
+            except LostLeaseError:
+                async with self._lock:  # a txg that is being appended must not be found
+                    await self._require_lease()
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
@@ -538,7 +542,7 @@ class Shipper:
         """
         ours = await chain.append(self._store, txg, data)
         self._hook("changelog put")
-        await self._require_end()
+        await self._require_end(self._require_lease)
         if not ours:
             await self._step_over(txg, data)
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
@@ -557,7 +561,7 @@ class Shipper:
         self.last_error = ""
         self._hook("txg confirmed")
 
-    async def _require_end(self) -> None:
+    async def _require_end(self, require_lease: Callable[[], Awaitable[None]]) -> None:
         """Check that this host holds the lease, and that the bucket has this host's last changelog.
 
         Raises:
@@ -565,7 +569,7 @@ class Shipper:
                 txg is an image.
         """
         try:
-            await self._require_lease()
+            await require_lease()
             if abandoned_txgs.wanted(self._db) is None:
                 await self._watch.require(self._position.link)
         except OlderBucketError as exc:
@@ -576,7 +580,11 @@ class Shipper:
             raise
 
     async def _require_lease(self) -> None:
-        """Read the lease; store it again if it is lost and no other host has written."""
+        """Read the lease; store it again if it is lost and no other host has written.
+
+        Requires the lock, because a txg that this host appends at the same time would count as
+        the txg of another host.
+        """
         try:
             await self._keeper.require_hold()
         except LostLeaseError as lost:

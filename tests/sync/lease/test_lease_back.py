@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
@@ -16,6 +17,7 @@ from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, new_nonce
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import TAKEOVER, Power, read_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -133,3 +135,30 @@ async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power
     await mend_lease(power.store, (await power.keys()).keyring, power.clock)
     async with power.session("a", options=OpenOptions(mend=Mend())) as session:
         assert await read_file(session, ino) == b"not shipped"
+
+
+@pytest.mark.parametrize("check", ["require_shipped", "require_hold"])
+async def test_lost_lease_is_restored_while_another_task_appends_a_txg(
+    power: Power, check: str
+) -> None:
+    """A check of the lease does not mistake a txg that this host is appending for another's."""
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        write_file(session, b"before")
+        await session.flush()
+        before = _lease_in(power.store)
+        _lose_lease(power.store, "missing")
+        gate = store.hold("get_range")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(getattr(session.shipper, check))
+            await gate.wait_started()
+            ino = write_file(session, b"after")
+            nursery.start_soon(session.flush)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            gate.open()
+
+        assert session.status.state is MountState.SERVING
+        assert _lease_in(power.store) == before
+        await unmount(session)
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == b"after"

@@ -16,7 +16,7 @@ import socket
 import uuid
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import trio
 
@@ -176,9 +176,12 @@ class LeaseKeeper:
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
+            OlderBucketError: as in ``require_hold``.
         """
         fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
+        if self._conditional and self._came_before_ours(found):
+            await self._put_again(found, fetched.etag)
         if found.epoch != self.epoch:
             raise self._ended_by(found)
         self._etag, self._lease = fetched.etag, found
@@ -268,7 +271,8 @@ class LeaseKeeper:
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
-    async def _put_again(self, found: Lease, etag: ETag) -> None:
+    async def _put_again(self, found: Lease, etag: ETag) -> NoReturn:
+        """Store this host's lease in place of its earlier lease, and raise OlderBucketError."""
         self._etag = await self._store.replace(
             lease_codec.KEY, lease_codec.encode(self.lease), etag
         )
@@ -329,11 +333,12 @@ class LeaseKeeper:
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
+            OlderBucketError: as in ``require_hold``; the lease has its former head.
         """
         await self._write(replace(self.lease, head=head))
 
     async def release(self) -> None:
-        """Release the lease, so that any host may take it. Raises FencedError."""
+        """Release the lease, so that any host may take it. Raises the errors of ``move_head``."""
         await self._write(replace(self.lease, released=True))
 
     async def _write(self, lease: Lease) -> None:
@@ -349,6 +354,8 @@ class LeaseKeeper:
                 self._lease = lease
                 return
             theirs, etag = await self._found()
+            if self.is_held and self._came_before_ours(theirs):
+                await self._put_again(theirs, etag)
             refusals += 1
             if refusals > _LATE_WRITES_MAX or not _same_hold(theirs, lease):
                 self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import Kind, key_of
-from s3fs_meta.errors import FencedError, StoreUnavailableError
+from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
 from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.model import Ino, ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
@@ -116,6 +116,52 @@ async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) ->
         await unmount(session)
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
+
+
+@pytest.mark.parametrize("step", ["image pieces put", "image manifest put"])
+async def test_writer_restores_its_own_lease_after_a_reset_during_an_image(
+    power: Power, step: str
+) -> None:
+    """A bucket that is reset while an image is uploaded does not make the mount read-only."""
+    inos = await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    resets: list[str] = []
+
+    def reset(now: str) -> None:
+        if now == step and not resets:
+            resets.append(now)
+            put_back(power, older)
+
+    async with power.session("a", tasks=False, hook=reset) as session:
+        inos |= await ship(session, 2, 3)
+        with pytest.raises(OlderBucketError):
+            await session.make_image()
+        await session.flush()
+        assert session.status.state is MountState.SERVING
+        await require_all(power, inos)
+        await unmount(session)
+    assert resets
+    await require_all(power, inos, "d")
+
+
+async def test_unmount_fails_if_the_bucket_is_reset_before_the_lease_is_released(
+    power: Power,
+) -> None:
+    """The lease stays acquired, so that no other host writes to the older bucket."""
+    inos = await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    async with power.session("a", tasks=False) as session:
+        inos |= await ship(session, 2)
+        await session.flush_at_end()
+        put_back(power, older)
+        with pytest.raises(OlderBucketError):
+            await session.close()
+    with pytest.raises(HeldError):
+        async with power.session("b"):
+            pass
+    async with power.session("a", options=FSCK, tasks=False) as session:
+        await unmount(session)
+    await require_all(power, inos)
 
 
 async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_bucket(

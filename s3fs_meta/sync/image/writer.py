@@ -198,8 +198,9 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # uploaded blocks can be evicted to free disk space
-            await self._durability.sync_all()
+            if abandoned_txgs.wanted(self._db) is None:  # else no txg may precede the image
+                await self._shipper.ship_blocks(progress)
+            await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):
             try:

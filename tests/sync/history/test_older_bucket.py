@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import Kind, key_of
-from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
+from s3fs_meta.errors import FencedError, HeldError, NoSpaceLeftError, StoreUnavailableError
 from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.model import Ino, ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
@@ -249,6 +249,34 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
             await session.publish_anew()
             await session.close()
     await require_all(power, inos)
+
+
+@pytest.mark.parametrize("what", ["flush", "image"])
+async def test_full_disk_postpones_the_image_that_repairs_an_older_bucket(
+    power: Power, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Without disk space for a copy of the database, the mount continues and tries again later."""
+    async with power.session("a", tasks=False) as session:
+        inos = await ship(session, 1)
+        older = dict(power.store.objects)
+        inos |= await ship(session, 2)
+        put_back(power, older)
+        lost = session.link.txg
+        inos[3] = write_file(session, b"3" * 5000)
+        with monkeypatch.context() as patch:
+            patch.setattr(session.cache.disk, "spare_bytes", lambda: 0)
+            work = session.flush if what == "flush" else session.make_image
+            first = NoSpaceLeftError if what == "flush" else OlderBucketError
+            for error in (first, NoSpaceLeftError):
+                with pytest.raises(error):
+                    await work()
+        assert abandoned_txgs.wanted(session.db) is not None
+        # The reset is noticed after the next append; no further txg precedes the image.
+        assert key_of(Txg(lost + 2)) not in power.store.objects
+
+        await session.flush()
+        assert session.status.state is MountState.SERVING
+        await require_all(power, inos)
 
 
 async def test_check_for_an_older_bucket_sends_one_request_per_txg(power: Power) -> None:

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -37,7 +37,7 @@ from s3fs_meta.errors import (
     S3fsError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import LOOP_MERGE_BYTES, MIB, SYNC_BYTES_MAX
+from s3fs_meta.limits import LOOP_MERGE_BYTES, SYNC_BYTES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.snapshot import Snapshot
@@ -51,6 +51,7 @@ from s3fs_meta.sync.chain.chain_watch import ChainWatch
 from s3fs_meta.sync.changelog.cut_content import Frozen, Shipped, close, locations_of, pack_notes_of
 from s3fs_meta.sync.changelog.since_image import SinceImage
 from s3fs_meta.sync.changelog.taken_name import step_over
+from s3fs_meta.sync.changelog.wal_bound import WalBound
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease.lease_back import put_back
@@ -63,13 +64,6 @@ from s3fs_meta.sync.volume import Volume
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-
-class _ImageWait(NamedTuple):
-    """An upload of an image's blocks that runs while its snapshot is open."""
-
-    scope: trio.CancelScope
-    wal_bytes_max: int  # size of the WAL at which the upload is abandoned
 
 
 class Shipper:
@@ -113,15 +107,14 @@ class Shipper:
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
         self.publish_anew = publish_anew  # to publish an image of the local state as the next txg
-        self._image_wait: _ImageWait | None = None  # set during the upload of an image's blocks
+        self._wal_bound = WalBound(volume.db, uploader.bounds.image_wal_bytes)
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
         if self._recorder.bytes > SYNC_BYTES_MAX:
             self._due.set()
-        wait = self._image_wait
-        if wait is not None and self._db.wal_bytes > wait.wal_bytes_max:
-            wait.scope.cancel()
+        if self._wal_bound.scope is not None:
+            self._wal_bound.check()
 
     @property
     def oldest_ns(self) -> int:
@@ -220,7 +213,8 @@ class Shipper:
         """Publish an image of the local state as the next txg, independent of earlier changelogs.
 
         Args:
-            make: uploads an image; called with its txg, cut, snapshot and the link before it.
+            make: uploads an image; called with its txg, cut, snapshot and the link before it. It
+                closes the snapshot before the upload, because the WAL grows while it is open.
             progress: called with the state of the upload.
 
         Raises:
@@ -229,14 +223,13 @@ class Shipper:
         async with self._lock:
             with self._fencing():
                 await self._send_attempt()
-                frozen = await self._freeze(snapshot=True)
+                frozen = await self._freeze_uploaded(progress)
                 assert frozen.snapshot is not None, "the cut must have opened a snapshot"
                 try:
-                    await self._uploader.drain(frozen.cut, progress)
+                    reported = await self._in_view(frozen, pending.pack_news)
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
                     begun = self._begin_changelog(frozen, Kind.IMAGE)
                     changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
-                    reported = await self._in_view(frozen, pending.pack_news)
                     await self._send(
                         *await self._attempt(frozen, changelog, reported, is_image=True)
                     )
@@ -353,6 +346,24 @@ class Shipper:
         self._hook("txg cut")
         return frozen
 
+    async def _freeze_uploaded(self, progress: Progress) -> Frozen:
+        """Cut a txg with a snapshot, and upload its blocks; cut again if the WAL grows too much."""
+        while True:  # each iteration uploads blocks, or waits for the store
+            frozen = await self._freeze(snapshot=True)
+            is_uploaded = False
+            try:
+                is_uploaded = await self._wal_bound.run(
+                    partial(self._uploader.drain, frozen.cut, progress)
+                )
+            finally:
+                if not is_uploaded:
+                    self._db.mark_changed()
+                    self._uploader.end_cut()
+                    close(frozen)
+            if is_uploaded:
+                return frozen
+            await self._durability.sync_all()  # a checkpoint, so that the WAL restarts
+
     async def _ship(
         self, frozen: Frozen, progress: Progress, *, keeps_snapshot: bool = False
     ) -> None:
@@ -362,10 +373,8 @@ class Shipper:
             finally:
                 if not keeps_snapshot:
                     close(frozen)  # a snapshot would make the WAL grow, and uploads may take days
-            if keeps_snapshot:
-                await self._wait_before_image(frozen.cut, progress)
-            else:
-                await self._uploader.drain(frozen.cut, progress)
+            upload = partial(self._uploader.drain, frozen.cut, progress)
+            await (self._wal_bound.require(upload) if keeps_snapshot else upload())
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
             if not self.since_image.has_news and (
@@ -386,27 +395,6 @@ class Shipper:
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
-
-    async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
-        """Wait for the upload of blocks while a snapshot is open; stop if the WAL grows too much.
-
-        Raises:
-            StoreUnavailableError: the WAL grew too much; the next cut includes the changes.
-        """
-        began_s, growth_max = trio.current_time(), self._uploader.bounds.image_wal_bytes
-        with trio.CancelScope() as scope:
-            self._image_wait = _ImageWait(scope, self._db.wal_bytes + growth_max)
-            try:
-                await self._uploader.drain(cut, progress)
-            finally:
-                self._image_wait = None
-        if scope.cancelled_caught:
-            raise StoreUnavailableError(
-                "image",
-                1,
-                trio.current_time() - began_s,
-                f"the WAL grew by {growth_max // MIB} MiB while blocks were uploaded",
-            )
 
     # --- describe a txg in a changelog ---------------------------------------------------------
 

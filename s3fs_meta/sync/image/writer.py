@@ -170,6 +170,7 @@ class Imager:
 
         async def put(txg: Txg, cut: Cut, snapshot: Snapshot, before: Link) -> ManifestRef:
             await trio.to_thread.run_sync(snapshot.copy_to, copy)
+            snapshot.close()
             self._hook("image copied")
             state = Link(txg, before.hash, before.created_ns)
             # No upload limit applies, because the txg cannot be shipped before its image.

@@ -1,26 +1,32 @@
 """A bucket that is replaced by an older copy, during a mount or between two mounts."""
 
+import secrets
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.errors import FencedError, HeldError, NoSpaceLeftError, StoreUnavailableError
-from s3fs_meta.meta.tables import damage_marks
+from s3fs_meta.limits import MIB, WAL_BYTES_MAX
+from s3fs_meta.meta.tables import damage_marks, local_state
 from s3fs_meta.model import Ino, ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag
+from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
-from s3fs_meta.testing.faulty_store import FaultyStore
+from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.history.readers import bucket_of
 
@@ -293,6 +299,56 @@ async def test_check_for_an_older_bucket_sends_one_request_per_txg(power: Power)
         assert link is not None
         looks = [call for call in faulty.calls if key_of(Txg(link.txg - 1)) in str(call)]
         assert [call.method for call in looks] == ["get_range"]
+
+
+class _HeldImages(FaultyStore):
+    """A store that holds the creation of packs or images at a gate while *held* is set."""
+
+    held: str | None = None
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.gate = StoreGate()
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Create an object, but wait at the gate if its key begins with *held*."""
+        if self.held is not None and key.startswith(self.held):
+            await self.gate.pass_through()
+        return await super().create(key, data)
+
+
+@pytest.mark.parametrize("held", ["pack/", "image/"])
+async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
+    power: Power, held: str
+) -> None:
+    """The snapshot of the image that repairs an older bucket does not stay open in an outage."""
+    store = _HeldImages(power.store)
+    bounds = UploadBounds(image_wal_bytes=8 * MIB)
+    async with power.session("a", tasks=False, store=store, bounds=bounds) as session:
+        inos = await ship(session, 1)
+        older = dict(power.store.objects)
+        inos |= await ship(session, 2)
+        put_back(power, older)
+        session.db.begin_local()
+        abandoned_txgs.want(session.db, abandoned_txgs.put_back("reset"))
+        inos[3] = write_file(session, b"3" * 5000)
+        store.held = held
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await store.gate.wait_started()
+            for number in range(14):
+                session.db.begin()
+                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
+                inos[4 + number] = write_file(session, b"%d" % (4 + number) * 5000)
+                session.db.commit()
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await trio.to_thread.run_sync(session.db.checkpoint)
+            assert session.db.wal_bytes < WAL_BYTES_MAX + 30 * MIB
+            store.gate.open()
+        await session.flush()
+        assert session.status.state is MountState.SERVING
+        await require_all(power, inos)
 
 
 # --- bucket replaced between two mounts ----------------------------------------------------------

@@ -1,0 +1,50 @@
+"""An upload during which a snapshot is open, so that the WAL only grows.
+
+Owns: stopping the upload if the WAL grows too much. Does not know: what is uploaded, txgs.
+Tasks: one upload at a time; during an upload the event loop calls ``check`` for each recorded group.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta.db.database import Database
+
+
+class WalBound:
+    """Limits the growth of one database's WAL during uploads."""
+
+    def __init__(self, db: Database, growth_max: int) -> None:
+        """Create the bound; *growth_max* is the maximum growth in bytes during one upload."""
+        self._db = db
+        self._growth_max = growth_max
+        self.scope: trio.CancelScope | None = None  # set during an upload
+        self._wal_bytes_max = 0  # size of the WAL at which the upload is stopped
+
+    def check(self) -> None:
+        """Stop the upload if the WAL has grown too much. Never yields to other tasks."""
+        if self.scope is not None and self._db.wal_bytes > self._wal_bytes_max:
+            self.scope.cancel()
+
+    async def run(self, upload: Callable[[], Awaitable[None]]) -> bool:
+        """Run an upload; return False if it was stopped. Uploaded blocks stay in the store."""
+        with trio.CancelScope() as scope:
+            self.scope, self._wal_bytes_max = scope, self._db.wal_bytes + self._growth_max
+            try:
+                await upload()
+            finally:
+                self.scope = None
+        return not scope.cancelled_caught
+
+    async def require(self, upload: Callable[[], Awaitable[None]]) -> None:
+        """Run an upload.
+
+        Raises:
+            StoreUnavailableError: the upload was stopped, because the WAL grew too much.
+        """
+        began_s = trio.current_time()
+        if not await self.run(upload):
+            why = f"the WAL grew by {self._growth_max // MIB} MiB while blocks were uploaded"
+            raise StoreUnavailableError("image", 1, trio.current_time() - began_s, why)

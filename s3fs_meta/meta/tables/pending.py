@@ -77,8 +77,8 @@ class ChangeRecorder:
         return oldest_ns
 
     def resume_txg(self, oldest_ns: int) -> None:
-        """Undo ``begin_txg``, because the earlier records were not shipped."""
-        self.oldest_ns = oldest_ns
+        """Undo ``begin_txg``, because the earlier records, if any, were not shipped."""
+        self.oldest_ns = oldest_ns or self.oldest_ns
 
     def _load(self) -> None:
         self._given = []

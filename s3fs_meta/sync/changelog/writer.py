@@ -95,7 +95,7 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self.frozen_seq = 0  # number of the last record in the newest cut
+        self.frozen_seq = 0  # number of the last record in the newest cut that did not fail
         self.confirmed_seq = self._recorder.shipped_seq  # last record in the chain
         self._cuts = 0
         self._confirmed = trio.Event()
@@ -230,15 +230,14 @@ class Shipper:
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
                     begun = self._begin_changelog(frozen, Kind.IMAGE)
                     changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
-                    await self._send(
-                        *await self._attempt(frozen, changelog, reported, is_image=True)
-                    )
+                    attempt = await self._attempt(frozen, changelog, reported, is_image=True)
                 except BaseException:
-                    self._db.mark_changed()
+                    self._undo_cut()
                     raise
                 finally:
                     self._uploader.end_cut()
                     close(frozen)
+                await self._send(*attempt)
                 return self._position.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
@@ -357,7 +356,7 @@ class Shipper:
                 )
             finally:
                 if not is_uploaded:
-                    self._db.mark_changed()
+                    self._undo_cut()
                     self._uploader.end_cut()
                     close(frozen)
             if is_uploaded:
@@ -383,12 +382,17 @@ class Shipper:
                 self.since_image.note_news()
             attempt = await self._attempt(frozen, changelog, reported)
         except BaseException:
-            self._db.mark_changed()  # the next attempt must ship the changes of this cut
-            self._recorder.resume_txg(self._cut_oldest_ns)
+            self._undo_cut()
             raise
         finally:
             self._uploader.end_cut()
         await self._send(*attempt)
+
+    def _undo_cut(self) -> None:
+        """After a failed cut, let the next cut ship its changes, and let its records be merged."""
+        self._db.mark_changed()
+        self._recorder.resume_txg(self._cut_oldest_ns)
+        self.frozen_seq = self._recorder.shipped_seq
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
         """Read rows of the cut: in a thread, or on the event loop if there is no snapshot."""

@@ -3,8 +3,10 @@
 import pytest
 import trio
 
+from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import inodes
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.rows import SETTLED, contents
@@ -59,6 +61,33 @@ async def test_pending_change_records_of_an_unconfirmed_txg_are_not_merged(
             await change(20)
             assert await session.condenser.condense(records_min=5)
             gate.open()
+        await session.flush()
+        expected = contents(session.db.connection, SETTLED)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert contents(session.db.connection, SETTLED) == expected
+
+
+async def test_pending_change_records_of_a_failed_txg_are_merged(power: Power) -> None:
+    """In an outage, each failed upload of a part cuts the txg again, and more records wait."""
+    faulty = FaultyStore(power.store)
+    bounds = UploadBounds(run_bytes=4000)
+    async with power.session("a", tasks=False, store=faulty, bounds=bounds) as session:
+        ino = write_file(session, b"x")
+        await session.flush()
+        for _ in range(3):
+            for _ in range(100):
+                session.db.begin()
+                inodes.touch(session.db, ino, mtime_ns=session.db.changes_begun)
+                session.db.commit()
+            faulty.fail("create")
+            with pytest.raises(TransientStoreError):
+                await session.flush()
+
+        assert await session.condenser.condense(records_min=5)
+        session.db.commit()
+
+        shipped = session.volume.recorder.shipped_seq
+        assert session.db.one("SELECT count(*) FROM pending WHERE seq > ?", (shipped,)) == (1,)
         await session.flush()
         expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:

@@ -241,9 +241,14 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
         inos |= await ship(session, 2)
         put_back(power, older)
         store.refuses = True
+        with pytest.raises(StoreUnavailableError):
+            await session.flush()
+        inos[3] = write_file(session, b"3" * 5000)
+        session.db.commit()
         for _ in range(2):
             with pytest.raises(StoreUnavailableError):
                 await session.flush()
+            assert session.shipper.oldest_ns > 0
         store.refuses = False
         if not killed:
             await session.flush()

@@ -16,7 +16,8 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import UnfinishedFilesystemError
+from s3fs_meta.disk_full import FULL_ERRNOS
+from s3fs_meta.errors import DatabaseError, NoSpaceLeftError, UnfinishedFilesystemError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
@@ -60,7 +61,12 @@ async def restore_beside(
     await trio.to_thread.run_sync(image_copy.remove, target)
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
     try:
-        link = await restorer.restore(newest, target)
+        try:
+            link = await restorer.restore(newest, target)
+        except OSError as exc:
+            what = f"cannot restore the newest txg: {exc}"
+            error = NoSpaceLeftError if exc.errno in FULL_ERRNOS else DatabaseError
+            raise error(what) from exc
         _require_newer(link, shown, volume.store.url)
         await trio.to_thread.run_sync(
             _copy_position, target, applier, head if image is None else None

@@ -12,6 +12,7 @@ from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.conftest import Power, follower_of, read_file, remove_file, ship, write_file
@@ -200,6 +201,29 @@ async def test_failed_resync_preserves_the_visible_state_of_a_follower(
             assert follower.last_error == ""
             assert inodes.find(session.db, ino) is None
             assert list(session.files.numbers()) == []
+
+
+async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
+    power: Power, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first" * 1000)
+        async with following(power, tasks=False) as (session, _listener):
+            follower, shown = follower_of(session), follower_of(session).link
+            remove_file(writer, ino)
+            await writer.publish_anew()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(restore, "free_bytes", lambda _path: 0)
+                await follower.poll_once()
+
+            assert "no space left" in follower.last_error
+            assert follower.link == shown
+            assert session.status.state is MountState.FOLLOWING
+            mock_clock.jump(FOLLOW_ANEW_S)
+            await follower.poll_once()
+            assert follower.last_error == ""
+            assert inodes.find(session.db, ino) is None
 
 
 async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None:

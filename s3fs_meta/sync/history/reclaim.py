@@ -109,7 +109,8 @@ class Reclaimer:
             if not found.total:
                 self._found_nothing_at = self._state()
                 self._searched_ns = self._volume.clock.now_ns()
-        except S3fsError as exc:
+        # An OSError means that this host's copy of the superblock cannot be written now.
+        except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
             _log.warning("garbage collection failed, will retry: %s", exc)
 

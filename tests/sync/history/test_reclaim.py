@@ -1,6 +1,7 @@
 """Garbage collection: a pack is condemned, the change is shipped, and the pack is deleted."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -582,3 +583,20 @@ async def test_status_reports_why_garbage_collection_failed(power: Power, clock:
         power.store.clock = clock
         await session.reclaimer.run()
         assert figures.figures(session, "", "")["reclaim"] == {"last_error": ""}
+
+
+async def test_garbage_collection_is_retried_if_the_superblock_copy_cannot_be_written(
+    power: Power,
+) -> None:
+    """A failing disk below this host's copy of the superblock does not end the background task."""
+    async with power.session("a", tasks=False) as session:
+        await power.retain(3 * DAY)
+        obstacle = session.volume.state_dir.path / f"superblock.new-{os.getpid()}"
+        obstacle.mkdir()
+
+        await session.reclaimer.run()
+
+        assert "directory" in session.reclaimer.last_error
+        obstacle.rmdir()
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error == ""

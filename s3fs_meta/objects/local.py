@@ -187,8 +187,8 @@ class LocalStore:
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects in key order."""
-        found = self._find(prefix, after)
-        while page := await self._in_thread(listing_of(prefix), partial(self._page, found)):
+        found, name = self._find(prefix, after), listing_of(prefix)
+        while page := await self._in_thread(name, partial(self._page, name, found)):
             for info in page:
                 yield info
 
@@ -340,9 +340,10 @@ class LocalStore:
             self._unfinished.is_dir() and any(self._unfinished.iterdir())
         )
 
-    @staticmethod
-    def _page(found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
-        return tuple(itertools.islice(found, LIST_PAGE_KEYS))
+    def _page(self, name: str, found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
+        page = tuple(itertools.islice(found, LIST_PAGE_KEYS))
+        self._require_root(name)  # else the page may lack objects of a disk that was unmounted
+        return page
 
     # --- write objects ---------------------------------------------------------------------
 
@@ -374,6 +375,7 @@ class LocalStore:
     def _delete(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._tree.remove(key)
+        self._require_root(keys[0])  # else some objects may still be on a disk that was unmounted
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:

@@ -410,6 +410,52 @@ def move_back(root: Path, mount_point_stays: bool) -> None:
     root.with_name("away").rename(root)
 
 
+@pytest.mark.parametrize("mount_point_stays", [False, True])
+@pytest.mark.parametrize("prefix", ["", "pack/"])
+async def test_listing_fails_if_the_disk_is_unmounted_while_it_is_read(
+    root: Path,
+    store: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+    prefix: str,
+    mount_point_stays: bool,
+) -> None:
+    """Objects on a disk that is unmounted during a listing do not count as deleted."""
+    await store.put(KEY, b"content")
+    lstat = os.lstat
+
+    def unmounting(path: Path, **kwargs: int) -> os.stat_result:
+        if str(path).endswith(KEY):
+            move_away(root, mount_point_stays)
+        return lstat(path, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", unmounting)
+        with pytest.raises(TransientStoreError, match="no longer exists"):
+            await keys_of(store, prefix)
+
+    await trio.to_thread.run_sync(move_back, root, mount_point_stays)
+    assert await keys_of(store, prefix) == [KEY]
+
+
+async def test_deletion_fails_if_the_disk_is_unmounted_before_it(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put(KEY, b"content")
+    unlink = os.unlink
+
+    def unmounting(path: str) -> None:
+        move_away(root, False)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unmounting)
+        with pytest.raises(TransientStoreError, match="no longer exists"):
+            await store.delete([KEY])
+
+    await trio.to_thread.run_sync(move_back, root, False)
+    assert await keys_of(store) == [KEY]
+
+
 def test_bucket_cannot_be_opened_if_its_directory_is_missing(tmp_path: Path) -> None:
     """A bucket cannot be opened if its directory is missing or is a file."""
     (tmp_path / "file").touch()

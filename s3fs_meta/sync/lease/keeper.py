@@ -273,9 +273,14 @@ class LeaseKeeper:
 
     async def _put_again(self, found: Lease, etag: ETag) -> NoReturn:
         """Store this host's lease in place of its earlier lease, and raise OlderBucketError."""
-        self._etag = await self._store.replace(
-            lease_codec.KEY, lease_codec.encode(self.lease), etag
-        )
+        data, is_restored = lease_codec.encode(self.lease), False
+        with contextlib.suppress(PreconditionError):
+            self._etag = await self._store.replace(lease_codec.KEY, data, etag)
+            is_restored = True
+        if not is_restored:
+            present, self._etag = await self._found()
+            if not _same_hold(present, self.lease):  # else another task has restored the lease
+                raise self._ended_by(present)
         txg = 0 if self.lease.head is None else self.lease.head.txg
         what = f"the lease has the old epoch {found.epoch} instead of {self.epoch}"
         raise OlderBucketError(

@@ -124,6 +124,26 @@ async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) ->
         assert session.volume.notices == ()
 
 
+async def test_several_tasks_may_notice_an_older_lease_at_the_same_time(power: Power) -> None:
+    """Only one task restores the lease; the calls of the other tasks succeed as well."""
+    inos = await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        inos |= await ship(session, 2)
+        put_back(power, older)
+        gate = store.hold("replace")
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(session.flush)
+            await gate.wait_started()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            gate.open()
+        assert session.status.state is MountState.SERVING
+        await require_all(power, inos)
+        await unmount(session)
+
+
 @pytest.mark.parametrize("step", ["image pieces put", "image manifest put"])
 async def test_writer_restores_its_own_lease_after_a_reset_during_an_image(
     power: Power, step: str

@@ -27,6 +27,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
+from tests.polling import until
 from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.history.readers import bucket_of
 
@@ -349,8 +350,16 @@ async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
 ) -> None:
     """The snapshot of the image that repairs an older bucket does not stay open in an outage."""
     store = _HeldImages(power.store)
-    bounds = UploadBounds(image_wal_bytes=8 * MIB)
-    async with power.session("a", tasks=False, store=store, bounds=bounds) as session:
+    bounds, cuts = UploadBounds(image_wal_bytes=8 * MIB), list[str]()
+
+    def hook(step: str) -> None:
+        if step == "txg cut":
+            cuts.append(step)
+
+    async def until_cut(count: int) -> None:
+        await until(lambda: len(cuts) >= count)
+
+    async with power.session("a", tasks=False, store=store, hook=hook, bounds=bounds) as session:
         inos = await ship(session, 1)
         older = dict(power.store.objects)
         inos |= await ship(session, 2)
@@ -362,12 +371,14 @@ async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.flush)
             await store.gate.wait_started()
+            cuts.clear()
             for number in range(14):
                 session.db.begin()
                 local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
                 inos[4 + number] = write_file(session, b"%d" % (4 + number) * 5000)
                 session.db.commit()
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                if held == "pack/" and number % 2:  # more than image_wal_bytes since the last cut
+                    await until_cut(number // 2 + 1)
                 await trio.to_thread.run_sync(session.db.checkpoint)
             assert session.db.wal_bytes < WAL_BYTES_MAX + 30 * MIB
             store.gate.open()

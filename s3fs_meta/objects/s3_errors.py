@@ -47,7 +47,8 @@ _TRANSIENT_CODES: Final = frozenset(
         "NoSuchUpload",  # another client aborted the multipart upload; a retry begins a new upload
     }
 )
-_TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
+# 520 to 527 and 530 come from a proxy that cannot reach the server.
+_TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 528), 530})
 _SKEW_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _MISSING_CODES: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 _PRECONDITION_CODES: Final = frozenset({"PreconditionFailed", "412"})

@@ -95,7 +95,7 @@ async def test_request_is_retried_after_an_html_response_from_a_proxy(
 ) -> None:
     """A request is retried if a proxy has sent an HTML response instead of XML."""
     page = b"<html><p>Please log in<br></html>"
-    double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
+    double.answer(Reply(200, page), Reply(503, page), Reply(522, page), listing(["a"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
 

@@ -81,6 +81,7 @@ class BlockSync:
             if not unsynced.blocks:
                 self._done = self._begun
                 return
+            self._copies.expect(dict(unsynced.lengths))
             self.early.take()
             try:
                 sync = partial(self._files.sync, unsynced.blocks, unsynced.named)
@@ -99,7 +100,7 @@ class BlockSync:
         for piece in slices(lengths):
             self._db.begin_local()
             cached_blocks.note_synced(self._db, piece)
-            self._copies.forget(block for block, _length in piece)
+            self._copies.synced(piece)
             for block, length in piece:
                 self._index.note_synced(block, length)
             await trio.lowlevel.checkpoint()
@@ -142,6 +143,8 @@ class BlockSync:
             if not pieces:
                 return pieces is not None
             self._announce(self._intents)
+            # Of several pieces of one block, the last has the highest end.
+            self._copies.expect(dict(sorted((piece.block, piece.stop) for piece in pieces)))
             try:
                 append = partial(self._append, self._intents, pieces)
                 await self._thread.run(append, meanwhile=meanwhile, afterwards=afterwards)

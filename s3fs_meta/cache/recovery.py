@@ -139,10 +139,18 @@ class KnownCopies:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._known: set[BlockId] = set()
+        # Lengths of the content that the last sync of files, or the last log entry, makes durable.
+        self._expected: Mapping[BlockId, int] = {}
+        # Gaps directly after expected content: start and end. Each block has a row.
+        self._gaps: dict[BlockId, tuple[int, int]] = {}
 
     def load(self) -> None:
         """Read from the table ``copies`` which blocks have a row."""
         self._known = set(block_origins.blocks(self._db))
+
+    def expect(self, lengths: Mapping[BlockId, int]) -> None:
+        """Record the lengths of the content that a sync or a log entry, which begins, makes durable."""
+        self._expected = lengths
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
         """Record from which block a new block is restored if power fails before its first sync."""
@@ -168,18 +176,43 @@ class KnownCopies:
             is_logged: True if the intent log makes content of this length durable, so that the
                 earlier record of a hole or gap is no longer needed.
         """
+        is_expected = self._expected.get(block) == content_bytes
+        if is_expected:
+            self._gaps[block] = content_bytes, gap_end
         if block in self._known and not is_logged:
             block_origins.extend(self._db, block, content_bytes, gap_end)
-        elif is_logged or cached_blocks.synced_bytes(self._db, block) == content_bytes:
+        elif (
+            is_logged or is_expected or cached_blocks.synced_bytes(self._db, block) == content_bytes
+        ):
             block_origins.note_gap(self._db, block, content_bytes, gap_end)
             self._known.add(block)
 
+    def synced(self, lengths: Iterable[tuple[BlockId, int]]) -> None:
+        """Delete the origins of synced blocks, but record gaps that were made during the sync.
+
+        The zeros of such a gap follow content that is durable now. The bytes after the gap may
+        still be lost.
+        """
+        durable = dict(lengths)
+        known = self._known.intersection(durable)
+        if not known:
+            return
+        block_origins.forget(self._db, known)
+        self._known -= known
+        for block in known.intersection(self._gaps):
+            start, end = self._gaps.pop(block)
+            if start == durable[block]:
+                block_origins.note_gap(self._db, block, start, end)
+                self._known.add(block)
+
     def forget(self, wanted: Iterable[BlockId]) -> None:
-        """Delete the origins of blocks that were synced, uploaded or removed."""
+        """Delete the origins of blocks that were uploaded or removed."""
         known = self._known.intersection(wanted)
         if known:
             block_origins.forget(self._db, known)
             self._known -= known
+            for block in known:
+                self._gaps.pop(block, None)
 
 
 async def restore_content(
@@ -238,7 +271,8 @@ async def restore_copies(
         if copy.origin == copy.block:
             content_bytes = min(copy.plain_bytes, len(data))
             await trio.to_thread.run_sync(files.cut_after, copy.block, content_bytes)
-            await trio.to_thread.run_sync(files.extend, copy.block, len(data))
+            if data:  # without durable content, the block may have no file
+                await trio.to_thread.run_sync(files.extend, copy.block, len(data))
         else:
             await trio.to_thread.run_sync(files.create, copy.block, 0, data)
         its = logged.get(copy.block, ())

@@ -1,6 +1,9 @@
 """Replay of the intent log after a power cut or a kill: which entries are applied."""
 
+from collections.abc import Collection, Sequence
+
 import pytest
+import trio
 
 from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.intent_log import NAME
@@ -161,6 +164,100 @@ async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     await lose_power(logged)
 
     assert logged.cache.read_local(logged.located(0), 0, 20) == expected
+
+
+def write_after_gap(bench: CacheBench) -> None:
+    """Write after a gap behind the two bytes of block 0; a power cut loses this write."""
+    bench.db.begin()
+    bench.cache.write_in_place(bench.located(0), 5, b"lost")
+
+
+async def sync_during_write_after_gap(bench: CacheBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync the block files, and call ``write_after_gap`` while a thread syncs them."""
+    sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
+
+    def sync_and_write(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+        sync(blocks, named)
+        trio.from_thread.run_sync(write_after_gap, bench, trio_token=token)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.files, "sync", sync_and_write)
+        await bench.cache.block_sync.sync_files(meanwhile=bench.db.commit)
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch, is_logged: bool
+) -> None:
+    """The zeros were part of the synced file; only the bytes after the gap were not synced."""
+    logged.write(0, b"ab")
+    if is_logged:
+        await fsync(logged)
+    await sync_during_write_after_gap(logged, monkeypatch)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
+
+
+async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_gap(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block is no longer restored from its origin, which has older content."""
+    await logged.upload_content(b"xy")
+    before = logged.located(0)
+    logged.db.begin()
+    block = logged.cache.copy_on_write(before, INO, BlockIndex(0), 2)
+    block_map.replace(logged.db, INO, BlockIndex(0), before.block, block)
+    logged.cache.release(before.block)
+    logged.cache.write_in_place(logged.located(0), 0, b"ab")
+    await sync_during_write_after_gap(logged, monkeypatch)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
+
+
+async def test_block_that_is_uploaded_during_a_sync_has_no_record_of_a_gap(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut, the record would replace content that the bucket has."""
+    block = logged.write(0, b"ab")
+    sync, token = logged.files.sync, trio.lowlevel.current_trio_token()
+
+    async def write_and_upload() -> None:
+        write_after_gap(logged)
+        await logged.upload(0)
+
+    def sync_and_upload(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+        sync(blocks, named)
+        trio.from_thread.run(write_and_upload, trio_token=token)
+
+    monkeypatch.setattr(logged.files, "sync", sync_and_upload)
+    await logged.cache.block_sync.sync_files()
+
+    assert block not in block_origins.blocks(logged.db)
+
+
+async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_written(
+    logged: CacheBench,
+) -> None:
+    """The zeros were part of the fsynced file."""
+    logged.write(0, b"a")
+    logged.cache.write_in_place(logged.located(0), 1, b"b")
+    logged.cache.write_in_place(logged.located(0), 0, b"a")
+
+    def write_meanwhile() -> None:
+        logged.db.commit()
+        write_after_gap(logged)
+
+    assert await logged.cache.block_sync.log_writes(
+        meanwhile=write_meanwhile, afterwards=logged.db.sync_wal
+    )
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
 
 
 async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBench) -> None:

@@ -417,7 +417,9 @@ class Database(Statements):
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
             if self._view is not None:
                 self._view.pin()
+            txg = self.counters.txg  # the row has an earlier txg until another counter changes
             self.load_counters()
+            self.counters.begin_txg(txg)
         except (apsw.Error, FormatError) as exc:
             _log.error("database %s is unusable after a failed commit: %s", self.path, exc)
             self._refuses = True

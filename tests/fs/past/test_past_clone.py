@@ -232,9 +232,12 @@ async def test_database_error_during_a_copy_undoes_the_copy(
             for _ in range(2):
                 point.db.run("INSERT INTO xattrs VALUES (?, ?, ?)", (damaged, b"user.a", b"1"))
             point.db.commit()
+        fs.xattrs.set(ROOT_INO, b"user.a", b"1", ROOT)  # a change that changes no counter
+        await shipped(volume)
         with pytest.raises(DatabaseError):
             await copier.copy(txg)
         assert fs.lookup(*COPY) is None
+        assert fs.db.counters.txg == volume.session.link.next_txg
         make_file(fs, b"next")
         assert_sound(fs)
         await settled(fs)

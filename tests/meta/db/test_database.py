@@ -311,6 +311,18 @@ def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
     assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
 
 
+def test_undoing_a_group_keeps_the_number_of_the_open_txg(make_database: MakeDatabase) -> None:
+    """A pack that dies after the undo must not seem to have died in an earlier txg."""
+    db = make_database()
+    db.counters.begin_txg(9)
+    create_file(db, b"undone")
+    inodes_before = db.counters.inodes - 1
+
+    db.undo()
+
+    assert (db.counters.txg, db.counters.inodes) == (9, inodes_before)
+
+
 def test_undoing_a_group_blocks_later_changes_only_if_the_undo_fails(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:

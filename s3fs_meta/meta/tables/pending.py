@@ -87,7 +87,8 @@ class ChangeRecorder:
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
         self.bytes = sum(size for _seq, size in self._sizes)
-        self.last_seq = self._sizes[-1][0] if self._sizes else done
+        # The last records may have been merged into nothing, but a cut may include their numbers.
+        self.last_seq = max(self.last_seq, self._sizes[-1][0] if self._sizes else done)
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def group_opened(self) -> None:

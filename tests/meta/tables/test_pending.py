@@ -113,6 +113,25 @@ def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDa
     assert ChangeRecorder(db, now_ns).last_seq == 1
 
 
+def test_number_of_a_record_that_was_merged_into_nothing_is_not_reused_after_an_undo(
+    make_database: MakeDatabase,
+) -> None:
+    """A cut that includes the number must not include a later record."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    for _ in range(2):
+        create(db)
+        db.commit()
+    db.begin_local()
+    recorder.replace_run(1, 2, b"")
+    db.commit()
+    create(db)
+
+    db.undo()
+
+    assert recorder.last_seq == 2
+
+
 def test_changes_of_a_large_group_are_split_into_several_records(
     make_database: MakeDatabase,
 ) -> None:

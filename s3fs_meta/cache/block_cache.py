@@ -290,11 +290,6 @@ class BlockCache:
                 self._arrived(of_row(row))
                 self.pinned.pin(of, row.plain_bytes)
 
-    @property
-    def fetched_blocks(self) -> int:
-        """Return how many blocks were downloaded since the mount."""
-        return self.fetcher.fetched_blocks
-
     # --- write blocks --------------------------------------------------------------------------
 
     def write_new(
@@ -305,12 +300,14 @@ class BlockCache:
         data: bytes | memoryview,
         *,
         replaced: Located | None = None,
+        file_bytes: int = 0,
     ) -> BlockId:
         """Map a part of a file to a new dirty block: zeros up to *offset*, then *data*.
 
         Args:
             replaced: the block to which the part was mapped; *data* overwrites all its bytes. None
                 for a hole.
+            file_bytes: number of bytes of the part that were inside the file before the write.
 
         Raises:
             NoSpaceLeftError: the disk is full; nothing was changed.
@@ -322,11 +319,11 @@ class BlockCache:
         plain_bytes = offset + len(data)
         if replaced is None:
             blocks.fill_hole(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
-            if offset:
-                self._copies.note_hole(block, offset)
+            if offset or file_bytes > 0:
+                self._copies.note_hole(block, max(offset, file_bytes))
         else:
             blocks.create_dirty(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
-            self._note_origin(block, replaced, replaced.plain_bytes)
+            self._note_origin(block, replaced, max(replaced.plain_bytes, file_bytes))
             block_map.replace(self._db, ino, index, replaced.block, block)
             self.release(replaced.block)
         self.index.made(block, plain_bytes, trio.current_time(), is_named=is_named)
@@ -336,7 +333,7 @@ class BlockCache:
         return block
 
     def copy_on_write(
-        self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int, *, cuts: bool = False
+        self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int, file_bytes: int = 0
     ) -> BlockId:
         """Make a dirty block from the first *keep_bytes* of a cached block, for the caller to map.
 
@@ -346,9 +343,8 @@ class BlockCache:
         clean block that may be the last intact copy.
 
         Args:
-            cuts: True if the file is truncated, so that the other bytes of the block are dropped.
-                Otherwise the caller overwrites these bytes; if power fails before the new block is
-                synced, the old bytes are restored.
+            file_bytes: as in ``write_new``: the old bytes that are restored if power fails before
+                the new block is synced. 0 if the file is truncated.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
@@ -370,21 +366,25 @@ class BlockCache:
         except LostBlockError as exc:
             self._lost_local(located, exc)
         blocks.create_dirty(self._db, block, ino, index, keep_bytes)
-        self._note_origin(block, located, keep_bytes if cuts else located.plain_bytes)
+        self._note_origin(block, located, max(keep_bytes, file_bytes))
         self.index.made(block, keep_bytes, trio.current_time(), is_named=is_named)
         return block
 
     def _note_origin(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the origin of a copied block; do not log the copy in the intent log.
+        """Record the origin of a copied block, which only a sync of its file makes durable.
 
-        If the copy were logged, its recovery after a power cut might need the origin from the
-        bucket. So only a sync of its file makes the copy durable.
+        If the intent log contained the copy, its recovery might need the origin from the bucket.
         """
         self._copies.note(block, origin, keep_bytes)
         self.block_sync.unlogged.give_up()
 
-    def write_in_place(self, located: Located, offset: int, data: bytes | memoryview) -> None:
+    def write_in_place(
+        self, located: Located, offset: int, data: bytes | memoryview, file_bytes: int = 0
+    ) -> None:
         """Write into a dirty block; a gap after its content becomes zeros.
+
+        Args:
+            file_bytes: as in ``write_new``.
 
         Raises:
             NoSpaceLeftError: the disk is full; as with write(2), part of *data* may have been
@@ -394,18 +394,17 @@ class BlockCache:
         Never yields to other tasks. Requires an open transaction.
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
-        self._files.write_within(located.block, offset, data, located.plain_bytes)
-        if offset > located.plain_bytes:
-            is_logged = self.block_sync.unlogged.covers(located.block, located.plain_bytes)
-            self._copies.note_gap(located.block, located.plain_bytes, offset, is_logged=is_logged)
-        start = min(offset, located.plain_bytes)
-        self.block_sync.unlogged.add(located.block, start, offset + len(data))
+        block, plain_bytes, end = located.block, located.plain_bytes, offset + len(data)
+        self._files.write_within(block, offset, data, plain_bytes)
+        if max(offset, min(end, file_bytes)) > plain_bytes:
+            is_logged = self.block_sync.unlogged.covers(block, plain_bytes)
+            self._copies.note_gap(block, plain_bytes, max(offset, file_bytes), is_logged=is_logged)
+        self.block_sync.unlogged.add(block, min(offset, plain_bytes), end)
         if len(data) >= EARLY_WRITE_BYTES_MIN:
-            self.block_sync.early.note(located.block, len(data))
-        size_bytes = max(located.plain_bytes, offset + len(data))
-        if size_bytes != located.plain_bytes:
-            blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)
-        self.index.wrote(located.block, size_bytes, trio.current_time())
+            self.block_sync.early.note(block, len(data))
+        if end > plain_bytes:
+            blocks.resize(self._db, block, plain_bytes, end)
+        self.index.wrote(block, max(plain_bytes, end), trio.current_time())
 
     def release(self, block: BlockId, row: BlockRow | None = None) -> None:
         """Drop one reference to a block; delete the block if it was the last reference.

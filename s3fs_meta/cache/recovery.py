@@ -158,16 +158,16 @@ class KnownCopies:
         self._known.add(block)
 
     def note_hole(self, block: BlockId, hole_bytes: int) -> None:
-        """Record that a new block begins with a hole of *hole_bytes*."""
+        """Record that a new block replaces a hole, of which *hole_bytes* were inside the file."""
         block_origins.note_hole(self._db, block, hole_bytes)
         self._known.add(block)
 
     def note_gap(
         self, block: BlockId, content_bytes: int, gap_end: int, *, is_logged: bool
     ) -> None:
-        """Record that a write leaves zeros between the content of a dirty block and *gap_end*.
+        """Record that the file has zeros between the content of a dirty block and *gap_end*.
 
-        These bytes were zeros before the write, and must be zeros if a power cut undoes the write.
+        These bytes were zeros before a write, and must be zeros if a power cut undoes the write.
 
         Args:
             block: the dirty block.
@@ -273,6 +273,9 @@ async def restore_copies(
             await trio.to_thread.run_sync(files.cut_after, copy.block, content_bytes)
             if data:  # without durable content, the block may have no file
                 await trio.to_thread.run_sync(files.extend, copy.block, len(data))
+        elif copy.origin == block_origins.HOLE:
+            await trio.to_thread.run_sync(files.create, copy.block, 0, b"")
+            await trio.to_thread.run_sync(files.extend, copy.block, len(data))
         else:
             await trio.to_thread.run_sync(files.create, copy.block, 0, data)
         its = logged.get(copy.block, ())

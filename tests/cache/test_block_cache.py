@@ -148,7 +148,7 @@ async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None
             nursery.start_soon(bench.cache.fetch, located)
 
     assert bench.cache.read_local(bench.located(0), 0, 3) == b"aaa"
-    assert bench.cache.fetched_blocks == 1
+    assert bench.cache.fetcher.fetched_blocks == 1
 
 
 async def test_read_of_a_lost_block_is_an_error(bench: CacheBench) -> None:
@@ -218,7 +218,7 @@ async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
         await cache.fetch(bench.located(index))
         assert cache.read_local(bench.located(index), 0, 9) == b"content %d" % index
 
-    assert cache.fetched_blocks == 1
+    assert cache.fetcher.fetched_blocks == 1
 
 
 async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
@@ -266,7 +266,7 @@ async def test_suspect_block_is_not_read_before_verification(
 
     assert threads
     assert loop not in threads
-    assert cache.fetched_blocks == 1
+    assert cache.fetcher.fetched_blocks == 1
     assert cache.read_local(bench.located(0), 0, 7) == b"content"
 
 

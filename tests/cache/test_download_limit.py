@@ -119,5 +119,5 @@ async def test_neighbours_of_a_small_block_count_against_the_download_limit(
     bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
     waited_s = await _waited_s(bench, autojump_clock)
 
-    assert bench.cache.fetched_blocks == 20
+    assert bench.cache.fetcher.fetched_blocks == 20
     assert waited_s == pytest.approx(160, rel=0.05)

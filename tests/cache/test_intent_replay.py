@@ -329,7 +329,7 @@ def _truncate(bench: CacheBench, size_bytes: int) -> list[BlockId]:
     """Replace block 0 with a copy of its beginning; return the deleted block and the copy."""
     bench.db.begin()
     located = bench.located(0)
-    copy = bench.cache.copy_on_write(located, INO, BlockIndex(0), size_bytes, cuts=True)
+    copy = bench.cache.copy_on_write(located, INO, BlockIndex(0), size_bytes)
     block_map.replace(bench.db, INO, BlockIndex(0), located.block, copy)
     bench.cache.release(located.block)
     return [located.block, copy]

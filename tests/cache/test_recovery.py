@@ -207,7 +207,8 @@ def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
     """Replace block 0 with a copy of its first bytes, and return the number of the copy."""
     bench.db.begin()
     located = bench.located(0)
-    block = bench.cache.copy_on_write(located, INO, BlockIndex(0), keep_bytes, cuts=cuts)
+    file_bytes = 0 if cuts else located.plain_bytes
+    block = bench.cache.copy_on_write(located, INO, BlockIndex(0), keep_bytes, file_bytes)
     block_map.set(bench.db, INO, BlockIndex(0), block)
     bench.cache.release(located.block)
     return block

@@ -54,7 +54,7 @@ def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> B
     session.db.begin()
     old = session.cache.located(ino, BlockIndex(0))
     assert old is not None
-    block = session.cache.copy_on_write(old, ino, BlockIndex(0), keep_bytes)
+    block = session.cache.copy_on_write(old, ino, BlockIndex(0), keep_bytes, old.plain_bytes)
     block_map.set(session.db, ino, BlockIndex(0), block)
     session.cache.release(old.block)
     new = session.cache.located(ino, BlockIndex(0))

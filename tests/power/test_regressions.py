@@ -141,6 +141,27 @@ async def test_write_after_a_gap_preserves_the_synced_zeros_of_the_gap(
     await _judge_sizes(program, template, boots)
 
 
+AT_50 = Wish(Act.WRITE, 0, 2, 1, 3)  # 100 bytes at offset 50
+AT_4096 = Wish(Act.WRITE, 0, 4, 3, 4)  # 5000 bytes at offset 4096
+AT_END = Wish(Act.WRITE, 0, 5, 0, 5)  # the last byte of a block
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [LENGTHEN, FSYNC, AT_50, AT_END],
+        [APPEND, FSYNC, LENGTHEN, FSYNC, AT_4096, AT_END],
+        [APPEND, FSYNC, LENGTHEN, FLUSH, AT_4096, AT_END],
+    ],
+    ids=["hole", "dirty block", "uploaded block"],
+)
+async def test_several_unsynced_writes_preserve_the_synced_zeros_between_them(
+    template: MemoryStore, boots: Boots, steps: list[Step]
+) -> None:
+    """Zeros that no write has changed are readable, even if the writes around them are lost."""
+    await _judge_sizes([FILE[0], *steps, COMMIT], template, boots)
+
+
 async def test_write_into_a_hole_preserves_the_rest_of_the_hole(
     template: MemoryStore, boots: Boots
 ) -> None:

@@ -360,29 +360,40 @@ class FileData:
         try:
             for step in plan.steps:
                 length = step.span.stop - step.span.start
-                mapped += self._write_step(before.ino, step, whole[done : done + length])
+                mapped += self._write_step(before, step, whole[done : done + length])
                 done += length
         finally:
             if done and self._db.in_group:
                 self._note_write(before, offset + done, mapped, sets_times=sets_times)
 
-    def _write_step(self, ino: Ino, step: WritePart, data: memoryview) -> int:
+    def _write_step(self, file: Attributes, step: WritePart, data: memoryview) -> int:
         """Write one part; return 1 if the part was a hole, otherwise 0."""
         span, before, how = step
+        file_bytes = min(file.size_bytes - span.block_index * self._block_bytes, self._block_bytes)
         if how is How.NEW:
-            self._cache.write_new(ino, span.block_index, span.start, data, replaced=before)
+            self._cache.write_new(
+                file.ino,
+                span.block_index,
+                span.start,
+                data,
+                replaced=before,
+                file_bytes=file_bytes,
+            )
             return before is None
         assert before is not None, "only a hole has no block"
         if how is How.IN_PLACE:
-            self._cache.write_in_place(before, span.start, data)
+            self._cache.write_in_place(before, span.start, data, file_bytes)
             return 0
-        block = self._write_copy(ino, span, before, data)
-        self._remap(ino, span.block_index, before, block)
+        block = self._write_copy(file.ino, span, before, data, file_bytes)
+        self._remap(file.ino, span.block_index, before, block)
         return 0
 
-    def _write_copy(self, ino: Ino, span: Span, located: Located, data: memoryview) -> BlockId:
-        keep_bytes = bytes_to_keep(span, located.plain_bytes)
-        block = self._cache.copy_on_write(located, ino, span.block_index, keep_bytes)
+    def _write_copy(
+        self, ino: Ino, span: Span, located: Located, data: memoryview, file_bytes: int
+    ) -> BlockId:
+        index, keep_bytes = span.block_index, bytes_to_keep(span, located.plain_bytes)
+        file_bytes = max(file_bytes, located.plain_bytes)  # the size in a damaged row may be 0
+        block = self._cache.copy_on_write(located, ino, index, keep_bytes, file_bytes)
         copied = Located(block, keep_bytes, None, None, None, None, BlockState.DIRTY)
         try:
             self._cache.write_in_place(copied, span.start, data)
@@ -496,9 +507,7 @@ class FileData:
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
             # The block is not cut in place, because the last commit contains the bytes to remove.
-            block = self._cache.copy_on_write(
-                split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
-            )
+            block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
             self._remap(before.ino, plan.keep_index, split, block)
         blocks = block_map.indexes_from(
             self._db, before.ino, plan.remove_from, self._slices.purged_blocks

@@ -372,6 +372,6 @@ class TreeClone:
             block_map.set(self._db, new, index, located.block)
             return 0
         self._capacity.require(located.plain_bytes)
-        block = self._cache.copy_on_write(located, new, index, located.plain_bytes, cuts=True)
+        block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
         block_map.set(self._db, new, index, block)
         return located.plain_bytes

@@ -50,7 +50,7 @@ def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None
 
 
 def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
-    """Record that a new block begins with *hole_bytes* zeros of a hole. Needs a transaction."""
+    """Record that a new block replaces *hole_bytes* zeros of a hole. Needs a transaction."""
     db.run(
         f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
         (block, hole_bytes),

@@ -393,10 +393,10 @@ async def test_block_that_is_evicted_before_its_write_is_fetched_again(
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * BLOCK_BYTES + b"b" * BLOCK_BYTES)
         await volume.upload()
-        fetched = volume.session.cache.fetched_blocks
+        fetched = volume.session.cache.fetcher.fetched_blocks
         assert await fs.write(ino, 5, b"new", sets_times=False) == 3
 
-        assert volume.session.cache.fetched_blocks == fetched + 1
+        assert volume.session.cache.fetcher.fetched_blocks == fetched + 1
         assert await fs.read(ino, 0, 10) == b"aaaaanewaa"
         assert "damaged" not in caplog.text
 

@@ -94,7 +94,7 @@ async def test_mount_after_a_failed_sync_rewrites_a_deleted_source_of_a_copied_b
         located = session.cache.located(ino, BlockIndex(0))
         assert located is not None
         session.db.begin()
-        copy = session.cache.copy_on_write(located, ino, BlockIndex(0), 5, cuts=True)
+        copy = session.cache.copy_on_write(located, ino, BlockIndex(0), 5)
         block_map.replace(session.db, ino, BlockIndex(0), located.block, copy)
         session.cache.release(located.block)
         session.durability.commit()

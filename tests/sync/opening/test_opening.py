@@ -159,7 +159,7 @@ async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_veri
         assert session.cache.suspects
         await session.verify_copies()
         assert await read_file(session, ino) == CONTENT
-        assert session.cache.fetched_blocks == 0
+        assert session.cache.fetcher.fetched_blocks == 0
         await session.close()
 
     async with power.session("a", tasks=False) as session:

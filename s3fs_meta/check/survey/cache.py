@@ -5,7 +5,6 @@ Owns: listing the files, and parsing their names. Does not know: which files are
 Tasks: all calls block. Keeps: no file is changed.
 """
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.context import Examination
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError
-from s3fs_meta.hashed_dir import NumberedDir
+from s3fs_meta.hashed_dir import NumberedDir, PrunedTree
 from s3fs_meta.limits import FSCK_BATCH_ROWS
 from s3fs_meta.model import BlockId
 
@@ -25,6 +24,10 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
 
     Content that is only in the intent log is treated as content of block files, because the next
     mount writes it into these files.
+
+    Raises:
+        OSError: a directory or a file cannot be examined. Its blocks must not be taken for missing,
+            because -y would record them as lost.
     """
     exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)
@@ -51,9 +54,7 @@ def _note_logged(exam: Examination, files: BlockFiles) -> None:
 
 
 def _paths(root: Path) -> Iterator[Path]:
-    for directory, _, names in os.walk(root):
-        for name in names:
-            yield Path(directory, name)
+    return (root / name for name in PrunedTree(root).names())
 
 
 def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:

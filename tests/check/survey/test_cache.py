@@ -1,9 +1,16 @@
 """The survey of the cache directory by fsck."""
 
+import errno
+import os
+from collections.abc import Iterator
+
+import pytest
+
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.observations import Evidence, Need
-from s3fs_meta.check.report import Report
+from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.survey import cache as cache_survey
+from s3fs_meta.hashed_dir import NumberedDir
 from tests.check.healthy import NOW_NS, Healthy
 
 
@@ -55,3 +62,24 @@ def test_survey_without_a_cache_directory_finds_no_intact_block(healthy: Healthy
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
     assert healthy.db.all("SELECT * FROM temp.seen_intact_copies") == []
+
+
+async def test_blocks_in_an_unreadable_directory_are_not_recorded_as_lost(
+    healthy: Healthy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of the disk, such as e2fsck(8), may make the directory readable again."""
+    block = healthy.block_of(healthy.dirty, 1)
+    unreadable = NumberedDir(healthy.files.root).path(f"{block:x}").parent
+    scan = os.scandir
+
+    def fail(path: str) -> Iterator[os.DirEntry[str]]:
+        if path == str(unreadable):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+
+    with pytest.raises(OSError, match="Input/output"):
+        await healthy.check_all(Mode.ALL)
+
+    assert healthy.dump() == healthy.before

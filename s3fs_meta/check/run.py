@@ -119,14 +119,19 @@ async def check_filesystem(
         unreadable = indexes.UNREADABLE
         await indexes.search(exam, store, keyring, progress, wanted=unreadable, rescue=rescue)
     marks.note_packs(exam)
-    if judge(exam, wanted.repair) and repairs:
+    is_judged = judge(exam, wanted.repair)
+    if is_judged and repairs:
         marks.settle(exam)
     if repairs and cache is not None:
         NumberedDir(cache.blocks).prune_all()
     if repairs:
         await _remove_wrong_indexes(exam, store)
     if wanted.repair is Mode.ALL and wanted.delete_unknown:
-        await _delete_unknown(exam, store, keyring)
+        if is_judged:
+            await _delete_unknown(exam, store, keyring)
+        else:
+            # A damaged database may have lost the rows of packs that have live blocks.
+            report.remember("no pack was deleted, because not all invariants were checked")
     return report
 
 

@@ -250,6 +250,26 @@ async def test_unreferenced_packs_are_deleted_only_on_request(healthy: Healthy) 
     assert healthy.dump() == healthy.before
 
 
+async def test_pack_without_a_row_is_not_deleted_if_the_database_is_damaged(
+    healthy: Healthy,
+) -> None:
+    """A damaged database may have lost the row of a pack with live blocks (I49)."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    key = packs.object_key(healthy.db, pack)
+    healthy.sql("CREATE TABLE notes (text TEXT)")
+    healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
+
+    report = await healthy.check_all(Mode.ALL, delete_unknown=True)
+
+    assert (report.exit_status, report.broken) == (4, ["I2"])
+    assert key in healthy.store.objects
+    assert "no pack was deleted" in report.notes[-1]
+    healthy.sql("DROP TABLE notes")
+    assert (await healthy.check_all(Mode.ALL, delete_unknown=True)).exit_status == 1
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert key in healthy.store.objects
+
+
 async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
     """fsck deletes no objects of users or other filesystems, even with the key of a pack (I49)."""
     other = Keyring.from_master(bytes(32))

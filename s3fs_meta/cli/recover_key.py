@@ -97,7 +97,8 @@ def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
         require_encrypted(superblock)
         changed, key = superblock_codec.renew_recovery_key(superblock, keyring)
         output.print_text("\nnew recovery key (shown only now; write it down):\n")
-        output.print_text(f"    {key}\n")
+        # If the key cannot be written, for example to a full disk, the old key stays valid.
+        output.print_at_once(f"    {key}\n")
         return changed
 
     trio.run(change_superblock, place, s3, secret, renewed)

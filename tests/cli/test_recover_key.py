@@ -73,6 +73,20 @@ def test_renewed_recovery_key_replaces_the_old_key(program: Program, empty: Plac
     program.ok(*change, beside / "new", empty.url)
 
 
+def test_recovery_key_that_cannot_be_printed_is_not_used(program: Program, empty: Place) -> None:
+    """If the disk of the output is full, the new key is lost, so the old key must stay valid."""
+    program.environment["S3FS_META_PASSPHRASE"] = "kept"
+    program.ok("mkfs", empty.url)
+    before = (empty.bucket / "superblock").read_bytes()
+
+    words = ("recover-key", "--renew", "--cachedir", program.cachedir, empty.url)
+    with open("/dev/full", "wb") as full, program.begin(*words, stdout=full.fileno()) as process:
+        _, said = process.communicate()
+
+    assert (process.returncode, "No space left" in said) == (14, True)
+    assert (empty.bucket / "superblock").read_bytes() == before
+
+
 def test_recover_key_command_refuses_contradictory_options(program: Program, empty: Place) -> None:
     some = str(empty.mountpoint.with_name("some"))
     for words in (

@@ -172,7 +172,7 @@ class _Survey:
 
     async def _piece_fault(self, piece: Piece) -> str:
         if not self._deep:
-            return "" if self._is_listed(piece.key) else "this image piece is missing"
+            return "" if await self._is_there(piece.key) else "this image piece is missing"
         try:
             data = (await self._store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, self._keyring)
@@ -182,8 +182,8 @@ class _Survey:
 
     async def _changelog(self, txg: Txg, uuid: str) -> _Read:
         if not self._deep:
-            listed = self._is_listed(changelog_codec.key_of(txg))
-            return _Read("" if listed else "this changelog is missing")
+            is_there = await self._is_there(changelog_codec.key_of(txg))
+            return _Read("" if is_there else "this changelog is missing")
         try:
             fetched = await chain.fetch(self._store, self._keyring, uuid, txg)
             parts = chain.sections(self._store, self._keyring, fetched.changelog)
@@ -194,9 +194,18 @@ class _Survey:
             return _Read(str(exc))
         return _Read("", fetched.changelog.previous, fetched.link.hash)
 
-    def _is_listed(self, key: ObjectKey) -> bool:
+    async def _is_there(self, key: ObjectKey) -> bool:
+        """Return whether an object exists; request it if it is not in the listing.
+
+        A running mount may have stored the object and kept the point after the listing.
+        """
         sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
-        return self._exam.db.one(sql, (key,)) is not None
+        if self._exam.db.one(sql, (key,)) is None:
+            try:
+                await self._store.get_range(key, 0, 1)
+            except (ObjectMissingError, CorruptionError):
+                return False
+        return True
 
 
 def _missing_packs(exam: Examination, kept: KeptPoints) -> Iterator[tuple[str, str, str]]:

@@ -1,15 +1,46 @@
 """A check of the filesystem of an open session."""
 
+from collections.abc import AsyncGenerator
+
+from typing_extensions import override
+
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
 
 
-async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
+class EarlyListing(FaultyStore):
+    """A store whose listings lack objects below one prefix that are stored later.
+
+    So does the listing of a bucket to which a mount writes while fsck lists other prefixes.
+    """
+
+    def __init__(self, inner: MemoryStore, prefix: str) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+        self._listed = set(inner.objects)
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        async for info in super().list(prefix, after=after):
+            if info.key in self._listed or not info.key.startswith(self._prefix):
+                yield info
+
+
+async def checked(
+    session: Session,
+    mode: Mode = Mode.REPORT,
+    *,
+    deep: bool = False,
+    store: ObjectStore | None = None,
+) -> Report:
     """Check the filesystem of an idle session."""
     session.durability.commit()
     opened = session.volume
-    examined = Examined(opened.db, opened.store, opened.keyring)
+    examined = Examined(opened.db, store or opened.store, opened.keyring)
     wanted = FsckOptions(repair=mode, deep=deep)
     return await check_filesystem(examined, wanted, Report(), SystemClock())

@@ -10,7 +10,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
-from tests.check.survey.checking import checked
+from tests.check.survey.checking import EarlyListing, checked
 from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, flushed, read_file, write_file
 
@@ -119,6 +119,19 @@ async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
         assert "I67" in (await checked(session)).broken
         power.store.objects[ObjectKey(part)] = flipped(data, -1)
         assert "I67" in (await checked(session, deep=True)).broken
+
+
+async def test_part_that_was_stored_during_the_listing_is_not_reported(power: Power) -> None:
+    """The names of parts are listed before those of changelogs, while a mount may store both."""
+    async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
+        store = EarlyListing(power.store, "changelog-part/")
+        for number in range(4):
+            put(session, b"%d" % number)
+            session.db.commit()
+        await session.flush()
+        assert any(key.startswith("changelog-part/") for key in power.store.objects)
+
+        assert (await checked(session, store=store)).lines() == ["clean"]
 
 
 @pytest.mark.parametrize("lost", ["damaged", "missing"])

@@ -14,7 +14,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
-from tests.check.survey.checking import checked
+from tests.check.survey.checking import EarlyListing, checked
 from tests.damage import flipped
 from tests.packs import stray_pack
 from tests.sync.conftest import Power
@@ -91,6 +91,21 @@ async def test_report_of_a_missing_object_names_its_kept_point(power: Power, kin
         del power.store.objects[key]
         await PointKeeper(session).drop(["before-upgrade"])
         assert "I72" not in (await checked(session)).broken
+
+
+@pytest.mark.parametrize("prefix", ["changelog/", "image/"])
+async def test_point_that_was_kept_during_the_listing_is_not_reported(
+    power: Power, prefix: str
+) -> None:
+    """A mount may store objects and keep a point after fsck has listed their names."""
+    async with power.session("a", tasks=False) as session:
+        store = EarlyListing(power.store, prefix)
+        fill(session, {}, b"content")
+        await session.flush()
+        await session.make_image()
+        await PointKeeper(session).keep("just-now")
+
+        assert found_by(await checked(session, store=store)) == []
 
 
 @pytest.mark.parametrize("kind", ["piece", "changelog", "own changelog"])

@@ -21,6 +21,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
+_BY_NAME: Final = {one.name: one.number for one in INVARIANTS}
 
 
 def check_database(
@@ -163,9 +164,10 @@ def _repair(exam: Examination, mode: Mode) -> None:
     exam.flush_counters()
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
-        if not verdict.invariant[1:].isdigit():
-            continue  # a survey's finding belongs to no invariant
-        exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
+        number = _BY_NAME.get(verdict.invariant)
+        if number is None:
+            continue  # the finding was made at the opening, so these repairs did not correct it
+        exam.report.settle(verdict.invariant, left.pop(number, 0))
     for number in left:  # invariants that a repair of another invariant broke
         _list(exam, _BY_NUMBER[number])
 

@@ -159,6 +159,24 @@ def test_fsck_repairs_the_superblock_from_its_copy(
     assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
 
 
+def test_fsck_with_option_p_reports_that_a_damaged_superblock_remains(
+    program: Program, place: Place
+) -> None:
+    """Repairs of rows do not count as a repair of the superblock, which only -y replaces."""
+    (place.bucket / "superblock-copy").write_bytes(b"rotten")
+    _check(place, program.cachedir, Mode.REPORT)
+    db = Database.open(_state(place, program.cachedir).database, Pragmas())
+    db.begin()
+    db.inodes.run("UPDATE inodes SET nlink = 7 WHERE ino = ?", (ROOT_INO,))
+    db.commit()
+    db.close()
+
+    report = _check(place, program.cachedir, Mode.SAFE)
+
+    assert report.exit_status == 5
+    assert {one.invariant: one.left for one in report.verdicts} == {"I0": 1, "I54": 0}
+
+
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_fsck_repairs_the_superblock_from_the_local_state(
     program: Program, place: Place, damage: str

@@ -283,6 +283,11 @@ class Examination:
             yield row, paths.of(row[0])
         self.db.all("DROP TABLE IF EXISTS temp.check_found")
 
+    def indexed_by(self, index: str) -> str:
+        """Return SQL that selects an index, or "" if it is missing, which only I2 may report."""
+        sql = "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ?"
+        return "" if self.db.one(sql, (index,)) is None else f"INDEXED BY {index}"
+
     def _known_paths(self) -> Paths:
         self.derive()
         if self._paths is None:

@@ -82,3 +82,16 @@ async def test_second_fsck_run_repairs_remaining_random_damage(tmp_path: Path, s
 
     assert set((await healthy.check_all(deep=True)).broken) <= NOT_REPAIRED
     healthy.db.close()
+
+
+@pytest.mark.parametrize("index", ["blocks_by_pack", "blocks_by_hash"])
+async def test_missing_index_does_not_prevent_the_surveys(healthy: Healthy, index: str) -> None:
+    """The surveys read blocks before the repair of I2 creates the index again."""
+    healthy.sql(f"DROP INDEX {index}")
+    healthy.sql(
+        "UPDATE blocks SET pack_offset = -1 WHERE block = ?", healthy.block_of(healthy.uploaded, 1)
+    )
+
+    assert (await healthy.check_all()).broken == ["I2"]
+
+    await healthy.assert_all_repaired()

@@ -155,7 +155,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
     mixed: set[int] = set()  # packs whose blocks are not stored in the order of their block numbers
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
-        "SELECT pack, pack_offset, stored_bytes FROM blocks INDEXED BY blocks_by_pack"
+        f"SELECT pack, pack_offset, stored_bytes FROM blocks {exam.indexed_by('blocks_by_pack')}"
         " WHERE pack IS NOT NULL AND pack_offset >= 0 AND stored_bytes > 0 ORDER BY pack, block"
     ):
         if pack != at:

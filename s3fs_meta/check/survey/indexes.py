@@ -44,7 +44,7 @@ _LEFT: Final = (  # blocks for which no location with the right hash was found
 )
 _WITH_NUMBER: Final = "{0} WHERE block = ?"
 _WITH_HASH: Final = (
-    "SELECT b.block FROM blocks AS b INDEXED BY blocks_by_hash"
+    "SELECT b.block FROM blocks AS b {1}"
     " WHERE b.hash = ? AND b.block <> ? AND b.block IN ({0})"
     " AND b.block NOT IN (SELECT c.block FROM temp.seen_intact_copies AS c)"
 )
@@ -107,7 +107,8 @@ async def search(
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
     """Return the searched blocks that have the number or the hash of an index entry."""
     numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
-    hashed = exam.db.all(_LEFT.format(_WITH_HASH.format(wanted)), (entry.hash, entry.block))
+    with_hash = _WITH_HASH.format(wanted, exam.indexed_by("blocks_by_hash"))
+    hashed = exam.db.all(_LEFT.format(with_hash), (entry.hash, entry.block))
     return [BlockId(row[0]) for row in (*numbered, *hashed)]
 
 

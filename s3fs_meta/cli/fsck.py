@@ -181,6 +181,8 @@ def fsck(
     )
     if delete_unknown:
         _refuse_quarantined(plan.place)
+    if rebuild and (report_only or safe):
+        raise UsageError("--rebuild replaces the metadata, so it cannot be combined with -n or -p")
     with (
         interruption.explained(
             "nothing was changed"

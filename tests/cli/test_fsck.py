@@ -194,6 +194,16 @@ def test_fsck_refuses_two_contradictory_modes(
     assert not program.cachedir.exists() or not any(program.cachedir.iterdir())
 
 
+@pytest.mark.parametrize("mode", ["-n", "-p"])
+def test_fsck_refuses_a_rebuild_with_a_mode_that_changes_less(
+    program: Program, place: Place, mode: str
+) -> None:
+    """A rebuild replaces all metadata, but -n promises to change nothing."""
+    done = program.run("fsck", mode, "--rebuild", place.url)
+
+    assert (done.returncode, "--rebuild" in done.stderr) == (16, True)
+
+
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
     """Run fsck -y --verbose, send a signal after a few lines, and return status and output."""
     words = ("fsck", "-y", "--verbose", "--cachedir", program.cachedir, place.url)

@@ -18,6 +18,7 @@ from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.console import interruption, output
+from s3fs_meta.console.boundary import discard_output
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
 from s3fs_meta.console.ui import TerminalFront
@@ -279,6 +280,15 @@ def _check(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: b
 
 
 def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
+    """Print a report; its exit status is the same if no program reads the report."""
+    try:
+        _print(plan, report, json=json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+
+
+def _print(plan: CheckPlan, report: Report, *, json: bool) -> None:
     url = plan.place.url
     if json:
         output.print_json({"url": url, **report.as_json()})

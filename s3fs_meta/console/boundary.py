@@ -27,6 +27,17 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
 
     An expected error is printed as one line on standard error, and a bug as a traceback.
     """
+    status = _reported(body, program)
+    try:
+        if sys.stdout is not None:  # stdout is None if the caller closed it
+            sys.stdout.flush()
+    except OSError:  # for example on a full disk; the first failure was reported
+        discard_output()  # a failed flush at the exit would change the exit status
+    return status
+
+
+def _reported(body: Body, program: str) -> ExitStatus | int:
+    """Run the body of a program; print an error that it raises; return the exit status."""
     if sys.flags.optimize:
         print_line(program, "refuses to run under python -O, because it needs its assertions")
         return ExitStatus.USAGE
@@ -53,23 +64,34 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
 def _status(body: Body) -> ExitStatus | int:
     """Run the body of a program and flush its output; return its exit status.
 
+    If the reader of the output closes the pipe, the status is that of the body; it is DONE if the
+    body could not end.
+
     Raises:
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
+    status: ExitStatus | int = ExitStatus.DONE
     try:
         status = body() or ExitStatus.DONE
-        if sys.stdout is not None:  # stdout is None if the caller closed it
-            sys.stdout.flush()  # a failed flush at the exit would change the exit status
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as exc:
         # After EPIPE, typer and rich raise SystemExit.
         if isinstance(exc, SystemExit) and not isinstance(exc.__context__, BrokenPipeError):
             raise
-        # The reader, such as head, closed the pipe; /dev/null prevents an error at the exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitStatus.DONE
+        discard_output()
+        return status
     if status == ExitStatus.INTERRUPTED:  # typer returns this status after Ctrl-C
         raise KeyboardInterrupt
     return status
+
+
+def discard_output() -> None:
+    """Discard all output that cannot be written, and further output.
+
+    The reader, such as head, has closed the pipe, or the disk is full.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:

@@ -1,6 +1,7 @@
 """The fsck command, which checks and repairs a filesystem."""
 
 import json
+import os
 import shutil
 import signal
 import sqlite3
@@ -202,6 +203,25 @@ def test_fsck_refuses_a_rebuild_with_a_mode_that_changes_less(
     done = program.run("fsck", mode, "--rebuild", place.url)
 
     assert (done.returncode, "--rebuild" in done.stderr) == (16, True)
+
+
+def test_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
+    program: Program, place: Place
+) -> None:
+    """A reader such as ``head`` may exit before fsck has printed all findings."""
+    (place.bucket / "superblock-copy").write_bytes(b"rotten")
+    program.environment["PYTHONUNBUFFERED"] = "1"  # even the first line cannot be printed
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    words = ("fsck", "-n", "--cachedir", program.cachedir, place.url)
+    with (
+        os.fdopen(writing, "wb") as closed,
+        program.begin(*words, stdout=closed.fileno()) as process,
+    ):
+        _, said = process.communicate()
+
+    assert (process.returncode, said) == (4, "")
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:

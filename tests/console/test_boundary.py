@@ -136,3 +136,38 @@ def test_closed_output_pipe_causes_no_error_message(words: list[str]) -> None:
         )
 
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command() -> None:
+    """The output is written at the end of the command, when its result is known."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    printing = (
+        "import sys; from s3fs_meta.console import boundary;"
+        "sys.exit(boundary.run(lambda: sys.stdout.write('damaged') and 4))"
+    )
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", printing],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=buffered,
+        )
+
+    assert (done.returncode, done.stderr) == (4, b"")
+
+
+def test_output_to_a_full_disk_fails_with_the_status_of_the_disk() -> None:
+    """Python would exit with status 120, because its last flush fails again."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "s3fs_meta", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert done.returncode == ExitStatus.LOCAL
+    assert done.stderr == b"s3fs-meta: No space left on device\n"

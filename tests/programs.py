@@ -85,6 +85,7 @@ class Program:
     def begin(
         self,
         *words: str | Path,
+        stdin: int | None = None,
         stdout: int | None = None,
         stderr: int = subprocess.PIPE,
     ) -> "subprocess.Popen[str]":
@@ -92,6 +93,7 @@ class Program:
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             text=True,

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 import trio
 import typer
@@ -21,6 +21,7 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.boundary import discard_output
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
+from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, UsageError
@@ -60,6 +61,10 @@ _ONLY_ALL = (  # options that are valid only with -y
     "--end-at",
     "--publish-local",
     "--objects-from",
+)
+_NOT_CHANGED: Final = "nothing was changed"
+_REPAIRING: Final = (
+    "all repairs are undone, unless their upload had begun; it is safe to run fsck again"
 )
 _LOCK_WAIT_S = 10.0
 # Without --verbose, fsck shows at most 10 findings of each invariant and 10 notes.
@@ -185,16 +190,12 @@ def fsck(
     if rebuild and (report_only or safe):
         raise UsageError("--rebuild replaces the metadata, so it cannot be combined with -n or -p")
     with (
-        interruption.explained(
-            "nothing was changed"
-            if answer.mode is Mode.REPORT
-            else "all repairs are undone, unless their upload had begun; it is safe to run fsck again"
-        ),
+        interruption.explained(_NOT_CHANGED) as remains,
         without_new_remains(plan.place.state),
     ):
         if rebuild:
-            return _rebuild(plan, access, ask=not everything, json=json)
-        return _checked(plan, access, ask=answer.ask and not json, json=json)
+            return _rebuild(plan, access, remains, ask=not everything, json=json)
+        return _checked(plan, access, remains, ask=answer.ask and not json, json=json)
 
 
 def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
@@ -207,9 +208,11 @@ def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
 
 
-def _checked(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
+def _checked(
+    plan: CheckPlan, access: options.BucketOptions, remains: Remains, *, ask: bool, json: bool
+) -> int:
     try:
-        return _check(plan, access, ask=ask, json=json)
+        return _check(plan, access, remains, ask=ask, json=json)
     except CorruptionError as exc:
         report_error(exc)
         return EXIT_LEFT
@@ -232,7 +235,9 @@ def _refuse_quarantined(place: Target) -> None:
         )
 
 
-def _rebuild(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
+def _rebuild(
+    plan: CheckPlan, access: options.BucketOptions, remains: Remains, *, ask: bool, json: bool
+) -> int:
     """Rebuild metadata from the packs; print the result."""
     if ask and not typer.confirm(
         f"Make new metadata for {plan.place.url}? Names, directories, modes and links that are"
@@ -242,6 +247,7 @@ def _rebuild(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json:
         return EXIT_LEFT
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)
+        remains.change("no object was deleted or damaged; it is safe to run fsck --rebuild again")
         made = trio.run(run_rebuild, plan, secret, front)
     if json:
         output.print_json({"url": plan.place.url, **made._asdict()})
@@ -264,14 +270,19 @@ def _rebuilt_line(made: Rebuilt) -> str:
     )
 
 
-def _check(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
+def _check(
+    plan: CheckPlan, access: options.BucketOptions, remains: Remains, *, ask: bool, json: bool
+) -> int:
     """Check the filesystem and print a report; if the user agrees, repeat with repairs."""
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)
+        if plan.wanted.repair is not Mode.REPORT:
+            remains.change(_REPAIRING)
         report = trio.run(run_check, plan, secret, front)
         front.close()
         _show(plan, report, json=json)
         if ask and report.exit_status & EXIT_LEFT and typer.confirm("Repair?", err=True):
+            remains.change(_REPAIRING)
             repairing = replace(plan, wanted=replace(plan.wanted, repair=Mode.ALL))
             report = trio.run(run_check, repairing, secret, front)
             front.close()

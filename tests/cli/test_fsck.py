@@ -1,5 +1,6 @@
 """The fsck command, which checks and repairs a filesystem."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.model import Txg
 from s3fs_meta.state_paths import locate
 from tests.cli.conftest import Place
+from tests.polling import wait_until
 from tests.programs import Program
 
 
@@ -222,6 +224,33 @@ def test_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
         _, said = process.communicate()
 
     assert (process.returncode, said) == (4, "")
+
+
+def test_interrupted_repair_after_a_prompt_is_not_reported_as_unchanged(
+    program: Program, place: Place
+) -> None:
+    """If the user agrees to repairs after a check, they may have begun before Ctrl-C."""
+    second = place.bucket / "superblock-copy"
+    second.write_bytes(b"rotten")
+    terminal, of_fsck = os.openpty()
+    words = ("fsck", "--cachedir", program.cachedir, place.url)
+    with program.begin(*words, stdin=of_fsck, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        said = ""
+        while not said.endswith("Repair? [y/N]:"):
+            said += process.stderr.read(1)
+        # fsck repairs the superblock, and then waits for the lock of the state directory.
+        with (locate(place.url, program.cachedir) / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(terminal, b"y\n")
+            wait_until(lambda: second.read_bytes() != b"rotten", "fsck has not begun to repair")
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read()
+    os.close(terminal)
+    os.close(of_fsck)
+
+    assert process.returncode == 32
+    assert "all repairs are undone, unless their upload had begun" in said
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import sums
@@ -26,6 +27,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Arguments, Row
 from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import BlockId
+
+ID_MAX: Final = (1 << 32) - 1  # largest number of a user or group
 
 BlockHash = Callable[[bytes], bytes]
 Repair = Callable[["Examination", "Invariant"], None]
@@ -262,9 +265,10 @@ class Examination:
             self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:
-        """Return the uid and gid of the root directory, for new inodes."""
-        row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1")
-        return (0, 0) if row is None else (row[0], row[1])
+        """Return the uid and gid of the root directory, for new inodes; 0 for an invalid one."""
+        row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1") or (0, 0)
+        uid, gid = (one if 0 <= one <= ID_MAX else 0 for one in row)
+        return uid, gid
 
     def found(self, invariant: Invariant) -> Iterator[tuple[Row, str | None]]:
         """Yield the rows that break an invariant, each with the path of its inode."""

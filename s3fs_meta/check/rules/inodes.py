@@ -8,7 +8,7 @@ import stat
 from typing import Final
 
 from s3fs_meta.check import lost_found, sums
-from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.context import ID_MAX, Examination, Invariant
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
@@ -30,7 +30,6 @@ _TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
 _MODE_MAX: Final = _TYPE_BITS | 0o7777
-_ID_MAX: Final = (1 << 32) - 1
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 _HAS_TARGET: Final = "EXISTS (SELECT 1 FROM symlinks AS s WHERE s.ino = i.ino)"
@@ -71,8 +70,8 @@ _OUT_OF_RANGE: Final = " OR ".join(
     (
         "i.ino < 1",
         f"i.nlink NOT BETWEEN 0 AND {LINKS_MAX}",
-        f"i.uid NOT BETWEEN 0 AND {_ID_MAX}",
-        f"i.gid NOT BETWEEN 0 AND {_ID_MAX}",
+        f"i.uid NOT BETWEEN 0 AND {ID_MAX}",
+        f"i.gid NOT BETWEEN 0 AND {ID_MAX}",
         f"i.size_bytes NOT BETWEEN 0 AND {FILE_BYTES_MAX}",
         f"i.mapped_blocks NOT BETWEEN 0 AND {FILE_BYTES_MAX}",
         f"i.rdev NOT BETWEEN 0 AND {_NUMBER_MAX}",
@@ -88,8 +87,8 @@ def _clamp(exam: Examination, invariant: Invariant) -> None:
     size = f"CASE WHEN size_bytes BETWEEN 0 AND {FILE_BYTES_MAX} THEN CAST(size_bytes AS INTEGER)"
     exam.run(
         "UPDATE inodes SET nlink = max(0, min(CAST(nlink AS INTEGER), ?1)),"
-        f" uid = CASE WHEN uid BETWEEN 0 AND {_ID_MAX} THEN CAST(uid AS INTEGER) ELSE ?2 END,"
-        f" gid = CASE WHEN gid BETWEEN 0 AND {_ID_MAX} THEN CAST(gid AS INTEGER) ELSE ?3 END,"
+        f" uid = CASE WHEN uid BETWEEN 0 AND {ID_MAX} THEN CAST(uid AS INTEGER) ELSE ?2 END,"
+        f" gid = CASE WHEN gid BETWEEN 0 AND {ID_MAX} THEN CAST(gid AS INTEGER) ELSE ?3 END,"
         f" size_bytes = {size} ELSE 0 END,"
         " mapped_blocks = max(0, min(CAST(mapped_blocks AS INTEGER), ?1)),"
         f" rdev = CASE WHEN rdev BETWEEN 0 AND {_NUMBER_MAX} THEN CAST(rdev AS INTEGER) ELSE 0 END,"

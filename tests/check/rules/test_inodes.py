@@ -49,6 +49,14 @@ def test_impossible_owner_is_replaced_by_the_owner_of_the_root_directory(
     healthy.assert_mended("I8", concerns={healthy.fifo})
 
 
+@pytest.mark.parametrize("column", ["uid", "gid"])
+def test_impossible_owner_of_the_root_directory_becomes_root(healthy: Healthy, column: str) -> None:
+    """The root directory has no other directory whose owner it could get (I8)."""
+    healthy.sql(f"UPDATE inodes SET {column} = -5 WHERE ino = ?", ROOT_INO)
+    healthy.assert_mended("I8", concerns={ROOT_INO})
+    assert getattr(inodes.get(healthy.db, ROOT_INO), column) == 0
+
+
 def test_impossible_file_size_is_recomputed_from_the_blocks(healthy: Healthy) -> None:
     """A file's negative size becomes the end of its last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes

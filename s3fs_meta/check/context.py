@@ -11,7 +11,7 @@ break the invariant. One scan of a source checks all invariants with that source
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,6 +252,7 @@ class Examination:
         """Mark the tables of ``sums`` as outdated, because rows were changed without ``run``."""
         self._derived = False
         self.changed = True
+        self.report.changes_rows = True
 
     def set_counter(self, name: str, value: int) -> None:
         """Set one counter, in memory and in its row. Requires an open transaction."""
@@ -301,6 +302,12 @@ class Examination:
     def close(self) -> None:
         """Drop the temporary tables of the run."""
         sums.drop_tables(self.db)
+        self.forget()
+
+    def undone(self, invariants: Container[str]) -> None:
+        """Report that a rollback undid the repairs of invariants, given by name."""
+        self.changed = False
+        self.report.undo(invariants)
         self.forget()
 
     def forget(self) -> None:

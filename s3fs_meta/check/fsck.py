@@ -2,7 +2,7 @@
 
 Owns: the order of a run and its transaction. Does not know: any single invariant.
 Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
-leaves the database unchanged.
+leaves the database unchanged. If an invariant of FOUNDATION stays broken, no repair is made.
 ``judge`` opens and ends its own transaction, so no group may be open when it is called. It never
 yields to other tasks, and takes seconds for a million files.
 Design: docs/design/invariants.md, docs/guide/checking.md.
@@ -80,8 +80,13 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     changed_before = db.changed
     db.begin()
     try:
-        holds = _foundation_holds(exam, mode)
-        if holds and _find_all(exam):
+        if not _foundation_holds(exam, mode):
+            # Repaired rows would have to be published in an image, together with the damage.
+            db.undo()
+            db.mark_changed(changed_before)
+            exam.undone(_BY_NAME)
+            return False
+        if _find_all(exam):
             _repair(exam, mode)
         exam.close()
         if exam.changed:
@@ -91,7 +96,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.mark_changed(changed_before)
     finally:
         db.rollback()  # undoes the repairs after an error; does nothing after a commit
-    return holds
+    return True
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:
@@ -104,6 +109,7 @@ def _foundation_holds(exam: Examination, mode: Mode) -> bool:
         left = exam.broken([invariant])
         exam.report.settle(invariant.name, left.get(invariant.number, 0))
         if left:
+            exam.report.is_stopped = True
             exam.report.note(f"stopped: all other invariants rely on {invariant.name}")
             return False
     return True

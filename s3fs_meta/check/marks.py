@@ -60,6 +60,7 @@ def settle(exam: Examination) -> None:
     try:
         damage_marks.remove(exam.db, gone)
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
+        exam.touched()
         exam.commit()
     finally:
         exam.db.rollback()  # undoes the changes after an error; does nothing after a commit

@@ -7,7 +7,7 @@ passed to ``on_finding``.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -113,6 +113,8 @@ class Report:
         self._on_note = on_note
         self._verdicts: dict[str, Verdict] = {}
         self.notes: list[str] = []
+        self.changes_rows = False  # True if a repair changed a row, so that an image is needed
+        self.is_stopped = False  # True if an invariant on which all others rely stays broken
         self.foreign_count = 0
         self.foreign_keys: list[str] = []
 
@@ -156,6 +158,13 @@ class Report:
         """Set the number of findings of an invariant that were not repaired."""
         if invariant in self._verdicts:
             self._verdicts[invariant].left = left
+
+    def undo(self, invariants: Container[str]) -> None:
+        """Set the findings of invariants to not repaired, because their repairs were undone."""
+        self.changes_rows = False
+        for verdict in self.verdicts:
+            if verdict.invariant in invariants:
+                verdict.left = verdict.found
 
     @property
     def verdicts(self) -> list[Verdict]:

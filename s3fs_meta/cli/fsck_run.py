@@ -19,7 +19,6 @@ import trio
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
-from s3fs_meta.check.rules.bucket import INDEX_NAME
 from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.cli import objects_from as objects_from_option
 from s3fs_meta.cli.objects_from import BucketCopy, RestoredFilesystem
@@ -76,6 +75,10 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
+_NOT_UPLOADED: Final = (
+    "nothing was uploaded, because the database is damaged; the lease is not released, so a mount"
+    " without this local state needs --takeover"
+)
 _FUTURE: Final = "times"  # name of the check for wrong times; the check has no invariant number
 
 
@@ -383,9 +386,13 @@ async def _check_alone(
             _note_closed(report, *lines)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
-            is_broken = any(name != INDEX_NAME for name in report.broken)
-            anew = is_broken or volume.crashed or plan.publish_local
-            release = await _carry(volume, front, anew=anew)
+            opening_faults = {_CLOSED, _FUTURE}.intersection(report.broken)
+            repaired = report.changes_rows or bool(opening_faults)
+            anew = repaired or volume.crashed or plan.publish_local
+            if anew and report.is_stopped:
+                report.remember(_NOT_UPLOADED)
+            else:
+                release = await _carry(volume, front, anew=anew)
             if future is not None and _span_was_begun(volume):
                 future.left = 0
     finally:

@@ -6,8 +6,10 @@ import signal
 import sqlite3
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 from typing_extensions import override
@@ -99,6 +101,53 @@ def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: P
 
     assert len(list(database.parent.glob("kept-*/meta.db"))) == 1
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+@contextlib.contextmanager
+def _changing(database: Path) -> Iterator[apsw.Connection]:
+    """Open a database for changes that SQLite refuses by default."""
+    with contextlib.closing(apsw.Connection(str(database))) as connection:
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+        yield connection
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("option", ["-p", "-y"])
+def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
+    program: Program, mounted: Place, tmp_path: Path, option: str
+) -> None:
+    """The report advises to restore the intact state from the bucket."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    program.ok("umount", mounted.mountpoint)
+    with _changing(_state(mounted, program.cachedir).database) as database:
+        database.execute("DELETE FROM dentries")
+        database.execute("CREATE TABLE notes (text TEXT)")
+        version = database.pragma("schema_version")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("DELETE FROM sqlite_schema WHERE name = 'notes'")
+        database.execute(f"PRAGMA schema_version = {version + 1}")
+
+    report = program.run("fsck", option, mounted.url)
+
+    assert (report.returncode, "the bucket has an intact copy" in report.stdout) == (4, True)
+    other = type(program)(tmp_path / "other")
+    assert other.status(mounted.url)["holder"]["released"]
+    other.ok("restore", "--to", tmp_path / "restored", mounted.url)
+    assert (tmp_path / "restored" / "f").read_bytes() == b"content"
+
+
+def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place) -> None:
+    """An image as a txg would publish damage of this host's disk that -p cannot repair."""
+    _check(place, program.cachedir, Mode.REPORT)
+    with _changing(_state(place, program.cachedir).database) as database:
+        database.execute("UPDATE inodes SET uid = -1 WHERE ino = 1")
+    before = set(place.bucket.glob("image/*"))
+
+    assert _check(place, program.cachedir, Mode.SAFE).broken == ["I8"]
+    assert set(place.bucket.glob("image/*")) == before
+
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+    assert set(place.bucket.glob("image/*")) > before
 
 
 def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:

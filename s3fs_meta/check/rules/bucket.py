@@ -213,9 +213,6 @@ HISTORY: Final = (
         " object, and the next mount for writing creates it again",
     ),
 )
-# The name of the invariant of derived data, whose repair changes no metadata.
-INDEX_NAME: Final = HISTORY[0].name
-
 KEPT: Final = (
     Invariant(
         72,

@@ -88,6 +88,21 @@ def test_irreparable_damage_prevents_all_repairs(healthy: Healthy) -> None:
     assert "bucket" in report.lines()[0]
 
 
+async def test_repairs_are_undone_if_irreparable_damage_remains(healthy: Healthy) -> None:
+    """Repaired rows would have to be published together with the remaining damage."""
+    _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
+    healthy.sql("CREATE TABLE notes (text TEXT)")
+    before = healthy.dump()
+
+    report = healthy.check(Mode.ALL)
+
+    assert (report.exit_status, report.broken) == (4, ["I1", "I2"])
+    assert (report.is_stopped, report.changes_rows) == (True, False)
+    assert healthy.dump() == before
+    healthy.sql("DROP TABLE notes")
+    await healthy.assert_all_repaired()
+
+
 def test_index_with_missing_entries_is_rebuilt(healthy: Healthy) -> None:
     """fsck rebuilds an index that has fewer entries than its table has rows.
 

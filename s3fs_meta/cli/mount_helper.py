@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.console import boundary, exits, secret_environment
+from s3fs_meta.console import boundary, exits, secret_environment, standard_streams
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import remount
@@ -77,6 +77,7 @@ def run(arguments: list[str]) -> int:
 
 def main() -> int:
     """Run the helper and return mount(8)'s exit status."""
+    standard_streams.open_missing()
     secret_environment.take()
     status = boundary.run(lambda: run(sys.argv[1:]), program=PROGRAM)
     return exits.mount_status(ExitStatus(status))

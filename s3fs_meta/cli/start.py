@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from s3fs_meta.console import standard_streams
+
 _INTERRUPTED: Final = 130  # equal to ExitStatus.INTERRUPTED, whose module is slow to import
 
 
 def program() -> NoReturn:
     """Run the program and exit."""
+    standard_streams.open_missing()
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment
 

@@ -1,0 +1,52 @@
+"""Commands whose caller has closed some standard streams."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console import standard_streams
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+
+def _closed(
+    closed: str, program: Program, *words: str | Path
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a shell that closes streams, for example with ``>&-``."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "s3fs_meta", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=program.environment,
+    )
+
+
+def test_open_streams_are_not_replaced() -> None:
+    before = (sys.stdin, sys.stdout, sys.stderr)
+    standard_streams.open_missing()
+    assert (sys.stdin, sys.stdout, sys.stderr) == before
+
+
+def test_result_that_cannot_be_written_is_an_error(program: Program) -> None:
+    done = _closed(">&-", program, "version")
+    assert (done.returncode, done.stderr) == (14, "s3fs-meta: Bad file descriptor\n")
+
+
+def test_error_without_standard_error_has_its_exit_status(program: Program, tmp_path: Path) -> None:
+    assert _closed("2>&-", program, "fsck", "-n", f"local://{tmp_path}").returncode == 8
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_filesystem_can_be_mounted_with_closed_streams(
+    program: Program, place: Place, closed: str
+) -> None:
+    """A service manager may start programs with closed descriptors."""
+    words = ("--cachedir", program.cachedir, place.url, place.mountpoint)
+    assert _closed(closed, program, "mount", *words).returncode == 0
+    (place.mountpoint / "f").write_bytes(b"content")
+    assert (place.mountpoint / "f").read_bytes() == b"content"
+    program.ok("umount", place.mountpoint)

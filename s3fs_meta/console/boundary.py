@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TextIO
 
 import typer
 
@@ -91,7 +91,13 @@ def discard_output() -> None:
 
     The reader, such as head, has closed the pipe, or the disk is full.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    null_fd = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_fd, stream.fileno())
+    os.close(null_fd)
 
 
 def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
@@ -116,8 +122,14 @@ def text_of(exc: BaseException) -> str:
 
 
 def print_line(program: str, text: str) -> None:
-    """Print a line to standard error, prefixed with the name of the program."""
-    sys.stderr.write(f"{program}: {printable(text)}\n")
+    """Print a line to standard error, prefixed with the name of the program.
+
+    If its reader has closed the pipe, the line is lost, and the command continues.
+    """
+    try:
+        sys.stderr.write(f"{program}: {printable(text)}\n")
+    except BrokenPipeError:
+        _discard(sys.stderr)  # a failed flush at the exit would change the exit status
 
 
 def _usage(program: str, exc: typer.TyperException) -> ExitStatus:

@@ -159,6 +159,19 @@ def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command() -
     assert (done.returncode, done.stderr) == (4, b"")
 
 
+@pytest.mark.parametrize("words", [["fsck", "-n", "local:///nowhere"], ["flush", "/"]])
+def test_closed_error_pipe_does_not_change_the_exit_status(words: list[str]) -> None:
+    """The reader of both streams, such as ``grep -q``, may exit before the command ends."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "s3fs_meta", *words], stdout=closed, stderr=closed, check=False
+        )
+
+    assert done.returncode == 8
+
+
 def test_output_to_a_full_disk_fails_with_the_status_of_the_disk() -> None:
     """Python would exit with status 120, because its last flush fails again."""
     with open("/dev/full", "wb") as full:

@@ -191,7 +191,7 @@ async def test_listing_of_a_directory_has_its_documented_cost(handlers: Handlers
 
         await request()
         counted = await cost_of(handlers, request)
-    require(counted, "listing of a directory of 20 files")
+    require(counted, "listing of a directory with 20 files")
     functions = [function for _file, function in counted.trip]
     assert functions.count("dirent_of_row") == LISTED
 

@@ -153,7 +153,7 @@ class InvalidRequestError(FsError):
     """An argument is invalid."""
 
     def __init__(self, what: str, value: Any) -> None:
-        super().__init__(f"invalid {what} {value!r}")
+        super().__init__(f"{what} {value!r}")
         self.what, self.value = what, value
 
 

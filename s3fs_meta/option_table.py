@@ -42,8 +42,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "wal",
         "How SQLite protects the metadata database against crashes.",
         "Under `wal`, reads, checkpoints and images run concurrently with writes. Under the other "
-        "modes an image stops the mount while the database is copied, and a commit costs one or "
-        "two fsyncs.",
+        "modes, an image blocks the mount while the database is copied, and each commit costs one "
+        "or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "
         "`off`: after any crash the local state is quarantined and the state in the bucket "
         "restored; under `off` any error of SQLite turns the mount read-only.",
@@ -68,11 +68,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "BYTES",
         page_size,
         "",
-        "Page size of the database; default: unchanged. Another size converts the database before "
-        "the mount begins.",
+        "Page size of the database; default: unchanged. Any other size converts the database "
+        "before the mount starts.",
         "Larger pages make sequential reads faster and each change more expensive. A conversion "
-        "needs twice the space of the database, time in proportion to its size, and uploads a "
-        "complete new image.",
+        "needs twice the disk space of the database and time in proportion to its size, and it "
+        "uploads a complete new image.",
         "After a crash during the conversion the database keeps the old page size.",
     ),
     Option(
@@ -84,7 +84,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
         "`256M`; default: a share of the machine's memory.",
         "The page cache uses the daemon's memory. With a small cache, metadata operations read "
-        "the disk.",
+        "from the disk.",
         NO_EFFECT,
     ),
     Option(
@@ -118,7 +118,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Size to which SQLite truncates a WAL or journal file when it resets the file; default: "
         "64M.",
-        "With a small limit the file often grows again; with a large limit it occupies disk space.",
+        "With a small limit, the file often has to grow again; with a large one, it occupies "
+        "more disk space.",
         NO_EFFECT,
     ),
     Option(
@@ -165,7 +166,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Maximum size of the filesystem, which `df` shows; writes beyond it fail with ENOSPC. "
         "Deduplicated content and extended attributes count towards it, names and inodes do not. "
         "0 means unlimited; default: the value of the last mount, which the filesystem stores.",
-        "Each mount sums up the sizes of all extended attributes: 0.25 s for a million.",
+        "Every mount then adds up the sizes of all extended attributes, about 0.25 s per million.",
         NO_EFFECT,
     ),
     Option(
@@ -352,7 +353,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         point_of_txg,
         "",
         "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
-        "The costs are those of the option `at`.",
+        "The costs are the same as with the option `at`.",
         NO_EFFECT,
     ),
     Option(
@@ -363,9 +364,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ".snapshots",
         "Name of a directory in the root directory that contains all past points in time: "
         "`.snapshots/2026-05-09T14:30`, `.snapshots/1h-ago`, `.snapshots/txg=42`. No listing shows "
-        "the directory; a file of the same name hides it.",
-        "Each point in time that programs use is restored into a temporary database. Four "
-        "databases are kept, for ten minutes after the last use.",
+        "the directory, and a file of the same name hides it.",
+        "Each point in time that programs use is restored into a temporary database. At most four "
+        "such databases are kept, each for ten minutes after its last use.",
         NO_EFFECT,
     ),
     Option(
@@ -428,8 +429,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "WHETHER",
         OneOf("used", "off"),
         "",
-        "This release still accepts the option, without effect, so that fstab(5) lines work; the "
-        "mount prints a warning. Every mount uses the compiled extension.",
+        "The option has no effect. It is still accepted, so that existing fstab(5) lines work, but "
+        "the mount prints a warning. Every mount uses the compiled extension.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -503,7 +504,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Take the lease from the host that holds it; the mount on that host turns read-only.",
+        "Take the lease from the host that holds it; the mount on that host becomes read-only.",
         "Changes that the other host has not uploaded stay on that host.",
         NO_EFFECT,
     ),

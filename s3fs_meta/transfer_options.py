@@ -48,10 +48,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "RATE",
         rate_limit,
         "off",
-        "Maximum rate of downloads of file content: reads of programs, read-ahead, `warm` and "
+        "Maximum rate of downloads of file content: reads by programs, read-ahead, `warm` and "
         "compaction. The syntax is that of `upload_limit`. Reads have priority over read-ahead and "
         "`warm`. Changelogs, images and the lease are never delayed.",
-        "Reads of uncached content wait as long as the rate requires; `read_timeout` begins after "
+        "Reads of uncached content wait as long as the rate requires; `read_timeout` starts after "
         "the wait.",
         NO_EFFECT,
     ),
@@ -129,7 +129,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
         "it fails with ENOSPC.",
-        "In an outage of the bucket, programs wait for `write_timeout`.",
+        "During an outage of the bucket, such a write waits for `write_timeout`.",
         NO_EFFECT,
     ),
 )

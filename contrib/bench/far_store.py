@@ -110,7 +110,7 @@ def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
     """
     program = shutil.which("versitygw") or str(Path.home() / "go" / "bin" / "versitygw")
     if not os.access(program, os.X_OK):
-        raise SubjectError("versitygw is not installed; CONTRIBUTING.md explains the installation")
+        raise SubjectError("versitygw is not installed; see CONTRIBUTING.md for how to install it")
     os.environ.update(CREDENTIALS)
     os.environ.pop("AWS_CA_BUNDLE", None)  # rclone rejects a CA bundle with plain HTTP
     data = scratch / "s3"

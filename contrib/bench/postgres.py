@@ -84,7 +84,7 @@ def find_programs(places: Sequence[str] = PLACES) -> Path:
     found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
     complete = [path for path in found if all(os.access(path / name, os.X_OK) for name in PROGRAMS)]
     if not complete:
-        raise NotInstalledError(f"no directory has all of {', '.join(PROGRAMS)}")
+        raise NotInstalledError(f"no directory contains all of {', '.join(PROGRAMS)}")
     return max(complete, key=_version)
 
 

@@ -226,7 +226,7 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
         )
     done = old.end()
     if done.status == 0 and unshipped:
-        raise FindingError(f"{old.name} was fenced, but its unmount reports no lost change")
+        raise FindingError(f"{old.name} was fenced, but its unmount reports no lost changes")
     return low
 
 

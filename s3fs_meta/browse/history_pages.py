@@ -39,7 +39,7 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
     first = Txg(max(wanted.number("first", bounds.oldest.txg), bounds.oldest.txg))
     last = Txg(min(wanted.number("last", bounds.newest.txg), bounds.newest.txg))
     if first > last:
-        raise WrongAddressError("the transaction groups in the address are not retained")
+        raise WrongAddressError("the transaction groups in the address are no longer retained")
     found = await runs.runs_of(site, first, last)
     kept = await site.kept.all()
     kept_in = runs.kept_in(found, kept.points)

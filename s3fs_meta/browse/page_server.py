@@ -58,8 +58,8 @@ async def listening(address: Address) -> HttpServer:
     """
     if not address.is_loopback:
         raise SettingsError(
-            f"the pages are for this host only: {address} is not a loopback address;"
-            " use ssh -L to reach them from another host"
+            "the pages are served to this host only; use ssh -L to reach them from another host"
+            f" (not a loopback address: {address})"
         )
     server = HttpServer(_BOUNDS, HEADERS)
     await server.listen(address)

@@ -217,7 +217,7 @@ class Site:
         if first in _OF_PATH and (first or not rest):
             wanted = Wanted(Txg(0), _names(rest), query)
             return await _OF_PATH[first](self._source, self._render, wanted)
-        raise WrongAddressError("no page has this address")
+        raise WrongAddressError("there is no page at this address")
 
     async def _go(self, query: dict[str, str]) -> Reply:
         """Redirect to a point in time that the user typed."""

@@ -32,7 +32,8 @@ def load(**constants: Any) -> Render:
         import jinja2  # imported late, because jinja2 is an optional dependency
     except ModuleNotFoundError as exc:
         raise SettingsError(
-            "the pages need the package jinja2: pip install 's3fs-meta[browse]', or pip install jinja2"
+            "the pages need the Python package jinja2; to install it, run pip install"
+            " 's3fs-meta[browse]', or pip install jinja2"
         ) from exc
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),

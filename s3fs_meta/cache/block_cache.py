@@ -180,7 +180,7 @@ class BlockCache:
         if located.block in self.suspects.blocks and await self.suspects.verify(located):
             return
         if located.pack is None:
-            raise LostBlockError(located.block, "neither the cache nor the bucket has a copy")
+            raise LostBlockError(located.block, "neither the cache nor the bucket has the block")
         self.misses += 1
         self.disk.spend(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)

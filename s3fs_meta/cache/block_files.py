@@ -101,7 +101,7 @@ class BlockFiles:
             lost = first_lost_byte(fd, start)
             if lost is not None and lost < stop:
                 raise LostBlockError(
-                    block, f"the disk has lost bytes of the cache file, from byte {lost} on"
+                    block, f"the disk has lost the content of the cache file from byte {lost} on"
                 )
         return _read(block, fd, start, stop)
 
@@ -309,7 +309,7 @@ class BlockFiles:
         except OSError as exc:
             if exc.errno in _UNREADABLE_ERRNOS:
                 _log.error(
-                    "%s; check the disk of the directory %s", _not_opened(block, exc), self.root
+                    "%s; check the disk with the directory %s", _not_opened(block, exc), self.root
                 )
                 return True
         return False
@@ -474,7 +474,7 @@ class BlockFiles:
             keep_bytes = os.fstat(fd).st_size
             lost = None if trusted_bytes is None else first_lost_byte(fd, trusted_bytes)
             if lost is not None:
-                _log.error("the disk has lost bytes of block %d, from byte %d on", block, lost)
+                _log.error("the disk has lost the content of block %d from byte %d on", block, lost)
                 keep_bytes = lost
             _read(block, fd, 0, keep_bytes)
         except LostBlockError as exc:

@@ -305,7 +305,7 @@ class Fetcher:
         if found is None:
             raise damage
         _log.info(
-            "fetching block %d from pack %s, which has equal content, after an error: %s",
+            "fetching block %d from pack %s, which has the same content, after an error: %s",
             located.block,
             found.object_key,
             damage,

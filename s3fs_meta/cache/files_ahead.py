@@ -96,8 +96,7 @@ class FilesAhead:
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:
-            # After an error such as a full disk, each block creates its own file.
-            _log.info("cannot create block files ahead; each block creates its own file: %s", exc)
+            _log.info("cannot create block files in advance; each write creates its own: %s", exc)
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:

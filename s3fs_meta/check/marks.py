@@ -67,7 +67,7 @@ def settle(exam: Examination) -> None:
     if added:
         exam.report.remember(
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"
-            " writing equal content again heals them"
+            " writing the same content again heals them"
         )
     if gone:
         exam.report.remember(

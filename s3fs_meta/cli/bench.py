@@ -281,7 +281,7 @@ def bench(
         typer.Option(
             "--block-size",
             metavar="SIZE",
-            help="Size of each read from, and write to, a large file.",
+            help="Size of each read or write of a large file.",
         ),
     ] = "1M",
     small_size: Annotated[

@@ -54,7 +54,7 @@ def browse(
         typer.Option(
             "--listen",
             metavar="[ADDR:]PORT",
-            help="Loopback address, or a port on 127.0.0.1; port 0 selects any free port.",
+            help="Loopback address to serve, or a port on 127.0.0.1; port 0 selects any free port.",
         ),
     ] = "0",
     open_browser: Annotated[

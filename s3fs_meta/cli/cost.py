@@ -49,7 +49,7 @@ _Prices = Annotated[
     typer.Option(
         "--prices",
         metavar="FILE",
-        help="File with a table of prices in TOML; default: AWS S3 Standard, us-east-1.",
+        help="TOML file with a table of prices; default: AWS S3 Standard, us-east-1.",
         show_default=False,
     ),
 ]
@@ -76,7 +76,7 @@ def cost(
         str,
         typer.Argument(
             metavar="MOUNTPOINT|URL",
-            help="Filesystem whose requests are counted.",
+            help="Filesystem whose requests are priced.",
             show_default=False,
         ),
     ],
@@ -121,7 +121,7 @@ async def _ledger(place: Target) -> Ledger:
         ) from exc
     if ledger is None:
         raise SettingsError(
-            f"this host has counted no requests of {place.url}; mounts and commands count them"
+            f"this host has not counted any requests to {place.url} yet; mounts and commands do so"
         )
     return ledger
 

@@ -46,7 +46,7 @@ HELP = CommandHelp(
         Example("s3fs-meta fsck -n s3://bucket/home", "report problems, and change nothing"),
         Example("s3fs-meta fsck -p s3://bucket/home", "make only safe repairs, as at boot"),
         Example(
-            "s3fs-meta fsck --rebuild s3://bucket/home", "make new metadata if none can be read"
+            "s3fs-meta fsck --rebuild s3://bucket/home", "build new metadata if none can be read"
         ),
         Example(
             "s3fs-meta fsck -y --deep s3://bucket/home", "verify all packs, and make all repairs"
@@ -75,8 +75,8 @@ AcceptSuperblock = Annotated[
     bool,
     typer.Option(
         "--accept-superblock",
-        help="With -y: accept the superblock in the bucket, although this host has seen a newer "
-        "superblock, or an encrypted filesystem.",
+        help="With -y: accept the superblock in the bucket even if this host has seen a newer one, "
+        "or remembers the filesystem as encrypted.",
     ),
 ]
 
@@ -93,8 +93,8 @@ Rebuild = Annotated[
     bool,
     typer.Option(
         "--rebuild",
-        help="If no image can be restored: make new metadata from the packs. Files get their names "
-        "from intact pieces of an image; all other files are put into lost+found.",
+        help="If no image can be restored: build new metadata from the packs. Files get their "
+        "names from intact pieces of an image; all other files are put into lost+found.",
     ),
 ]
 EndAt = Annotated[

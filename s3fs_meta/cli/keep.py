@@ -151,7 +151,7 @@ _Expire = Annotated[
 _DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", "-n", help="With --expire: list the points to drop, and drop nothing."
+        "--dry-run", "-n", help="With --expire: only list the points that would be dropped."
     ),
 ]
 

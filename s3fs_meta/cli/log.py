@@ -177,7 +177,7 @@ async def _of_path(
     stays = await versions.stays(wanted.names)
     if not versions.has_all_stays:
         reading.front.notice(
-            "the path has belonged to too many inodes: changes to the earliest of these inodes are not listed"
+            "too many inodes have had this path: changes to the earliest of them are not listed"
         )
     return PathLog(volume.db, search, changelogs, stays, volume.link.txg).backwards(first)
 

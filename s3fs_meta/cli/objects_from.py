@@ -92,7 +92,7 @@ async def _repair(
     async with opened_store(source.url, source.s3, probe_only=True) as copies:
         if copies.url == store.url:
             raise UsageError(
-                f"--objects-from={source.url} names the bucket to repair; give the URL of a copy"
+                f"--objects-from={source.url} is the bucket to repair; give the URL of a copy of it"
             )
         yield ObjectCopies(store, copies, filesystem.keyring, filesystem.uuid, keep)
 

@@ -35,7 +35,7 @@ ReadablePaths = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH...",
-        help="Files and directories in one mounted filesystem; a directory includes its tree.",
+        help="Files and directory trees in one mounted filesystem.",
         show_default=False,
     ),
 ]
@@ -129,7 +129,7 @@ NoPrivileges = Annotated[
         "would give privileges to users of the copy.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the output as one JSON object.")]
 
 
 def warn_if_readable(passphrase_file: Path | None) -> None:

@@ -104,7 +104,7 @@ def recover_state(
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option("--everything", help="Copy all files, even unchanged files."),
+        typer.Option("--everything", help="Copy all files, including unchanged files."),
     ] = False,
     no_privileges: options.NoPrivileges = False,
     *,

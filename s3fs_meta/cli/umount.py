@@ -158,7 +158,7 @@ async def _unmount_and_wait(
                 front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
-            front.notice(f"the filesystem is in use {used}; the daemon exits because of --force")
+            front.notice(f"the filesystem is in use {used}; --force ends the daemon anyway")
             await request_end(place)
     if result.get("kind") == KILLED:
         await trio.to_thread.run_sync(_judge_killed, place, front)

@@ -75,8 +75,8 @@ def versions(
             "-n",
             metavar="N",
             min=1,
-            help=f"Maximum number of versions of a file; default: {HISTORY_SHOWN_DEFAULT}, or "
-            f"{PATTERN_SHOWN_DEFAULT} with --pattern.",
+            help=f"Maximum number of versions listed per file; default: {HISTORY_SHOWN_DEFAULT}, "
+            f"or {PATTERN_SHOWN_DEFAULT} with --pattern.",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +91,8 @@ def versions(
         bool,
         typer.Option(
             "--pattern",
-            help="Treat the last name of PATH as a pattern (* ? [a-z]); list all matching files.",
+            help="Treat the last component of PATH as a pattern (* ? [a-z]), and list all matching "
+            "files.",
         ),
     ] = False,
     *,

@@ -170,7 +170,7 @@ def _parse_recovery_key(text: str) -> bytes:
     except ValueError:
         secret = b""
     if len(secret) != _RECOVERY_BYTES or digits[-_CHECK_CHARS:] != _check(secret):
-        raise PassphraseError("the recovery key has a typing mistake")
+        raise PassphraseError("the recovery key contains a typing error")
     return secret
 
 

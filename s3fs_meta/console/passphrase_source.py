@@ -41,7 +41,8 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
         with open("/dev/tty", "rb"):
             pass
     except OSError as exc:
-        raise PassphraseError(f"there is no terminal for a prompt; use {instead}") from exc
+        why = f"no terminal is available for a passphrase prompt; use {instead}"
+        raise PassphraseError(why) from exc
     return getpass.getpass(prompt, stream=sys.stderr)
 
 

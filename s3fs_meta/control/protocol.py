@@ -73,7 +73,7 @@ def decode_request(line: bytes) -> Request:
     message = decode(line)
     command, arguments = message.get("command"), message.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, dict):
-        raise ControlError("ControlError", "the control message has no command and arguments")
+        raise ControlError("ControlError", "the control message lacks a command or valid arguments")
     return Request(command, arguments)
 
 

@@ -74,7 +74,7 @@ def walk(db: Database, top: Step, *, page_names: int = _PAGE_NAMES) -> Iterator[
         for name, cookie, attributes in page:
             if not is_name(name):
                 _log.error(
-                    "in directory %d the entry %r is not copied: its name is invalid",
+                    "an entry of directory %d is not copied, because its name is invalid: %r",
                     directory.attributes.ino,
                     name,
                 )

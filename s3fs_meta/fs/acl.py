@@ -70,11 +70,11 @@ def _decode_minimal(value: bytes) -> Acl:
 def _decode(value: bytes) -> Acl:
     body = len(value) - _HEADER.size
     if body < 0 or body % _ENTRY.size or _HEADER.unpack_from(value)[0] != _VERSION:
-        raise InvalidRequestError("ACL", value)
+        raise InvalidRequestError("invalid ACL", value)
     rows = _ENTRY.iter_unpack(bytes(value[_HEADER.size :]))
     entries = tuple(AclEntry(*fields) for fields in rows)
     if entries and not _valid(entries):
-        raise InvalidRequestError("ACL", value)
+        raise InvalidRequestError("invalid ACL", value)
     return entries
 
 

@@ -90,7 +90,7 @@ class InodeFlags:
         if command == GET_EXTENDED:
             return _EXTENDED.pack(extended(self.get(ino)))
         if len(given) != (_EXTENDED if command == SET_EXTENDED else _FLAGS).size:
-            raise InvalidRequestError("length of the flags argument for inode", ino)
+            raise InvalidRequestError("the flags argument has the wrong length for inode", ino)
         wanted = plain(given) if command == SET_EXTENDED else _FLAGS.unpack(given)[0]
         await self.set(ino, wanted, is_root=is_root)
         return b""
@@ -131,7 +131,7 @@ class InodeFlags:
         before = inodes.get(self._db, ino)
         if not is_root or before.flags & InodeFlag.LOCKED:
             why = "the inode is locked" if is_root else "only root can change them"
-            raise NotPermittedError(f"the flags of inode {ino} cannot change: {why}")
+            raise NotPermittedError(f"cannot change the flags of inode {ino}: {why}")
         self._changes.begin(ino)
         record = self._open_files.find(ino)
         if record is not None:

@@ -126,7 +126,7 @@ class Namespace:
             ``Changes.begin``: nothing was changed.
         """
         if mode & _TYPE not in _NODE_TYPES:
-            raise InvalidRequestError("file type", oct(mode))
+            raise InvalidRequestError("invalid file type", oct(mode))
         return self._create(parent, name, mode, caller, rdev=rdev)
 
     def make_directory(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attributes:
@@ -337,7 +337,7 @@ class Namespace:
             NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError: nothing was changed.
         """
         if flags not in _RENAME_FLAGS:
-            raise InvalidRequestError("rename flags", flags)
+            raise InvalidRequestError("invalid rename flags", flags)
         _check_name(new_name)
         moved = self._find(parent, name)
         target = self._find_target(new_parent, new_name, flags)
@@ -396,7 +396,7 @@ class Namespace:
         for _ in range(DIRECTORY_DEPTH_MAX):
             if directory.ino == moved.ino:
                 raise InvalidRequestError(
-                    "rename of a directory into its own subtree: inode", moved.ino
+                    "cannot move a directory into its own subtree: inode", moved.ino
                 )
             if directory.ino in {ROOT_INO, parent}:
                 return
@@ -497,6 +497,6 @@ def _check_name(name: bytes) -> None:
     if length > NAME_BYTES_MAX:
         raise NameTooLongError(length)
     if length <= _DOT_BYTES_MAX and (not name or name in _DOTS):
-        raise InvalidRequestError("name", name)
+        raise InvalidRequestError("invalid name", name)
     if b"/" in name:
-        raise InvalidRequestError("name", name)
+        raise InvalidRequestError("invalid name", name)

@@ -179,7 +179,7 @@ class Converter:
             options replace attributes. Then use ``dentries.listed`` and ``dirent_out``.
         """
         if self._overrides is not None:
-            raise ValueError("mount options replace the attributes of the row")
+            raise ValueError("a mount option overrides attributes of the row")
         (
             name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
             atime, rdev, parent, flags, btime_ns,

@@ -165,8 +165,8 @@ class RawOperations(FrequentRequests):
             if size_bytes is None:
                 # After ENOSYS, the kernel answers lseek itself, for all files.
                 _log.warning(
-                    "lseek(2) no longer reports holes, because the kernel's length of inode %d "
-                    "is unknown",
+                    "lseek(2) no longer reports holes, because the length of inode %d in the "
+                    "kernel is unknown",
                     ino,
                 )
                 raise UnknownLengthError(ino)

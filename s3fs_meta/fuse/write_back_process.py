@@ -60,7 +60,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
     Raises:
         OSError: no mount of the filesystem is visible to this process.
     """
-    why = OSError(errno.ENXIO, "the filesystem is no longer mounted there", os.fsdecode(place))
+    why = OSError(errno.ENXIO, "the filesystem is no longer mounted here", os.fsdecode(place))
     for path in _candidates(place, device):
         try:
             root = open_root(path)

@@ -169,7 +169,7 @@ def require_seen(
                 what = "created" if there else "removed"
                 raise ControlError(
                     "ControlError",
-                    f"{entry.path} is {what}, but the kernel does not show it yet",
+                    f"{entry.path} is {what}, but the kernel has not noticed the change yet",
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S)

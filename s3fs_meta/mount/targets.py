@@ -260,7 +260,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
 
         log = logging.getLogger(__name__)
         log.warning(
-            "cannot write the note of the mount, so commands on %s will need --cachedir: %s",
+            "cannot record the mount, so commands on %s will need --cachedir: %s",
             mounted.mountpoint,
             exc,
         )

@@ -189,4 +189,4 @@ def check_key(key: str) -> None:
             part in {"", ".", ".."} or len(part) > KEY_COMPONENT_BYTES_MAX for part in components
         )
     ):
-        raise InvalidRequestError("object key", key)
+        raise InvalidRequestError("invalid object key", key)

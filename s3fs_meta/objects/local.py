@@ -456,7 +456,7 @@ def _suppress_read_only() -> Iterator[None]:
 def _check_key(key: str) -> None:
     check_key(key)
     if key == UNFINISHED or key.startswith(f"{UNFINISHED}/"):
-        raise InvalidRequestError("object key", key)
+        raise InvalidRequestError("invalid object key", key)
 
 
 def _write_synced(path: Path, data: bytes | memoryview) -> None:

@@ -131,7 +131,7 @@ class Durability:
             self._db.commit()
         except DatabaseError as exc:
             _log.error(
-                "cannot commit operations to the database; the mount turns read-only: %s", exc
+                "cannot commit operations to the database; the mount becomes read-only: %s", exc
             )
             self._give_up(f"the last operations were lost: {exc}")
         self._notice_log()

@@ -251,7 +251,7 @@ def _require_free(name: str, kept: KeptPoints) -> None:
         )
     if len(kept.points) + len(kept.unreadable) >= KEPT_POINTS_MAX:
         raise SettingsError(
-            f"the maximum of {KEPT_POINTS_MAX} kept points is reached; drop a point first"
+            f"the maximum of {KEPT_POINTS_MAX} kept points has been reached; drop one first"
         )
 
 

@@ -325,7 +325,7 @@ class Session:
         try:
             await task()
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
-            _log.exception("the background task %r failed; the mount turns read-only", name)
+            _log.exception("the background task %r failed; the mount becomes read-only", name)
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:

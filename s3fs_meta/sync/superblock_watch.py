@@ -88,7 +88,7 @@ async def protect_kept_points(volume: Volume) -> None:
     changed = await change(volume.store, remembered, HeldKeys(volume.keyring), _with_feature)
     volume.known.accept(changed.superblock)
     for one in changed.unreached:
-        _log.warning("a copy of the superblock could not be changed: %s", one)
+        _log.warning("cannot update a copy of the superblock: %s", one)
 
 
 def _with_feature(superblock: Superblock, keyring: Keyring) -> Superblock:

@@ -158,7 +158,7 @@ class ModelFilesystem:
         if node.is_directory:
             raise RefusesDirectoryError(ino)
         if not node.is_file:
-            raise InvalidRequestError("operation on a special file: inode", ino)
+            raise InvalidRequestError("operation not supported on a special file: inode", ino)
         return node
 
     # --- operations on names -------------------------------------------------------------------
@@ -294,7 +294,7 @@ class ModelFilesystem:
 
     def _refuse_loop(self, moved: Ino, new_parent: Ino) -> None:
         if any(ino == new_parent for ino in self._below(moved)):
-            raise InvalidRequestError("rename of a directory into its own subtree: inode", moved)
+            raise InvalidRequestError("cannot move a directory into its own subtree: inode", moved)
 
     def _below(self, ino: Ino) -> Iterator[Ino]:
         if self.nodes[ino].is_directory:

@@ -27,7 +27,7 @@ def test_invalid_use_of_the_objects_from_option_is_refused(
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
-    assert "names the bucket to repair" in refused.stderr
+    assert "is the bucket to repair" in refused.stderr
     refused = program.run("fsck", "-y", "--objects-from", tmp_path / "none", place.url)
     assert refused.returncode == 16
 

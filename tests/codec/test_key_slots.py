@@ -93,7 +93,7 @@ def test_error_about_a_recovery_key_reports_a_typing_mistake() -> None:
         recovery_key + "A",
         recovery_key[:3] + changed + recovery_key[4:],
     ):
-        with pytest.raises(PassphraseError, match="typing mistake"):
+        with pytest.raises(PassphraseError, match="typing error"):
             open_with_recovery_key(UUID, wrapped, typed)
 
 

@@ -179,7 +179,8 @@ def test_rm_and_clone_fail_if_the_kernel_does_not_show_their_effect(
     )
 
     assert done.returncode == ExitStatus.CONTROL
-    assert done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show it yet\n"
+    why = "but the kernel has not noticed the change yet"
+    assert done.stderr == f"s3fs-meta: {paths[-1]} is {what}, {why}\n"
     assert paths[-1].exists() == (what == "created")
 
 

@@ -284,7 +284,7 @@ def test_pages_lost_during_a_mount_do_not_read_as_zeros_in_the_mount(thin_disk: 
 
     for read in (files.read, files.read_on_loop):
         with pytest.raises(
-            LostBlockError, match="the disk has lost bytes of the cache file, from byte 0 on"
+            LostBlockError, match="the disk has lost the content of the cache file from byte 0 on"
         ):
             read(second, 0, 16 * len(BLOCK))
         assert read(first, 0, len(BLOCK)) == BLOCK

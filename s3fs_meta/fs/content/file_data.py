@@ -528,7 +528,7 @@ class FileData:
         if kind != _REGULAR:
             if kind == _DIRECTORY:
                 raise RefusesDirectoryError(ino)
-            raise InvalidRequestError("operation on a special file: inode", ino)
+            raise InvalidRequestError("operation not supported on a special file: inode", ino)
         return attributes
 
     async def _fetch(self, missing: list[Located]) -> None:

@@ -54,7 +54,7 @@ def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> i
         InvalidRequestError: *whence* is neither SEEK_DATA nor SEEK_HOLE.
     """
     if whence not in {SEEK_DATA, SEEK_HOLE}:
-        raise InvalidRequestError("whence", whence)
+        raise InvalidRequestError("invalid lseek whence", whence)
     if offset < 0 or offset >= size_bytes:
         raise NoDataError(ino, offset)
     return offset if whence == SEEK_DATA else size_bytes
@@ -102,7 +102,7 @@ class FileRanges:
         if whence == SEEK_DATA:
             return self._next_data(ino, offset, size_bytes)
         if whence != SEEK_HOLE:
-            raise InvalidRequestError("whence", whence)
+            raise InvalidRequestError("invalid lseek whence", whence)
         return min(await self._next_hole(ino, offset), size_bytes)
 
     def _next_data(self, ino: Ino, offset: int, size_bytes: int) -> int:
@@ -149,7 +149,7 @@ class FileRanges:
         """
         stop = offset + length
         if offset < 0 or length <= 0:
-            raise InvalidRequestError("offset or length for inode", ino)
+            raise InvalidRequestError("invalid offset or length for inode", ino)
         if stop > FILE_BYTES_MAX:
             raise TooBigError(ino, stop)
         await trio.lowlevel.checkpoint()
@@ -162,7 +162,7 @@ class FileRanges:
             require_unprotected(before)
             await self._clear(ino, offset, min(stop, before.size_bytes))
         else:
-            raise NotSupportedError(f"fallocate(2) has no mode {mode:#x} on this filesystem")
+            raise NotSupportedError(f"unsupported mode of fallocate(2): {mode:#x}")
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 

@@ -300,7 +300,7 @@ class _Download:
         try:
             await self._cache.download_run(run, waits=False)
         except (ObjectMissingError, CorruptionError) as exc:
-            _log.info("cannot download the run that begins with block %d: %s", run[0].block, exc)
+            _log.info("cannot download the blocks from block %d on: %s", run[0].block, exc)
         else:
             took_s = max(trio.current_time() - began_s, 1e-3)
             run_bytes = int(size_bytes / took_s * WARM_RUN_S)

@@ -209,7 +209,7 @@ async def fetch_next(
     if fetched.changelog.previous != before.hash:
         key = key_of(before.next_txg)
         raise FormatError(
-            key, f"the object does not contain this host's hash of changelog {before.txg}"
+            key, f"the object records a different hash of changelog {before.txg} than this host"
         )
     if fetched.link.floor < before.floor:
         raise FormatError(

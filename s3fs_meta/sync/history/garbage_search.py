@@ -452,7 +452,7 @@ class Finder:
             self._judged[info] = info.key in own
             if info.key not in own:
                 _log.warning(
-                    "%s is damaged or not written by this filesystem, so it is not deleted; the"
+                    "%s is damaged or was not written by this filesystem, so it is not deleted; the"
                     " filesystem does not need the object: delete it if nothing else uses it",
                     info.key,
                 )

@@ -54,7 +54,7 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
     placements.apply(db, [placed._replace(block=block) for block in found])
     packs.report(db, [placed.pack])
     _log.warning(
-        "healed %d damaged blocks with equal content that is stored in another pack: %s",
+        "healed %d damaged blocks with identical content from another pack: %s",
         len(found),
         found,
     )
@@ -88,7 +88,7 @@ class DamageMarker:
         self._db.begin()
         if damage_marks.add(self._db, mark):
             _log.error(
-                "the pack %s %s: writing equal content again stores it in another pack and heals"
+                "the pack %s %s: writing the same content again stores it in another pack and heals"
                 " the damaged files; s3fs-meta fsck -n --deep lists all damage, and"
                 " s3fs-meta fsck -y repairs it after an unmount",
                 packs.object_key(self._db, mark.pack),

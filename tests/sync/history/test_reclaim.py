@@ -358,7 +358,7 @@ async def test_foreign_object_with_a_predictable_key_is_not_deleted(
             await session.make_image()
 
         assert power.store.objects[key] == b"the only copy of a thesis"
-        assert caplog.text.count(f"{key} is damaged or not written by this filesystem") == 1
+        assert caplog.text.count(f"{key} is damaged or was not written by this filesystem") == 1
         assert caplog.text.count("does not need the object: delete it if nothing else uses it") == 1
         assert session.link.floor > 5, "only the foreign object is kept"
         others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}

@@ -10,5 +10,5 @@ from typing import Final
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # EFBIG reports that a file exceeds RLIMIT_FSIZE or the maximum file size of the filesystem.
-# These errors do not stop the program, which also works without reserved disk space.
+# The program ignores these errors, because it also works without reserved disk space.
 NO_ROOM_ERRNOS: Final = FULL_ERRNOS | {errno.EFBIG}

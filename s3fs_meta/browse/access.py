@@ -26,7 +26,7 @@ _HTTP_PORT: Final = 80  # browsers omit port 80 in the Host header
 # Accepted values of Sec-Fetch-Site; "none" means a typed URL or a bookmark.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 
-# The browser starts a new navigation from this page, so it sends the SameSite=Strict cookie.
+# Navigation that starts from this page makes the browser send the SameSite=Strict cookie.
 # After a redirect, browsers omit the cookie if another program or page opened the URL.
 _ENTRANCE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>s3fs-meta</title>

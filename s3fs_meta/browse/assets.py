@@ -31,7 +31,7 @@ def _asset(name: str, content_type: str) -> Asset:
 
 
 SCRIPT: Final = _asset("plot.js", "text/javascript; charset=utf-8")
-# Static files by the path of their URL, relative to the root.
+# Static files, keyed by the path of their URL relative to the root.
 ASSETS: Final = {
     b"style.css": _asset("style.css", "text/css; charset=utf-8"),
     b"icon.svg": _asset("icon.svg", "image/svg+xml"),

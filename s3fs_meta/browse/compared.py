@@ -13,7 +13,7 @@ from s3fs_meta.meta.trees.tree_diff import Difference
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link
 
-_Points = tuple[Txg, Link]  # the compared txg, and the newest txg
+_Points = tuple[Txg, Link]  # an earlier txg, and the newest txg
 _Found = list[Difference] | None
 
 

@@ -70,7 +70,7 @@ class PendingPages:
             with page.scope:
                 page.reply = await make()
                 page.made.set()
-                # Wait until a request fetches the page, or until the deadline.
+                # Wait until a request fetches the page or the deadline passes.
                 await trio.sleep_forever()
         finally:
             del self._pages[target]

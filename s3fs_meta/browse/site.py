@@ -91,7 +91,7 @@ _OF_PATH: Final[dict[bytes, _Page]] = {
     b"compare": history_pages.compare,
     b"": history_pages.time_line,
 }
-# Pages that may take seconds. Downloads and pictures never show a waiting page.
+# Pages that may take seconds to make. A download or a picture never shows a waiting page.
 _PATIENT: Final = {b"at", b"find", b"changes", b"since", b"space", b"inode", b"go", *_OF_PATH}
 _FRAMED: Final = {b"since"}  # pages that other pages show in a frame
 _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {

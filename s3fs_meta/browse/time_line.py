@@ -24,7 +24,7 @@ from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changelog_reader import UnreadableTxg
 
-# Minimum length of a marked gap, as a fraction of the shown time.
+# Minimum length of a gap to mark, as a fraction of the time span shown.
 _GAP: Final = 0.04
 _LONGER: Final = 3.0
 _NS: Final = 1e9

@@ -20,11 +20,11 @@ class ArrivedRange:
     """One received range, and its blocks whose content is in memory."""
 
     def __init__(self, memory_bytes: int, now_s: float) -> None:
-        self.memory_bytes = memory_bytes  # bytes of memory that views of the range keep allocated
+        self.memory_bytes = memory_bytes  # size of the downloaded range, which views keep allocated
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False
-        self.counted_bytes = 0  # bytes of decompressed content, and of the range if views exist
+        self.counted_bytes = 0  # bytes of decompressed content, plus *memory_bytes* if views exist
 
     def needed_bytes(self, content: Content) -> int:
         """Return how many more bytes of memory are needed to keep *content*."""

@@ -51,9 +51,9 @@ class BlockSync:
         self.unlogged = UnloggedRanges()
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
-        self._is_announced = False  # True if the rows record that the log is in use
-        self.settled = 0  # last log entry that the rows record as written to the files
-        self._settled_durably = 0  # last log entry that synced rows record as written to the files
+        self._is_announced = False  # True if the database records that the log is in use
+        self.settled = 0  # last log entry that the database records as applied to the files
+        self._settled_durably = 0  # the same, but only if the database was synced since
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------
@@ -136,7 +136,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # do not wait: ``sync_files`` can share the next sync
+        if not self.unlogged.are_known:  # ``sync_files`` can share the next sync with other callers
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

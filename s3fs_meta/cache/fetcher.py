@@ -96,7 +96,7 @@ class _Fetch:
     """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
-        # set when the download limit admits the request, or when the fetch ends
+        # set when the download limit admits the request or the fetch ends
         self.begun = trio.Event()
         self.done = trio.Event()
         self.error: S3fsError | None = None
@@ -127,7 +127,7 @@ class Fetcher:
         self._damage = damage
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
-        self.arrived_content = ArrivedContent()  # content of fetched runs
+        self.arrived_content = ArrivedContent()  # downloaded content of blocks
         self.fetched_blocks = 0
 
     async def fetch(

@@ -30,7 +30,7 @@ class Unsynced(NamedTuple):
     """The blocks that a sync of their files makes durable."""
 
     blocks: list[BlockId]
-    lengths: list[tuple[BlockId, int]]  # lengths that differ from the synced length in the row
+    lengths: list[tuple[BlockId, int]]  # block lengths that differ from the synced lengths
     named: set[BlockId]  # blocks whose file has a durable name
 
 

@@ -110,7 +110,7 @@ class Examination:
             facts: the settings of mkfs according to the superblock.
         """
         self.facts = facts or {}
-        db.inodes.write_through()  # write cached inodes: queries and repairs read the tables
+        db.inodes.write_through()  # queries and repairs read the tables, not cached inodes
         self.db = db
         self.evidence = evidence
         self.report = report

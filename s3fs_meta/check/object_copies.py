@@ -44,7 +44,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage_search import groups
 
 _END_BYTES: Final = 16  # length of an envelope's final checksum or tag
-_BEGIN_BYTES_MIN: Final = 128  # minimum length of a changelog or level header, which contains times
+_BEGIN_BYTES_MIN: Final = 128  # minimum length of the header of a changelog or level
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
@@ -122,7 +122,7 @@ class ObjectCopies:
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
         """Replace a missing or damaged object with a copy."""
         kept = ""
-        with contextlib.suppress(PreconditionError):  # another process has written the object first
+        with contextlib.suppress(PreconditionError):  # another process wrote the object first
             if found.data is None:
                 await self._store.create(key, data)
             else:

@@ -79,7 +79,7 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 class Need(enum.Flag):
     """A set of surveys: those that were made, or those that an invariant needs."""
 
-    ROWS = 0  # no survey is needed: the database suffices
+    ROWS = 0  # the database is enough; no survey is needed
     UNMOUNTED = enum.auto()  # an unmounted filesystem, so no process has files open
     FILES = enum.auto()  # the survey of the cache directory (module survey.cache)
     OBJECTS = enum.auto()  # the listing of the bucket (module survey.bucket)
@@ -219,7 +219,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_intact_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
-        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time of writing
+        self._db.all("SAVEPOINT evidence")  # a single savepoint for all rows halves the write time
         for row in rows:
             self._db.all(sql, row)
         self._db.all("RELEASE evidence")

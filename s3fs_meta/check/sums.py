@@ -69,7 +69,7 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# No index has the order of check_names or check_refs. Inodes of a directory have close numbers.
+# No index has the order of check_names or check_refs. A directory's inodes have similar numbers.
 # Unsorted inserts are twice as fast while the table fits into the page cache.
 # A table larger than the page cache is filled in sorted order, to avoid accesses to random pages.
 # Rows with values of wrong types are skipped, because invariant I70 may report them only later.

@@ -97,8 +97,8 @@ class Location(NamedTuple):
 
     block: BlockId
     plain_bytes: int
-    hash: bytes  # keyring.block_hash of the block's content; zeros for lost content
-    pack: PackId | None  # None if the content is lost; offset and length are then None, too
+    hash: bytes  # keyring.block_hash of the block's content; all zeros if it is lost
+    pack: PackId | None  # None if the content is lost, as are offset and length
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -266,7 +266,7 @@ def require_section(key: str, data: memoryview, section: Section) -> None:
         found == wanted for found, wanted in itertools.zip_longest(rows, section.locations)
     )
     changes, wanted = data[end:], section.changeset
-    # Comparing all bytes at once would need a copy of them.
+    # Compare in pieces, because comparing all bytes at once would need a copy of them.
     pieces = range(0, max(len(changes), len(wanted)), _COMPARED_BYTES)
     if not are_equal or any(
         bytes(changes[at : at + _COMPARED_BYTES]) != wanted[at : at + _COMPARED_BYTES]

@@ -51,7 +51,7 @@ _INODE_BYTES: Final = 8 + 4 + 4
 _NAME_COLUMNS_BYTES: Final = 8 + 8 + 8 + 4 + 1
 _COOKIE_MIN: Final = 256
 _U64_MASK: Final = (1 << 64) - 1
-_ROWS_AT_ONCE: Final = 1000  # number of rows converted from columns together
+_ROWS_AT_ONCE: Final = 1000  # number of rows that are converted from columns in one step
 PAYLOAD_BYTES_MAX: Final = (
     _COUNT.size
     + HEADER_BYTES_MAX
@@ -70,8 +70,8 @@ class ChangedInode(NamedTuple):
     """
 
     ino: Ino
-    content: int  # parts that created or removed the inode, or changed its size or block map
-    other: int  # parts that changed attributes, xattrs, links or a symlink's target
+    content: int  # bit mask of parts that created, removed or resized it, or changed its block map
+    other: int  # bit mask of parts that changed attributes, xattrs, links or a symlink target
 
 
 class RemovedName(NamedTuple):
@@ -81,7 +81,7 @@ class RemovedName(NamedTuple):
     """
 
     parent: Ino
-    name: bytes  # b"" if the name is unknown, because another inode took it
+    name: bytes  # b"" if the name is unknown because another inode has taken it
     cookie: Cookie  # cookie of an unknown name; 0 if the name is known
     ino: Ino  # the inode that lost the name
     mask: int
@@ -140,7 +140,7 @@ class RemovedNames:
     inos: "array[int]"
     cookies: "array[int]"
     masks: "array[int]"
-    ends: "array[int]"  # position in *text* at which the name of each row ends
+    ends: "array[int]"  # end position of each row's name in *text*
     text: bytes  # all names, without separators between them
 
     @classmethod

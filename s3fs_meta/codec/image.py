@@ -33,7 +33,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 VERSION: Final = 2
 NO_HASH: Final = "0" * (2 * HASH_BYTES)  # value of a hash field that refers to no object
 RANDOM_BYTES: Final = 8  # number of random bytes in an image's name
-TXG_DIGITS: Final = 12  # minimum digits of a txg in a name; listings are in order up to 10^12 txgs
+TXG_DIGITS: Final = 12  # minimum digits of a txg in a name; up to 10^12 txgs are listed in order
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
@@ -88,12 +88,12 @@ class Manifest:
     schema_version: int
     page_size: int
     database_bytes: int  # sum of plain_bytes over all pieces
-    created_ns: int  # creation time of the image; shown to users only
+    created_ns: int  # creation time of the image; only shown to users
     previous: ManifestRef | None  # the previous image; None for the first image
     pieces: tuple[Piece, ...]  # the pieces in order; at least one
-    inodes: int  # number of inodes; shown to users only
-    file_bytes: int  # total size of all regular files; shown to users only
-    changelog: str = NO_HASH  # content_hash of the changelog for *txg*; NO_HASH without a changelog
+    inodes: int  # number of inodes; only shown to users
+    file_bytes: int  # total size of all regular files; only shown to users
+    changelog: str = NO_HASH  # content_hash of the changelog for *txg*; NO_HASH if there is none
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:

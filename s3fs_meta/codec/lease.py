@@ -28,7 +28,7 @@ VERSION: Final = 2
 _WITHOUT_NONCE: Final = 1  # oldest accepted format version; its leases have no nonce
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
-MARK_BYTES: Final = 16  # length of a machine identifier's keyed hash, in bytes
+MARK_BYTES: Final = 16  # length of the keyed hash of a machine identifier, in bytes
 
 
 class Head(NamedTuple):
@@ -62,9 +62,9 @@ class Lease:
 
     epoch: Epoch  # number that every mount for writing increments; 0 if never mounted
     holder: str  # random name of the state directory that may write; printable
-    host: str  # name of the host; shown to users only
-    pid: int  # process id of the daemon; shown to users only
-    since_ns: int  # time at which the epoch began; shown to users only
+    host: str  # name of the host; only shown to users
+    pid: int  # process id of the daemon; only shown to users
+    since_ns: int  # time at which the epoch began; only shown to users
     released: bool  # True if the holder released the lease; then any host may acquire it
     head: Head | None  # None if the filesystem has no image yet
     nonce: str | None  # random number that is new at each acquisition; None in format version 1

@@ -37,7 +37,7 @@ from s3fs_meta.model import ObjectKey
 KEY: Final = ObjectKey("superblock")
 # key of the second copy, which is used if the superblock is lost
 COPY_KEY: Final = ObjectKey("superblock-copy")
-COPIED_SINCE: Final = 3  # first format version whose filesystems have a second superblock COPY_KEY
+COPIED_SINCE: Final = 3  # first format version with a second superblock at COPY_KEY
 FORMAT_VERSION: Final = 3
 # the first format version with a retention; earlier versions imply RETENTION_S_DEFAULT
 _RETENTION_SINCE: Final = 2
@@ -45,7 +45,7 @@ _RETENTION_SINCE: Final = 2
 _GENERATION_SINCE: Final = 3
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-# Feature that keeps older programs out, because they would delete objects of kept points.
+# Feature that locks out older programs, which would delete objects of kept points.
 KEPT_POINTS: Final = "kept-points"
 # docs/design/format.md explains when a feature is added to a superblock.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})

@@ -60,7 +60,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
 
 HOMES: Final = (errors, bucket_errors, mount_errors)  # all modules with error classes
 
-# The first matching class decides, so subclasses precede their base classes.
+# The first matching class decides the status, so subclasses precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.PassphraseError, ExitStatus.PASSPHRASE),
     (errors.UsageError, ExitStatus.USAGE),

@@ -25,7 +25,7 @@ _PRIORITIES: Final = {
 }
 
 
-# Function that adds options to the commands in a message.
+# A function that adds options to the commands that a message suggests.
 Complete = Callable[[str], str]
 
 

@@ -14,8 +14,8 @@ from s3fs_meta.console.printable import printable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
-_SECOND_IN_MS = 0.9995  # shorter times, in seconds, are shown in ms
-_MS_IN_US = 0.0009995  # shorter times, in seconds, are shown in µs
+_SECOND_IN_MS = 0.9995  # times below this number of seconds are shown in ms
+_MS_IN_US = 0.0009995  # times below this number of seconds are shown in µs
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
 _COLUMNS_MAX = 10_000  # wider than the longest row of any table

@@ -15,7 +15,7 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-# Maximum size of a passphrase file: bounds the memory if the file is, for example, a disk image.
+# Maximum size of a passphrase file: limits the memory use if it is, for example, a disk image.
 PASSPHRASE_BYTES_MAX: Final = 64 << 10
 
 Ask = Callable[[str], str]

@@ -18,7 +18,7 @@ _FIELDS_BEFORE: Final = 3  # number of the first field after the name in proc_pi
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
-_taken: dict[str, str] = {}  # forked children can read these values; executed programs cannot
+_taken: dict[str, str] = {}  # forked children inherit these values; executed programs do not
 
 
 def take() -> None:

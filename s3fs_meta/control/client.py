@@ -58,7 +58,7 @@ async def _connect(directory: Path) -> trio.SocketStream:
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # if the thread connects later, the thread closes the connection
+        abandoned.set()  # if the thread still connects, it closes the connection
         for connection in made:
             connection.close()
         raise

@@ -95,7 +95,7 @@ class Copier:
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
-        self.left_out: Counter[str] = Counter()  # number of privileges that were omitted, by kind
+        self.left_out: Counter[str] = Counter()  # number of omitted privileges, by kind
         # Number of entries and attributes that the target refused, by kind.
         self.refused: Counter[str] = Counter()
 
@@ -297,7 +297,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete files. Further files are only counted.
+        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete files. Any others are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # True for the step after the last entry of a directory
+    left: bool = False  # True for the step that leaves a directory after its last entry
 
 
 def find(db: Database, path: bytes) -> list[Step]:

@@ -140,7 +140,7 @@ class Names:
     def paths(self, ino: Ino) -> list[bytes]:
         """Return all paths of an inode, or a path in ``lost+found`` if no path is known."""
         if ino in self._directories:
-            self._directory(ino)  # the call adds the directory to ``directories``
+            self._directory(ino)  # adds the directory to ``directories``
         found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 

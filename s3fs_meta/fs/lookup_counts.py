@@ -14,7 +14,7 @@ from typing import Final
 
 from s3fs_meta.model import Ino
 
-_PAGE_BITS: Final = 8  # a page of counts takes 400 bytes: 1.6 bytes per inode if full
+_PAGE_BITS: Final = 8  # a page of counts takes 400 bytes, or 1.6 bytes per inode if full
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
 _OVERFLOWED: Final = 255  # value for an inode whose count exceeds 254 and is in the dict

@@ -433,7 +433,7 @@ class Namespace:
             dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
-        # A rename can replace a directory only with a directory.
+        # Only a directory can replace a directory.
         gone_directories = gone and is_directory
         if parent == new_parent:
             inodes.change_directory(
@@ -476,7 +476,7 @@ class Namespace:
         self._moved(target, new_parent, parent, now_ns)
 
     def _moved(self, moved: Attributes, parent: Ino, new_parent: Ino, now_ns: int) -> None:
-        inodes.add_links(self._db, moved.ino, 0, now_ns)  # adding 0 links only sets the ctime
+        inodes.add_links(self._db, moved.ino, 0, now_ns)  # 0 links: only sets the ctime
         if parent == new_parent:
             return
         if stat.S_ISDIR(moved.mode):

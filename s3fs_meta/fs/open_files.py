@@ -61,7 +61,7 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
-        # True if the kernel reports open and close. Without reports the mount is read-only.
+        # True if the kernel reports open and close. Otherwise the mount is read-only.
         # If opens are not reported, a file counts as open from its first read until a forget.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel. close(2) writes all pages back.

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Invalidations(NamedTuple):
     """Names and inodes to invalidate in the kernel, for example after a lost group."""
 
-    names: list[tuple[Ino, bytes]]  # names as pairs of directory and name
+    names: list[tuple[Ino, bytes]]  # (directory, name) pairs
     inodes: list[Ino]
 
 

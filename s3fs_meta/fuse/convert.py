@@ -184,7 +184,7 @@ class Converter:
             name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
             atime, rdev, parent, flags, btime_ns,
         ) = row  # fmt: skip
-        if parent | flags | mapped_blocks < 0:  # text also raises here, before the multiplication
+        if parent | flags | mapped_blocks < 0:  # raises TypeError for text, before a multiplication
             raise ValueError(ino)
         atime_s, atime_ns = divmod(atime, _SECOND_NS)
         mtime_s, mtime_ns = divmod(mtime, _SECOND_NS)

@@ -36,7 +36,7 @@ NULLS: Final = (
 )
 PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
 CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
-# Valid states of a cached block that has a location. Compaction seals a block while it moves it.
+# Valid states of a cached block that has a location. While compaction moves it, it is sealed.
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
@@ -73,7 +73,7 @@ def relocate(exam: Examination, damaged: str) -> None:
         for table in (
             "seen_searched",
             "seen_intact_copies",
-        ):  # the evidence is obsolete after the repair of the row
+        ):  # the evidence is outdated once the row is repaired
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 

@@ -180,7 +180,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# All columns with inode, block or pack numbers. An index returns each maximum without a scan.
+# All columns with inode, block or pack numbers. Each has an index that returns the maximum at once.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -366,7 +366,7 @@ def _value(table: str, column: str) -> str:
     If the value cannot be derived, the replacement violates another invariant, which reports it.
     """
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # the row in cached_blocks may contain the number of the block
+    if table == "block_map":  # cached_blocks may record which block belongs in this row
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):

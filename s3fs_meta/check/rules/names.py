@@ -147,7 +147,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
     """Return a directory in the cycle above a directory that the search did not reach."""
     seen = set()
-    while ino not in seen:  # the loop ends after at most one iteration per directory
+    while ino not in seen:  # the loop ends after at most one pass per directory
         seen.add(ino)
         row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
         assert row is not None, "a directory that the search did not reach has a name"

@@ -54,7 +54,7 @@ from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
 
-NO_EPOCH: Final = Epoch(0)  # a number below the epoch of every object
+NO_EPOCH: Final = Epoch(0)  # lower than the epoch of any object
 
 
 async def survey(
@@ -162,7 +162,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # re-raised after the nursery, so that no group wraps it
+            except StoreError as exc:  # re-raised later, outside of any exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return

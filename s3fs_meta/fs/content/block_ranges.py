@@ -27,7 +27,7 @@ Part = tuple[Span, Located | None]  # a span and its current block, or None for 
 class How(enum.Enum):
     """The method for one part of a write."""
 
-    NEW = "new"  # write a new block, because no byte of the old block remains
+    NEW = "new"  # write a new block, because no byte of the old one is kept
     IN_PLACE = "in place"  # write into a dirty block
     COPY = "copy"  # copy the remaining bytes of a clean block, and write into the copy
     FETCH = "fetch"  # fetch a block that is not cached, and then copy it

@@ -286,7 +286,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # an empty list makes the caller write all parts again
+            return []  # the empty list makes the caller retry with all parts
         return None
 
     async def write_after(
@@ -320,7 +320,7 @@ class FileData:
             before = self.regular(ino)
             if before.flags:
                 require_writable(before, self._open_files)
-            # In a damaged row, size or number of blocks may be 0 although the file has blocks.
+            # In a damaged row, the size or number of blocks may be 0 even if the file has blocks.
             if before.mapped_blocks or before.size_bytes:
                 return before, self._parts(ino, offset, stop)
             return before, [(span, None) for span in spans(offset, stop, self._block_bytes)]

@@ -185,7 +185,7 @@ class FileRanges:
         if offset >= stop:
             return
         first, last = -(-offset // self._block_bytes), stop // self._block_bytes
-        if first > last:  # the range is inside one block
+        if first > last:  # the range lies within one block
             await self._zero(ino, offset, stop)
             return
         await self._zero(ino, offset, first * self._block_bytes)

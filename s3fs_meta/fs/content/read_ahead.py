@@ -33,7 +33,7 @@ class ReadAhead:
         self._cache = cache
         self._open_files = open_files
         self._block_bytes = block_bytes
-        self._fetched = trio.Event()  # set when a run was fetched
+        self._fetched = trio.Event()  # set each time a run of blocks has been fetched
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
 
     @property

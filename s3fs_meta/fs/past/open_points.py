@@ -102,10 +102,10 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
-        # txg, bucket and monotonic time of the latest search
+        # Txg, bucket and monotonic time of the last search.
         self._found: tuple[Txg, Bucket, float] | None = None
         self._lock = trio.Lock()
-        # True after ``run`` has ended: points in time in use must then close themselves.
+        # True after ``run`` has ended: points still in use must then close themselves.
         self._has_ended = False
 
     @property
@@ -216,7 +216,7 @@ class OpenPoints:
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
             bucket, wanted = self._bucket_of(txg), PointInTime(f"txg={txg}", txg=txg)
             try:
-                state = await trio.to_thread.run_sync(self._state_of, txg)  # the call syncs to disk
+                state = await trio.to_thread.run_sync(self._state_of, txg)  # syncs to disk
                 # The size is estimated from the present database, whose file never shrinks.
                 # ``hold_more`` corrects the estimated size when the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size

@@ -178,7 +178,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            # If the group was lost, the flag was never cleared on the disk.
+            # If the group was lost, the flag was never cleared in the database file.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Invalidations([], [ino]))
@@ -334,7 +334,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
-            # A slice with fewer directories leaves room for their entries.
+            # Choose fewer directories, so that the slice has room for their entries.
             names_max = max(most * chosen.entries // whole, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max

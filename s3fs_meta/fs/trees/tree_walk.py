@@ -40,9 +40,9 @@ async def walk(
     Yields to other tasks between slices.
     """
     inos = list(dict.fromkeys(roots))
-    # Each root may be a file. A root that is a directory has no blocks.
+    # Treat each root as a file; a directory has no blocks.
     files = [(ino, BlockIndex(0)) for ino in inos]
-    # Each root may be a directory. A root that is a file contains no names.
+    # Treat each root as a directory too; a file contains no names.
     directories = dict.fromkeys(inos, Cookie(0))
     names_seen = names_max = 0
     while files or directories:

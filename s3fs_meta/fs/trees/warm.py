@@ -66,7 +66,7 @@ class TreeContent:
         self._may_exceed = may_exceed
         self.over_bytes = 0
         self.sizes: dict[BlockId, int] = {}
-        # The blocks to download from each pack, with their offsets.
+        # For each pack, the offsets and numbers of the blocks to download from it.
         self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}
         self.missing_bytes = 0
         self.lost_bytes = 0  # number of bytes that are neither cached nor uploaded

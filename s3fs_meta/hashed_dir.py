@@ -153,7 +153,7 @@ class PrunedTree:
         above = {directory for place in places for directory in self._directories_above(place)}
         for directory in sorted(
             above, key=len, reverse=True
-        ):  # sync each directory before its parent
+        ):  # Sync each directory before its parent.
             with contextlib.suppress(FileNotFoundError):
                 sync_path(directory)
         self._sync_root()
@@ -242,7 +242,7 @@ class NumberedDir(PrunedTree):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._making = threading.Lock()  # lock for creating and counting directories
-        self._made = 1  # number of created directories, plus 1 for all that existed before
+        self._made = 1  # number of created directories, plus 1 for all earlier ones
         self._made_synced = 0  # number of created directories whose names are durable
 
     @override
@@ -442,7 +442,7 @@ def _data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
         try:
             start = os.lseek(fd, stop, os.SEEK_DATA)
         except OSError as exc:
-            if exc.errno == errno.ENXIO:  # only a hole follows in the file
+            if exc.errno == errno.ENXIO:  # the rest of the file is a hole
                 return
             raise
         stop = os.lseek(fd, start, os.SEEK_HOLE)

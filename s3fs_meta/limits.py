@@ -26,7 +26,7 @@ TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# Bits that distinguish up to 256 names of a directory with equal hashes; only attacks need more.
+# Bits that distinguish up to 256 names of a directory with the same hash; only attacks need more.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
 RECENT_NAMES_MAX: Final = 64  # number of name hashes kept in memory
@@ -40,20 +40,20 @@ BLOCK_BYTES_MAX: Final = 16 * MIB
 PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack is full
 # Maximum size of a pack: the target size, the largest incompressible block, and the index.
 PACK_BYTES_MAX: Final = 48 * MIB
-# Longest range requested from the store. Without a limit, a damaged row could request any length.
+# Longest range requested from the store, because a damaged row may record any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
-PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack; keeps its index below 1 MiB
+PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack: an index of up to 1 MiB
 # Minimum size of a block that is fetched alone. A shorter block is fetched with its neighbours.
 SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
 NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side of a block
-# Number of bytes of a pack that one request fetches when a command copies files out of the bucket.
+# Number of pack bytes that one request fetches when a command copies files out of the bucket.
 CONTENT_RUN_BYTES: Final = 8 * MIB
 # Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
 # Number of files copied from the bucket in parallel. Each needs memory for several blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# Maximum number of incomplete files that a report lists. Further files are only counted.
+# Maximum number of incomplete files that a report lists. Any others are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
 # Neighbouring blocks that were fetched but not read yet use at most 1/N of the cache.
 NEIGHBOUR_CACHE_PART: Final = 16
@@ -69,11 +69,11 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-# Number of newest images that are never deleted, along with all objects that they need.
+# Number of latest images that are never deleted, nor are the objects that they need.
 IMAGES_KEPT: Final = 2
-IMAGES_SPACED: Final = 8  # older images are kept at intervals of retention / N
+IMAGES_SPACED: Final = 8  # older images are thinned out to N per retention period
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
-# Maximum number of searches for readable rows in one table: limits a salvage to about a minute.
+# Maximum number of searches for readable rows in one table, which take about a minute.
 SALVAGE_PROBES_MAX: Final = 2_000_000
 # Number of evenly spaced searches between two runs of readable rows.
 SALVAGE_PROBES_OF_GAP: Final = 64
@@ -91,7 +91,7 @@ DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs and the chain ------------------------------------------------------------------
-SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes that are shipped without delay
+SYNC_BYTES_MAX: Final = 16 * MIB  # size at which recorded changes are shipped without delay
 # Number of polls without a new changelog after which a follower lists the bucket.
 # The listing finds a chain that continues after a gap in the txg numbers.
 FOLLOW_LISTING_POLLS: Final = 30
@@ -106,11 +106,11 @@ LOOP_MERGE_BYTES: Final = 16 * KIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
 CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth merging
-# Maximum number of records merged in one step: those from a busy second or a quiet hour.
+# Maximum number of records merged in one step: as many as in a busy second or a quiet hour.
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Number of inodes after which one slice of work collects no further records.
+# Number of inodes after which a slice of work stops collecting records.
 # Without a WAL, a slice occupies the event loop for 12 ms.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
@@ -118,14 +118,14 @@ CONDENSE_INTERVAL_S: Final = 30.0
 # A record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
 # Maximum distance of a key's txg from the last known txg: 87 years of txgs.
-# More distant keys are ignored as foreign: after a txg near 2^63, no numbers would be left.
+# A more distant key is ignored as foreign: after a txg near 2^63, no numbers would be left.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
 # A key after a longer gap is used only if the encryption keys open its object.
 TXG_GAP_MAX: Final = 100
-# Maximum number of foreign-key runs, each after a gap. Keys after the last run are ignored.
+# Maximum number of runs of foreign keys, each after a gap. Keys after the last run are ignored.
 TXG_GAPS_MAX: Final = 16
-# Number of objects that are read at each end of a key run, in case one is damaged.
+# Number of objects to read at each end of a run of keys, in case one is damaged.
 TXG_PROOFS_MAX: Final = 2
 # Maximum number of late changelogs of previous writers that a new writer applies.
 FENCE_ROUNDS_MAX: Final = 5
@@ -135,17 +135,17 @@ CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
 CHANGELOG_PARTS_MAX: Final = 1 << 14
 # Maximum number of new packs and of deleted packs in a changelog: 4 TiB of content in one txg.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
-# Number of changelogs fetched in parallel to show the history; bounds memory.
+# Number of changelogs fetched in parallel to show the history; limits the memory use.
 HISTORY_FETCHES_MAX: Final = 8
 # Maximum number of unreadable changelogs at the end of the chain that an overview skips.
 OVERVIEW_PROBES_MAX: Final = 16
 # Maximum number of changelogs that an overview without keys lists, in 100 requests.
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000
-# Number of objects that destroy reads in parallel to see which belong to the filesystem.
+# Number of objects that destroy reads in parallel to find those of the filesystem.
 REMOVAL_FETCHES_MAX: Final = 16
 # Maximum number of directories in memory during a search of the history for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
-FORMER_NAMES_MAX: Final = 2_000_000  # maximum number of former names in a table; 50 bytes each
+FORMER_NAMES_MAX: Final = 2_000_000  # maximum number of former names in a table, at 50 bytes each
 MARK_HASH_DIGITS: Final = 32  # number of digits of a changelog's hash that a mount prints
 # Minimum number of digits of a changelog's hash in the at_least= option.
 MARK_HASH_DIGITS_MIN: Final = 16
@@ -156,9 +156,9 @@ MARK_HASH_DIGITS_MIN: Final = 16
 LEVEL_FAN_OUT: Final = 5
 # Number of levels. An object of the last level spans 390,625 txgs: three weeks at one per 5 s.
 LEVELS_MAX: Final = 8
-# Maximum size of the changes, or of the block locations, in one level object; bounds memory.
+# Maximum size of the changes, or of the block locations, in one level object; limits memory use.
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
-# Maximum size of objects merged into a level object in one step.
+# Maximum total size of objects that are merged into a level object in one step.
 LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
 LEVEL_CHECK_S: Final = 10.0  # how often to check for changelogs to merge into levels
 
@@ -170,20 +170,20 @@ PAST_POINTS_OPEN_MAX: Final = 4  # maximum number of past databases that a mount
 PAST_IDLE_S: Final = 600.0  # idle time after which a past database is removed
 PAST_CHECK_S: Final = 30.0  # how often to check for unused points in time
 PAST_WAITING_MAX: Final = 128  # maximum number of waiting requests for points in time
-PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum bytes of past file content in memory
+PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum size of past file content in memory
 # Maximum number of concurrent downloads of past blocks. Each block is in memory twice.
 PAST_DOWNLOADS_MAX: Final = 4
 # Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
 PAST_WINDOWS_MAX: Final = 8
-# Time after its last use for which a name such as 1h-ago keeps referring to one txg.
-# A program that copies a tree looks up the name once for each file.
+# How long a name such as 1h-ago keeps referring to the same txg after its last use.
+# A program that copies a tree looks up a name such as 1h-ago once per file.
 PAST_NAME_KEPT_S: Final = 60.0
 PAST_NAMES_MAX: Final = 1_000  # maximum number of names such as 1h-ago in memory
 PAST_NAME_TIMEOUT_S: Final = 1.0  # time for which the kernel may cache the txg of 1h-ago
 # Minimum size of a past database that a separate process restores, so that requests do not wait.
 # Restoring a smaller database takes less time than starting a process.
 RESTORE_APART_BYTES_MIN: Final = 32 * MIB
-# Maximum size of a message from a restore process; the object after the message is not included.
+# Maximum size of a message from a restore process, not counting the object that follows it.
 RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB
 RESTORER_END_S_MAX: Final = 2.0  # time limit for a killed restore process to exit
 # Maximum number of packs per txg that a copy from the past brings back into use.
@@ -199,7 +199,7 @@ HISTORY_INODES_MAX: Final = 500_000
 HISTORY_NAMES_MAX: Final = 200_000
 HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
 HISTORY_CHECK_S: Final = 30.0  # how often to check for txgs to index
-# Maximum numbers of txgs, and of changed inodes and names, in memory until their run is complete.
+# Maximum numbers of txgs and of changed inodes and names that wait in memory for a complete run.
 HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
 # Number of earlier runs that one check indexes. Each run takes HISTORY_FAN_OUT requests.
@@ -219,8 +219,8 @@ HISTORY_NAMES_PAGE: Final = 1_000  # number of names read from a directory at a 
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default retention: every point in time of the last week
 RETENTION_S_MAX: Final = 100 * 365 * 86_400  # maximum retention: 100 years
 RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to delete
-# Time between two searches for objects to delete while no txg is written.
-# More frequent listings would cost an idle mount 0.3 USD a month on S3.
+# Time between two searches for objects to delete if no txg is written.
+# More frequent listings would cost 0.3 USD a month on S3, even for an idle mount.
 RECLAIM_IDLE_S: Final = 86_400.0
 # Maximum number of objects that one garbage collection pass deletes.
 RECLAIM_KEYS_MAX: Final = 10_000
@@ -230,8 +230,8 @@ RECLAIM_PACK_ROWS: Final = 100_000
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
-# Longest time assumed between two txgs if only the clock of this host measured the time.
-# After a jump of the clock, at most a day of history is lost.
+# Longest time assumed between two txgs if only this host's clock measured it.
+# If the clock jumps, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds the limit. S3 refuses requests beyond 900 s.
@@ -245,7 +245,7 @@ KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of a kept point's name
 # Maximum size of a kept point's object. It usually has 700 bytes.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
-KEPT_FAULTS_MAX: Final = 100  # maximum number of bad kept-point objects in a report
+KEPT_FAULTS_MAX: Final = 100  # maximum number of invalid kept-point objects in a report
 KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
 
 # --- object stores -----------------------------------------------------------------------------
@@ -282,7 +282,7 @@ REQUEST_DAYS_MAX: Final = 400  # number of days whose request counts are kept: 1
 REQUEST_NAMES_MAX: Final = 64  # maximum number of counters per day, one per class and cause
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; usually at most 1 MiB
 REQUESTS_SAVE_S: Final = 600.0  # how often request counts are saved; a crash loses one interval
-REQUESTS_LOCK_S_MAX: Final = 10.0  # longest wait for the lock of the request log
+REQUESTS_LOCK_S_MAX: Final = 10.0  # longest time to wait for the lock of the request log
 KNOWN_POINTS_S: Final = 600.0  # minimum time between two points that shell completion offers
 KNOWN_POINTS_LATEST: Final = 12  # minimum number of recent points that shell completion offers
 # Maximum number of points that completion offers: hourly for two days, daily for two months.
@@ -294,22 +294,22 @@ KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # idle time after which a group is committed
 GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds the loss if the daemon is killed
-GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds the loss by SQLITE_FULL
+GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group, which SQLITE_FULL may undo
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
 # Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
-# When half of the zeros after the WAL are used, further zeros are appended.
+# When half of the zeros after the WAL are used, more zeros are appended.
 WAL_ROOM_BYTES: Final = 2 * MIB
 # Number of zeros that the event loop appends in one write, which takes 0.1 ms.
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
 INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
-# Maximum content of a log entry. For more content, a sync is faster: a log writes it twice.
+# Maximum content of a log entry. For more content a sync is faster, because a log writes it twice.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256
 WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes copied at a time when a file is rewritten
-COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
+COLLECT_S_MAX: Final = 5.0  # time that a sync or cut may wait for the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.
 # More passes would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
@@ -321,13 +321,13 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a larger changelog contains more than deletions
-# Minimum total size of changelogs for a new image. Below it, an image would not speed up a restore.
+NEWS_BYTES_MIN: Final = 512  # a changelog above this size contains more than deletions
+# Minimum total size of changelogs for a new image. Below it, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack stays small
-# Time between two reads of the lease during uploads; bounds the uploads of a fenced mount.
+# Time between two reads of the lease during uploads; limits what a fenced mount can upload.
 LEASE_CHECK_S: Final = 10.0
 # Maximum number of batches that are packed or uploaded concurrently. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
@@ -341,15 +341,15 @@ CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
 # Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
-# Number of empty block files created together, when half of the previous files are used.
-# Half of the block files are enough for 100 ms of sequential writing.
+# Number of empty block files created together once half of the previous ones are used.
+# Half of the empty block files are enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
 # Number of block numbers reserved for blocks written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32
 CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 50 MB
-DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
+DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks; limits the work of one flush
 SYNC_THREADS_MAX: Final = 8  # number of threads that sync files at the same time
-EARLY_WRITE_BYTES: Final = 4 * MIB  # bytes of large writes after which their write-back starts
+EARLY_WRITE_BYTES: Final = 4 * MIB  # size of large writes after which their write-back starts
 EARLY_WRITE_BYTES_MIN: Final = 64 * KIB  # minimum size of a large write
 SYNCFS_FILES_MIN: Final = 32  # number of files for which one syncfs(2) is faster than fsync(2)
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
@@ -364,13 +364,13 @@ LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule 
 COMPACT_LIVE_FRACTION: Final = 0.4  # live share of a pack below which it is compacted
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
-# Maximum number of mostly dead packs that one compaction examines. Some packs would not shrink.
+# Maximum number of mostly dead packs that one compaction examines, because some would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
 # Number of unreadable packs after which a compaction stops. Each pack is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
 CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even during cancellation
-# Maximum number of blocks with equal content that deduplication examines. Even two are rare.
+# Maximum number of blocks with the same content that deduplication examines. Even two are rare.
 EQUAL_BLOCKS_MAX: Final = 16
 # Maximum number of quarantined states searched for lost content.
 QUARANTINES_SEARCHED_MAX: Final = 16
@@ -385,13 +385,13 @@ FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store concur
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
-# Number of bytes of a read-ahead request: so large that the latency is negligible.
+# Size of a read-ahead request, large enough to make the latency negligible.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 # Maximum size of fetched content that also stays in memory for its reader: two read-ahead runs.
 ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
-ARRIVED_S_MAX: Final = 1.0  # age at which a later run replaces a run that was never read
-RUN_SLICE_BLOCKS: Final = 4  # number of blocks unpacked before waiting readers continue: 2 ms
-# Number of small blocks unpacked before waiting readers continue: 32 are a third faster than 4.
+ARRIVED_S_MAX: Final = 1.0  # age at which a newer run replaces a run that no reader has read
+RUN_SLICE_BLOCKS: Final = 4  # number of blocks to unpack before waiting readers continue: 2 ms
+# Number of small blocks to unpack before waiting readers continue. 32 are a third faster than 4.
 RUN_SLICE_SMALL_BLOCKS: Final = 32
 # A read-ahead window starts with one run of blocks, and grows by this factor with each run read.
 READAHEAD_GROWTH: Final = 4
@@ -412,11 +412,11 @@ PINS_MAX: Final = 1000  # maximum number of pinned trees; bounds the time of a c
 PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
 # Maximum size of the pins file. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
-# Pins leave 1/N of the cache to other blocks, but at least room for two blocks of maximum size.
+# Pins leave 1/N of the cache, or at least room for two blocks of maximum size, to other blocks.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
-# Maximum number of parent directories that a write checks for a pin.
-# The next check of the pinned trees finds deeper changes.
+# Maximum number of parent directories that a write checks for pins.
+# Changes deeper in a pinned tree are found by its next check.
 PIN_DEPTH_MAX: Final = 256
 PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while files change
 # Pause after a check of pins, as a multiple of its duration, so that checks use 2 % of the time.
@@ -456,14 +456,14 @@ NEXT_REQUEST_S: Final = 50e-6
 STREAK_S_MAX: Final = 0.5e-3
 # Maximum number of requests that wait for the store. Further requests fail with an error.
 WAITING_HANDLERS_MAX: Final = 300
-# Maximum number of additional waiting write-back requests: all that the kernel sends in parallel.
+# Additional waiting places for write-back requests: as many as the kernel sends in parallel.
 WRITE_BACK_WAITING_MAX: Final = 64
 # Time for which the kernel caches names. No cached name is stale, because only one host writes.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 # Maximum number of connections that wait for the control socket.
 CONTROL_CONNECTIONS_MAX: Final = 16
-# Maximum number of queued progress events per client. Further events are dropped.
+# Maximum number of queued progress events per client. Any others are dropped.
 CONTROL_EVENTS_MAX: Final = 64
 CONTROL_IDLE_S_MAX: Final = 60.0  # time after which an idle client is disconnected
 
@@ -481,7 +481,7 @@ FSCK_BATCH_ROWS: Final = 1000  # number of observations written with one stateme
 FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache for fsck's temporary tables: 64 MiB
 # Maximum number of rows of temporary tables in the page cache. Each row takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
-# Number of damaged packs of equal size whose keys fsck tries for a damaged pack.
+# Number of keys that fsck tries for a damaged pack: those of other damaged packs of the same size.
 # If two packs were swapped, one of the tried keys matches. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
 # Number of times that fsck repeats its check of the images because another host made a new image.
@@ -489,7 +489,7 @@ FSCK_HEADS_MAX: Final = 3
 # Maximum number of packs without a row for which fsck checks the owner; one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
 FOREIGN_SHOWN_MAX: Final = 5  # maximum number of foreign objects that a report lists
-FSCK_DEEP_PACKS_MAX: Final = 2  # number of packs verified concurrently; bounds memory to 96 MiB
+FSCK_DEEP_PACKS_MAX: Final = 2  # number of packs verified concurrently, in 96 MiB of memory
 # Number of taken names in lost+found after which fsck gives up on an inode.
 LOST_NAME_ATTEMPTS_MAX: Final = 1000
 
@@ -535,7 +535,7 @@ PACK_TAIL_BYTES: Final = 64 * KIB
 PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # size of SQLite's page cache on a small machine
 # Maximum size of SQLite's page cache. A larger cache would only duplicate the kernel's cache.
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
-# Maximum number of cached inode rows for directories in use and for new files; 0.7 KB per row.
+# Maximum number of cached inode rows for directories in use and new files, at 0.7 KB per row.
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
@@ -547,7 +547,7 @@ WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
 # Maximum number of passes in one checkpoint.
-# Each pass copies about a tenth of the WAL that the previous pass copied.
+# Each pass copies about a tenth as much of the WAL as the pass before it.
 WAL_PASSES_MAX: Final = 8
 
 # --- database pages (SQLite) --------------------------------------------------------------------
@@ -572,14 +572,14 @@ TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two 
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
 # Pause between two checks while work on a tree waits, for example for disk space.
 TREE_PAUSE_S: Final = 0.2
-TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass that ran other tasks
-DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which a cycle of directories is assumed
+TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass in which other tasks ran
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which directories are assumed to form a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest buffer for readdir.
 READDIR_ROWS_MIN: Final = 24
-# Maximum number of read-ahead runs that wait for a worker. Further runs are dropped.
+# Maximum number of read-ahead runs that wait for a worker. Any others are dropped.
 READAHEAD_REQUESTS_MAX: Final = 32
-# Number of read-ahead runs fetched and unpacked concurrently; bounds memory to 96 MiB.
+# Number of read-ahead runs fetched and unpacked concurrently, in 96 MiB of memory.
 READAHEAD_WORKERS: Final = 6
 # Maximum number of names recorded per group. They are invalidated if SQLite loses the group.
 GROUP_NAMES_MAX: Final = 100_000
@@ -589,11 +589,11 @@ UNLIMITED_INODES: Final = 1 << 40
 KERNEL_READAHEAD_KIB: Final = 1024  # the kernel's read-ahead: one FUSE read of the largest size
 # Maximum number of pending kernel requests for read-ahead and write-back.
 KERNEL_BACKGROUND_MAX: Final = 64
-UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
+UNMOUNT_GRACE_S: Final = 10.0  # time limit for unmounting after a signal while files are open
 
 
 # --- the command s3fs-meta browse ---------------------------------------------------------------
-FOLDER_SIZES_MAX: Final = 1_000_000  # maximum number of directories whose sizes are shown: 56 MB
+FOLDER_SIZES_MAX: Final = 1_000_000  # maximum number of directories whose sizes are shown, in 56 MB
 FOLDER_SIZES_SLICE: Final = 10_000  # number of rows read before other tasks may run: about 10 ms
 NAME_SEARCH_SLICE: Final = 10_000  # number of names searched before other tasks may run: about 5 ms
 # Maximum number of directories that a search keeps in memory: 10 MB.

@@ -56,7 +56,7 @@ def _read(path: Path) -> str | None:
     except (OSError, UnicodeDecodeError):
         return None
     digits = value.replace("-", "")
-    # Identifiers that are not unique: "uninitialized" (machine-id(5)), and UUIDs of only 0 or f.
+    # Identifiers that are not unique: "uninitialized" (machine-id(5)), and UUIDs of all 0 or all f.
     if not digits or value == "uninitialized" or set(digits) in ({"0"}, {"f"}):
         return None
     return value
@@ -102,7 +102,7 @@ def _disk_sequence(device: int) -> str:
     for path in (
         entry / "diskseq",
         entry / ".." / "diskseq",
-    ):  # a partition has the disk sequence number of its disk
+    ):  # a partition shares the disk sequence number of its disk
         with contextlib.suppress(OSError):
             return path.read_text("ascii").strip()
     return ""

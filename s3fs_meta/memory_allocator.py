@@ -72,7 +72,7 @@ class RangeBuffers:
             mapping = self._free.pop()
         except IndexError:
             mapping = _mapped(RANGE_BUFFER_BYTES)
-        # All views refer to the array, so Python frees the array with the last view.
+        # All views refer to the array, so Python frees it together with the last view.
         array = (ctypes.c_ubyte * size_bytes).from_buffer(mapping)
         weakref.finalize(array, self._give_back, mapping).atexit = False
         return memoryview(array).cast("B")
@@ -102,7 +102,7 @@ class RangeBuffers:
             self._free.append(mapping)
 
 
-range_buffers: Final = RangeBuffers()  # buffers that the whole process shares
+range_buffers: Final = RangeBuffers()  # buffers shared by the entire process
 
 
 def bound_free_memory() -> bool:

@@ -53,7 +53,7 @@ class BlockSync:
         self._intents: IntentLog | None = None
         self._is_announced = False  # True if the database records that the log is in use
         self.settled = 0  # last log entry that the database records as applied to the files
-        self._settled_durably = 0  # the same, but only if the database was synced since
+        self._settled_durably = 0  # last log entry that the synced database records as applied
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------

@@ -43,7 +43,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
 }
 
 # Errors that make a mount read-only: contradictory rows, or operations that SQLite may have undone.
-# A damaged block does not; only reads of that block fail.
+# A damaged block does not make a mount read-only; only reads of that block fail.
 DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 
 # The errno that reports an unexpected exception.

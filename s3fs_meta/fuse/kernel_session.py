@@ -127,7 +127,7 @@ async def serve(
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # Not earlier: the write-back process may have waited for a reply from the daemon.
+            # Until now, the write-back process may have waited for a reply from the daemon.
             await operations.write_back.close()
 
 

@@ -68,7 +68,7 @@ _HANDLERS: Final = (
     "write",
 )
 
-# The handlers in ``raw_operations``. The handler ``clear_privileges`` runs before some writes.
+# The handlers in ``raw_operations``; ``clear_privileges`` runs before some writes.
 RAW_HANDLERS: Final = (
     "lseek",
     "fallocate",
@@ -121,7 +121,7 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        # Number of directory entries in the last reply that was filled.
+        # Number of directory entries in the last reply that was full.
         self._readdir_rows = READDIR_ROWS_MIN
         self.barrier = Barrier()
         self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)
@@ -355,7 +355,7 @@ class Operations(pyfuse3.Operations):
         writes = self._opens_for_writing(flags)
         asking.set(ctx.uid)
         if await self._fs.open(ino, caller(ctx), truncates=True, writes=writes):
-            # After O_TRUNC the kernel requests the size, but not the mode.
+            # After O_TRUNC the kernel refreshes its cached size, but not the mode.
             invalidate_inode(ino, attr_only=True)
         return pyfuse3.FileInfo(ino)
 
@@ -467,7 +467,7 @@ class Operations(pyfuse3.Operations):
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
-        while True:  # the size of the reply limits the number of iterations
+        while True:  # ends when the reply is full
             rows = self._fs.read_directory_rows(ino, after, limit)
             added = page.add_rows(rows)
             for row in rows[:added]:

@@ -20,12 +20,12 @@ from s3fs_meta.model import Attributes, Cookie, Ino
 # Positions of "." and "..". Cookies are larger, except in the top directory of .snapshots.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
-# Offset added to a txg as a position in .snapshots: positions 1 and 2 mean "." and "..".
+# A txg's position in .snapshots is the txg plus this offset; "." and ".." have positions 1 and 2.
 _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="
 # Positions of the inode numbers among the arguments of a request.
-# In requests that are not listed, only the first argument is an inode number.
+# In all other requests, only the first argument is an inode number.
 _INODES_AT: Final = {"link": (0, 1), "rename": (0, 2)}
 # Requests with two inodes. If only one inode is from the past, the error is EXDEV.
 _BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})
@@ -151,7 +151,7 @@ class PastRequests:
                     return
         shift = _TOP_SHIFT if ino == PAST_TOP_INO else 0
         after = Cookie(max(start - shift, 0) if shift else max(start, _AT_DOT_DOT))
-        while True:  # the space in the reply limits the number of iterations
+        while True:  # ends when the reply is full
             page = await tree.read_directory(ino, after, READDIR_ROWS_MIN)
             for name, cookie, attributes in page:
                 entry = entry_of(attributes)

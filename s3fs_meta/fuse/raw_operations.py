@@ -49,9 +49,9 @@ FALLOCATE: Final = struct.Struct("=8xqqI4x")  # body of FALLOCATE: offset, lengt
 # Body of COPY_FILE_RANGE: offset, target inode, target offset, length.
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # header of IOCTL: command, number of bytes that follow
-IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted ioctl commands use
+IOCTL_OUT: Final = bytes(16)  # result 0, then fields that only unrestricted ioctls use
 
-# Reserved fields are 0, as are fields that the kernel ignores or fills in itself.
+# Reserved fields are 0, and so are fields that the kernel ignores or fills in itself.
 # The constants in the masks are from linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF

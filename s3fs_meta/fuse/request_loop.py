@@ -40,7 +40,7 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
-        # True once the loop ends. Workers check this flag before waiting: trio wakes only waiters.
+        # True once the loop ends. Workers check the flag before waiting: trio wakes only waiters.
         self._is_closing = False
         self._is_direct = False  # True if the worker that just passed the gate need not wait
         # The worker that received the last request. It replies before it passes the gate again.
@@ -52,7 +52,7 @@ class Gate:
         task = current_task()
         while True:
             if time.perf_counter() > self._streak_end_s:
-                await checkpoint()  # another worker may receive a request in the meantime
+                await checkpoint()  # meanwhile, another worker may receive a request
                 self._streak_end_s = time.perf_counter() + STREAK_S_MAX
             wait_s = 0.0
             if self._receiver is task:

@@ -69,7 +69,7 @@ class Recent(NamedTuple):
     """A copy of the C extension's list of last requests."""
 
     now_ns: int
-    received: int  # number of all requests of the session; *requests* contains only the most recent
+    received: int  # number of all requests of the session; *requests* has only the latest
     requests: bytes
 
 

@@ -137,7 +137,7 @@ class WriteBack:
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # Another task began a collection after this call began, so all data is collected.
+                # Another task started a collection after this call, so all data has been collected.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:

@@ -91,7 +91,7 @@ class Summary(NamedTuple):
 class _Shape(NamedTuple):
     """The expected shape of a table in a changeset."""
 
-    # The possible numbers of columns, in the current and in earlier schema versions.
+    # The numbers of columns that the table has in the current and in earlier schema versions.
     columns: frozenset[int]
     key: set[int]  # positions of the primary-key columns
 
@@ -185,13 +185,13 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
     assert connection.in_transaction, "changes are applied inside a transaction"
 
     def refuse(reason: int, change: apsw.TableChange) -> NoReturn:
-        # An exception makes apsw abort the changeset, and apply() raises the same exception.
+        # If this function raises, apsw aborts the changeset, and apply() raises the same exception.
         # For a foreign key conflict, SQLite passes no table name.
         _misfit(where, change.name or "(unknown)", _CONFLICTS[reason])
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # a damaged or unknown changeset raises an error before any row changes
+            pass  # raises for a damaged or unknown changeset, before any row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 

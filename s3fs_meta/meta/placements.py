@@ -70,7 +70,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
         row = blocks.find(db, placement.block)
         if row is None:
             continue
-        if row.refs == 0:  # the file no longer refers to the block
+        if row.refs == 0:  # the file no longer uses the block
             blocks.delete(db, row.block)
             gone.append(row.block)
         elif _apply_one(db, placement, row):

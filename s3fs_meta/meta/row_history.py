@@ -30,7 +30,7 @@ _NEXT_BLOCK: Final = 2  # position of the column next_block in the table counter
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
 _LOST_NAME_TYPES: Final = (int, bytes, int, int)
 
-_NO_BLOCK: Final = 1 << 63  # a number above all block numbers
+_NO_BLOCK: Final = 1 << 63  # higher than any block number
 
 _Row = tuple[Any, ...]
 
@@ -39,7 +39,7 @@ class LostName(NamedTuple):
     """A name that was removed, or that now refers to another inode."""
 
     parent: Ino
-    # Empty if the name now refers to another inode: the changeset then contains only the cookie.
+    # Empty if the name now refers to a different inode: the changeset then has only its cookie.
     name: bytes
     cookie: Cookie  # cookie of the name, or 0 if the name is known
     ino: Ino  # inode that lost the name
@@ -180,7 +180,7 @@ class InodeChange:
     gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # new names as (parent, name)
     replaced: list[tuple[Ino, Cookie]] = field(
         default_factory=list
-    )  # names that referred to another inode before
+    )  # names that referred to a different inode before
     lost: list[LostName] = field(default_factory=list)
     xattrs: set[bytes] = field(default_factory=set)  # names of the changed extended attributes
     is_target_changed: bool = False

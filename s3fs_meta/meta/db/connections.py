@@ -28,7 +28,7 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors of disk reads, which lose no written pages.
+# Errors of disk reads, after which no written pages are lost.
 _READS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
 
 
@@ -50,7 +50,7 @@ def connect(
         apsw.Error: the file cannot be opened, or is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    # ``attached`` passes URIs; an absolute path is never mistaken for a URI.
+    # ``attached`` passes URIs; an absolute path cannot be mistaken for one.
     flags |= apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
     try:
@@ -113,7 +113,7 @@ def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: b
         (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
         (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
         (apsw.SQLITE_DBCONFIG_DEFENSIVE, int(defensive)),
-        # Without the query planner stability guarantee, a lookup takes 20 us, not 2 us.
+        # Without the query planner stability guarantee, a lookup takes 20 us instead of 2 us.
         # An SQLite with STAT4 would prepare a join again each time that parameters are bound.
         (apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1),
     ):

@@ -70,12 +70,12 @@ class Database(Statements):
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
-        # False if, in every directory, all names have different hashes.
+        # False if no directory has two names with the same hash.
         self.shares_hashes = True
         # True if the file has an earlier schema version. Views then convert its rows.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows written by commits, not by operations
+        self._written_late = 0  # number of rows that commits wrote, not operations
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
@@ -369,7 +369,7 @@ class Database(Statements):
             return
         # The first commit synced the database, but not the end of its journal.
         # A second commit at a higher level of `synchronous` syncs the journal.
-        # The second commit must change a row: COMMIT does nothing if an UPDATE writes equal bytes.
+        # The second commit must change a row: after an UPDATE with the same bytes, COMMIT does nothing.
         self._set_synchronous("full")
         try:
             self.begin_local()

@@ -45,7 +45,7 @@ class Exchange:
         if self._done and self._done[-1][0] == self._other:
             self._path.rename(self._other)
             self._done.pop()
-            for suffix in _LOGS:  # SQLite may have created logs when it opened the new database
+            for suffix in _LOGS:  # opening the new database may have created logs
                 _beside(self._path, suffix).unlink(missing_ok=True)
         while self._done:  # the logs are moved back before the database
             source, target = self._done.pop()

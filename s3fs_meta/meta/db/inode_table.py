@@ -41,10 +41,10 @@ class InodeTable:
     def __init__(self, db: Statements) -> None:
         self._db = db
         self._rows: dict[Ino, Attributes] = {}
-        # Inodes to write. The value is True if the table has no row of the inode yet.
+        # Inodes to write. The value is True if the table has no row for the inode yet.
         self.changed: dict[Ino, bool] = {}
         self.writes_through = False
-        self.unwritten_changes = 0  # number of changed rows that total_changes does not include yet
+        self.unwritten_changes = 0  # number of changed rows that are not yet in total_changes
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class InodeTable:
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
             assert written == len(made) + len(changed), "every changed inode must have a row"
-        except BaseException:  # SQLite refuses a row, for example because a number is too large
+        except BaseException:  # SQLite refused a row, for example because a number is too large
             self._db.rollback()  # without a rollback, a commit would keep names without inodes
             raise
         self.unwritten_changes -= written

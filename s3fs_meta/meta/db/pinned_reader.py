@@ -55,7 +55,7 @@ class View:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
-        # The snapshot of a transaction begins with its first read, not with BEGIN.
+        # A transaction takes its snapshot at its first read, not at BEGIN.
         self._connection.execute("SELECT txg FROM counters").fetchall()
         self._db.load_counters()
 

@@ -64,7 +64,7 @@ def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
     """Open a snapshot of the last commit: a read transaction on a second connection."""
     connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
-    # The snapshot of a transaction begins with its first read, not with BEGIN.
+    # A transaction takes its snapshot at its first read, not at BEGIN.
     connection.execute("SELECT txg FROM counters").fetchall()
     return Snapshot(connection, closed)
 

@@ -28,7 +28,7 @@ class Statements(abc.ABC):
         self._recent: dict[Any, Any] = {}
         # Packs that a running copy from the past needs, so they must not be condemned.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs that changed after the last cut, so its changelog does not report the change.
+        # Packs that changed after the last cut, so that its changelog does not report them.
         self.packs_changed_after_cut: set[PackId] = set()
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
@@ -36,7 +36,7 @@ class Statements(abc.ABC):
         self.connection = connection  # only recorders use this attribute directly
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
-        self._recent_at = -1  # value of total_changes() at the time when results were cached
+        self._recent_at = -1  # value of total_changes() when the results were cached
 
     def hold_packs(self, packs: Iterable[PackId]) -> None:
         """Replace the set of packs that garbage collection must not condemn."""

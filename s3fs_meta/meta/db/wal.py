@@ -251,11 +251,11 @@ class Wal:
         except _HARMLESS:
             raise
         except apsw.Error as exc:
-            # A checkpoint syncs the WAL first. After a failed sync, a second sync would succeed.
+            # A checkpoint first syncs the WAL. If this sync fails, the next one succeeds wrongly.
             # A second checkpoint would then change the database although the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # fewer frames mean that SQLite has restarted the WAL
+        if done.frames >= self._frames:  # with fewer frames, SQLite has restarted the WAL
             self._copied_frames = done.copied_frames
         return done
 

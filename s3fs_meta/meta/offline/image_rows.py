@@ -37,7 +37,7 @@ _IMAGE_BLOCKS: Final = (
 )
 
 # Find a location for the content of each block in the image.
-# Of several index entries with equal content, the entry with the block's number is preferred.
+# Of several index entries with the same content, the entry with the block's number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
     " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"
@@ -45,7 +45,7 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# Mark index entries that reuse the number of an image block for other content of a fenced host.
+# Mark index entries in which a fenced host reused the number of an image block for other content.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
@@ -87,7 +87,7 @@ class ImageRows(NamedTuple):
 
     next_block: int  # blocks with higher or equal numbers are newer than the image
     knows_blocks: bool  # True if all rows of the table blocks were readable
-    incomplete: tuple[str, ...]  # tables whose pages are partly missing in the image
+    incomplete: tuple[str, ...]  # tables that lack some of their pages in the image
 
 
 def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
@@ -97,7 +97,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
         DatabaseError: the disk failed.
     """
     incomplete = []
-    db.inodes.write_through()  # the statements in this module use every table directly
+    db.inodes.write_through()  # the statements in this module bypass the inode cache
     db.begin()
     db.run(_IMAGE_BLOCKS)
     inodes = damaged.inodes

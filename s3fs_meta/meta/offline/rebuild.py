@@ -99,7 +99,7 @@ def finish(
         image: facts about adopted rows of an image. If given, only files with doubted content get
             inodes and names here; fsck creates all other missing inodes and names.
     """
-    db.inodes.write_through()  # the statements in this module use every table directly
+    db.inodes.write_through()  # the statements in this module bypass the inode cache
     db.begin()
     properties.keep_packs(db, unreadable)
     db.run(_CLAIMS)

@@ -35,7 +35,7 @@ from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
-# Number of leading bytes of an xattr name in a key; enough to tell the names of ACLs apart.
+# Number of leading bytes of an xattr name in a key; enough to distinguish the names of ACLs.
 _NAME_BYTES: Final = 24
 _LOCAL_BYTES: Final = 80  # a row up to this length has no overflow page
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
@@ -238,7 +238,7 @@ class TableReader:
         last: Row | None = None
         where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
         bound = self._parts(start)
-        if start in {0, self._bound()}:  # a scan does not load long rows, but a search does
+        if start in {0, self._bound()}:  # a search would load long rows, a scan does not
             where, bound = "", ()
         sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
         try:

@@ -21,7 +21,7 @@ class Copy(NamedTuple):
 
     block: BlockId
     origin: BlockId  # the replaced block, a HOLE, or the block itself (see ``note_gap``)
-    # Number of the origin's leading bytes that are still part of the file.
+    # Number of leading bytes of the origin that are still part of the file.
     # If keep_bytes exceeds plain_bytes, zeros follow the end of the origin.
     keep_bytes: int
     plain_bytes: int  # length of the origin in bytes

@@ -56,7 +56,7 @@ def attributes_of(row: Row) -> Attributes:
     Raises:
         BadRowError: a value is not a number, or too large for a reply to the kernel.
     """
-    # The operator "|" checks all types in 0.25 us. It raises TypeError unless all are integers.
+    # The operator "|" checks all types in 0.25 us: it raises TypeError unless all are integers.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
     try:
         words, numbers = mode | nlink | uid | gid | rdev, size | mapped | parent | flags

@@ -13,7 +13,7 @@ from s3fs_meta.meta.tables.properties import get
 from s3fs_meta.model import BlockIndex, Ino
 
 ATTRIBUTE: Final = b"user.s3fs-meta.lost"
-MORE: Final = b"more\n"  # last line of a value that cannot contain all ranges
+MORE: Final = b"more\n"  # last line of a value that is too short for all ranges
 _END: Final = 1 << 63
 _DIGITS_MAX: Final = 19
 

@@ -57,7 +57,7 @@ class ChangeRecorder:
         self.bytes = 0  # total size of the records that no changelog contains yet
         self.last_seq = 0
         self.shipped_seq = 0  # number of the last record that a changelog contains
-        self.oldest_ns = 0  # time of the oldest pending record, or 0 without records
+        self.oldest_ns = 0  # time of the oldest pending record, or 0 if there is none
         self._listeners: list[Callable[[], None]] = []
         self._load()
         db.record_with(self, self)
@@ -239,7 +239,7 @@ class PackNews(NamedTuple):
 class News(NamedTuple):
     """Changed locations that no changelog contains yet, read from one snapshot."""
 
-    blocks: list[BlockRow]  # new and moved blocks of files; before the upload a block has no pack
+    blocks: list[BlockRow]  # new and moved blocks of files; a block gets its pack at the upload
     packs: list[PackNews]
 
 

@@ -15,11 +15,11 @@ from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ObjectKey, PackId, Txg
 
-# Conditions for names with a prefix. In ASCII, "0" follows the slash.
+# SQL conditions for names with a prefix. In ASCII, "0" follows "/".
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
-_RENUMBERED: Final = "renumbered/packs"  # the value is a txg and a pack number, as decimal text
-_REPLACED: Final = "replaced/history"  # name of a property whose value is a txg, as decimal text
+_RENUMBERED: Final = "renumbered/packs"  # name of a property: a txg and a pack number, in decimal
+_REPLACED: Final = "replaced/history"  # name of a property: a txg, in decimal
 
 
 def get(db: Database, name: str) -> bytes:

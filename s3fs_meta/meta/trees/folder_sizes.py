@@ -53,7 +53,7 @@ class FolderSize(NamedTuple):
     ino: Ino
     total_bytes: int  # content of all files in the tree, without holes
     total_files: int
-    own_bytes: int  # content of the files directly in the directory
+    own_bytes: int  # content of the files in the directory itself
     own_files: int
 
 
@@ -176,7 +176,7 @@ class FolderSizes:
 
     def _add_up(self) -> Iterator[None]:
         """Add the size of each directory to its parent, after the sizes of its subdirectories."""
-        # Number of subdirectories of each directory that are not added yet.
+        # For each directory, the number of subdirectories whose sizes are not added yet.
         waiting = array("q", bytes(len(self) * self._inos.itemsize))
         for at in self._above:
             if at != _NO_PARENT:

@@ -45,7 +45,7 @@ _TABLES: Final = (
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
 _IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
-# A block without references is deleted soon. A changelog may already have recorded the deletion.
+# A block without references will be deleted soon, and a changelog may already record its deletion.
 _IN_USE: Final = (
     "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
     f" AND b.hash = o.hash AND {_IS_INTACT})"
@@ -73,7 +73,7 @@ _LOST: Final = (
     f" AND p.object_key IS q.object_key AND {_IS_INTACT}) LIMIT 1"
 )
 # New numbers follow the order of the old ones, so blocks written together stay adjacent.
-# Blocks with equal content become one block: in the past they may not have been deduplicated yet.
+# Blocks with the same content become one block: they may not have been deduplicated in the past.
 _NUMBER: Final = (
     "UPDATE temp.past_blocks SET new = ?1 + s.place FROM (SELECT hash, plain_bytes,"
     " row_number() OVER (ORDER BY min(block)) - 1 AS place FROM temp.past_blocks"

@@ -20,7 +20,7 @@ from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.meta.db import connections
 from s3fs_meta.model import BlockId, BlockRow, Ino, ObjectKey, PackId, Txg
 
-# UNION ends the search even if a damaged directory is below itself.
+# UNION ends the search even if a damaged directory is its own descendant.
 _TREE: Final = (
     "CREATE TEMP TABLE tree (ino INTEGER PRIMARY KEY)",
     "INSERT INTO temp.tree WITH RECURSIVE below(ino) AS (SELECT ?1 UNION SELECT d.ino FROM below"

@@ -110,7 +110,7 @@ class TreeDiff:
         # Inodes from this number on are listed as added, so their names are not kept in memory.
         # A name that is not in memory is read again when needed.
         self._first_new = before.counters.next_ino
-        # fsck may have replaced the key of the cookies, so that all names got other cookies
+        # fsck may have replaced the cookie key, so that all names got different cookies
         self._has_one_key = before.cookie_key == after.cookie_key
         self._before = _State(before)
         self._after = _State(after)
@@ -281,7 +281,7 @@ class TreeDiff:
 
     def _is_content_changed(self, former: Attributes, found: Attributes) -> bool:
         if stat.S_ISDIR(found.mode):
-            return False  # changed entries of a directory are separate differences
+            return False  # changed entries of a directory are listed separately
         if (former.size_bytes, former.mtime_ns) != (found.size_bytes, found.mtime_ns):
             return True
         if stat.S_ISLNK(found.mode):
@@ -325,7 +325,7 @@ def _pieces(
     while True:
         for source, found in zip(sources, rows, strict=True):
             found.extend(islice(source, piece_rows - len(found)))
-        # A list shorter than a piece contains all remaining rows of its state.
+        # A list that is shorter than a piece contains all remaining rows of its state.
         last = min((found[-1] for found in rows if len(found) == piece_rows), default=None)
         if last is None:
             break
@@ -433,7 +433,7 @@ class _State:
     def find_paths(self, directories: Iterable[Ino]) -> Iterator[None]:
         """Find the paths of directories; each directory above them is read at most once."""
         self._read.clear()
-        above: dict[Ino, Ino | None] = {}  # each directory's parent, or None if it has no parent
+        above: dict[Ino, Ino | None] = {}  # parent of each directory, or None if it has no parent
         wanted: dict[Ino, set[Ino]] = {}
         for number, directory in enumerate(directories):
             if number % _PIECE_ROWS == 0:

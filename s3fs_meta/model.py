@@ -18,7 +18,7 @@ PackId = NewType("PackId", int)
 Txg = NewType("Txg", int)  # transaction group
 Epoch = NewType("Epoch", int)  # number in the lease that every read-write mount increments
 Cookie = NewType("Cookie", int)  # position of a dentry in its directory, as readdir reports it
-ObjectKey = NewType("ObjectKey", str)  # key relative to the prefix, such as pack/3f/7-9a...
+ObjectKey = NewType("ObjectKey", str)  # object key without the prefix, such as pack/3f/7-9a...
 
 ROOT_INO: Final = Ino(1)
 
@@ -48,9 +48,9 @@ class InodeFlag:
     HAS_XATTRS: Final = 1  # the inode has extended attributes
     REMOVED: Final = 2  # the directory has no name (nlink 0) and is emptied in the background
     LOCKED: Final = 4  # the inode and its directory entries can never be changed
-    HOLDS_LOCKED: Final = 8  # the directory has or had a protected inode below it
+    HOLDS_LOCKED: Final = 8  # the directory tree contains, or contained, a protected inode
     IMMUTABLE: Final = 16  # the inode cannot be changed until chattr -i
-    APPEND_ONLY: Final = 32  # the file can only grow, until chattr -a
+    APPEND_ONLY: Final = 32  # the file is append-only until chattr -a
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
@@ -58,7 +58,7 @@ class PointInTime(NamedTuple):
     """A point in time from the user: a clock time, a txg, a name, or the newest txg."""
 
     text: str  # the point in time as the user typed it
-    time_ns: int | None = None  # clock time; None if the user typed a txg or a name
+    time_ns: int | None = None  # wall-clock time; None if the user typed a txg or a name
     txg: Txg | None = None  # txg number; None if the user typed something else
     is_ago: bool = False  # True if time_ns was computed from an age such as 10m
     kept: str | None = None  # name of a kept point; None if the user typed something else
@@ -66,7 +66,7 @@ class PointInTime(NamedTuple):
 
 NEWEST: Final = PointInTime("newest")
 
-# The name of a kept point begins with a letter, so it is never mistaken for a time or an age.
+# The name of a kept point starts with a letter, so it is never mistaken for a time or an age.
 _KEPT_NAME: Final = re.compile(r"[^\W\d_][\w.+:@-]*")
 _OTHER_POINTS: Final = frozenset({NEWEST.text, "now"})
 

@@ -67,13 +67,13 @@ class MountStatus:
         """
         self.state = MountState.STARTING
         self.writable = False  # True if the mount accepts changes
-        # True if uploads are allowed; a degraded or fenced mount keeps changes on this host
+        # True if uploads are allowed; if degraded or fenced, changes stay on this host
         self.ships = True
         self.read_only = read_only
         self.kernel_read_only = False  # True after a remount with ro: the kernel refuses changes
         self.why = ""
         self._troubled = False
-        self.changes_begun = 0  # number of changes that were started since the mount
+        self.changes_begun = 0  # number of changes started since the mount
         self._rows_changed = rows_changed or (lambda: self.changes_begun)
         self._undo = undo or _nothing
 

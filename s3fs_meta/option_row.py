@@ -17,7 +17,7 @@ class Option(NamedTuple):
     field: str  # name of the field in MountOptions
     takes: str  # placeholder of the value, such as SIZE; empty for a flag
     parse: Callable[[str, str], object]  # function that parses (name, text); raises UsageError
-    default: str  # default value as text; an empty text is not parsed
+    default: str  # default value as text; not parsed if it is empty
     does: str
     costs: str
     crash: str

@@ -21,7 +21,7 @@ from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, default_of
 from s3fs_meta.rate_limit import RateLimit
 
-# Options of fstab(5) and mount(8) that are ignored: other programs read them, or they always apply.
+# Options of fstab(5) and mount(8) to ignore: they are for other programs, or always apply.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -47,7 +47,7 @@ IGNORED_WORDS: Final = frozenset(
 )
 IGNORED_PREFIXES: Final = ("x-", "X-", "comment=")
 
-# Options of other filesystems that are refused, with the reason.
+# Options of other filesystems that are refused, each with the reason.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
     " changed by unmounting and mounting again",
@@ -64,7 +64,7 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-# MountOptions inherits from all classes below, so components accept it instead of any of them.
+# MountOptions inherits from all classes below, so that it can be passed instead of any of them.
 
 
 @dataclass(frozen=True)

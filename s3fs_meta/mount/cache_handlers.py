@@ -80,7 +80,7 @@ class CacheHandlers:
         for word in values.keys() - {_CACHESIZE}:
             self._throttles[word].set(values[word])
         if _CACHESIZE in values:
-            # All values are set before eviction can wait, so two requests cannot interleave.
+            # All values are set before eviction may wait, so that two requests cannot interleave.
             await self._cache.resize(values[_CACHESIZE])
         now_bytes = self._cache.index.total_bytes
         return {

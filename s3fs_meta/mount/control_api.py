@@ -57,7 +57,7 @@ END: Final = "end"
 COUNTS: Final = "counts"
 CLONE: Final = "clone"
 CLONE_PAST: Final = "clone_past"
-KILLED: Final = "killed"  # kind of the outcome after a daemon was killed
+KILLED: Final = "killed"  # kind of outcome: the daemon was killed
 _UNREPORTED: Final = {
     "complete": False,
     "why": "its daemon was killed",
@@ -67,7 +67,7 @@ LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still uploads
 DETACHED: Final = "detached"  # state of a filesystem mounted only in other mount namespaces
-# Kind of the outcome of a read-only mount that leaves changes of an earlier mount unuploaded.
+# Kind of outcome: a read-only mount left changes of an earlier mount without uploading them.
 READ_ONLY: Final = "read_only"
 
 
@@ -75,7 +75,7 @@ class PastSource(NamedTuple):
     """A file or tree at a past point in time."""
 
     place: Target
-    message: Message  # a message in the form that ``past_sources`` describes
+    message: Message  # a request in the form that ``past_sources`` documents
 
 
 async def request_status(place: Target) -> dict[str, Any]:

@@ -23,10 +23,10 @@ class CostSpan(NamedTuple):
     """A span of days up to today, over which counts are summed."""
 
     first_day: int
-    today: int  # last day to sum up; counts of later days are due to a wrong clock
-    # Factor for the sums, for example for a month; None if there are too few days.
+    today: int  # last day to add up; counts of later days come from a wrong clock
+    # Factor that scales the sums, for example to a month; None if there are too few days.
     factor: float | None = 1.0
-    is_rate: bool = False  # True to add the price of storing the present bytes for a month
+    is_rate: bool = False  # True to add the price of storing the current bytes for a month
 
 
 def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class HealthLevel(enum.IntEnum):
 class Limits(NamedTuple):
     """The limits of a healthy mount; None means no limit."""
 
-    age_s: float | None = None  # maximum age of a change that is not uploaded
-    pending_bytes: int | None = None  # maximum bytes of file data that are not uploaded
+    age_s: float | None = None  # maximum age of a change that has not been uploaded
+    pending_bytes: int | None = None  # maximum size of file data that has not been uploaded
     free_percent: float | None = None  # minimum free space on the disk of the cache
 
 

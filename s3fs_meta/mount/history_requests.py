@@ -58,7 +58,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
         top = os.path.dirname(top)
     try:
         place = mount_paths.place_of(top, cachedir)
-    except NotMountedError as exc:  # the error must name the path that the user typed
+    except NotMountedError as exc:  # the error message must show the path as the user typed it
         if mount_table.find(top) is None:
             raise NotMountedError(absolute, f"{path} is not on a filesystem of s3fs-meta") from exc
         raise

@@ -47,7 +47,7 @@ Stream = Callable[[Send], Awaitable[None]]
 class Bounds(NamedTuple):
     """The limits that one server sets for its clients."""
 
-    # Maximum number of clients sending a request, and of clients receiving a reply.
+    # Maximum number of clients that are sending a request, and of those that are receiving a reply.
     connections: int
     request_bytes: int  # maximum size of the request line and all headers
     request_s: float  # maximum time for a client to send a request
@@ -200,7 +200,7 @@ class _Exchange:
         return _SLOW if self._http.trailing_data[0] else None
 
     async def _request(self) -> HttpRequest | None:
-        while True:  # request_bytes and request_s limit the number of iterations
+        while True:  # ends, because request_bytes and request_s are limited
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._has_body = event.method != b"HEAD"

@@ -33,7 +33,7 @@ class Histogram:
             return self
         counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
         if min(counts) < 0:
-            return self  # a new daemon was started between the two readings
+            return self  # the daemon was restarted between the two readings
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
     def quantile_s(self, part: float) -> float | None:

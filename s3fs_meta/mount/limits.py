@@ -10,29 +10,29 @@ CONTROL_ANSWER_S_MAX: Final = 30.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in the list of unshipped files
 # Maximum size of unshipped changes that versions reads.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
-HISTORY_SHOWN_MAX: Final = 2_000  # number of file versions that fit into one control message
+HISTORY_SHOWN_MAX: Final = 2_000  # maximum number of file versions in one control message
 PATTERN_NAMES_MAX: Final = 100  # number of matching names that s3fs-meta versions lists
 MISSING_PATHS_MAX: Final = 100  # maximum number of partly cached files that warm lists
 # Maximum delay of a reply while the kernel drops removed names from its cache.
 TREE_FORGET_S_MAX: Final = 0.05
-KERNEL_FORGET_S_MAX: Final = 10.0  # maximum wait until programs see a created or removed name
+KERNEL_FORGET_S_MAX: Final = 10.0  # maximum time until programs see a change of names
 
 # --- waiting for uploads ------------------------------------------------------------------------
 # Interval at which a command that waits for uploads polls the mount.
-# The interval is short, so that a first line appears within a second even on a busy machine.
+# The interval is short, so that the first line appears within a second even on a busy machine.
 UPLOAD_POLL_S: Final = 0.25
 # The pause between two lines of progress doubles each time, up to a minute.
 UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
 UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
 # Minimum duration of an outage that is reported. After a shorter outage, a retry often succeeds.
 UPLOAD_AWAY_S_MIN: Final = 1.0
-UPLOAD_FORCE_S_MIN: Final = 5.0  # outage duration after which umount --force stops waiting
-SILENCE_SHOWN_S_MIN: Final = 5.0  # silence of the daemon that is reported to users
+UPLOAD_FORCE_S_MIN: Final = 5.0  # duration of an outage after which umount --force stops waiting
+SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which users are told that the daemon is silent
 
 # --- processes and mounts on this host ----------------------------------------------------------
-# Number of open files for which a mount raises its limit, if its user may raise the limit.
+# Limit of open files to which a mount raises its own limit, if permitted.
 OPEN_FILES_WANTED: Final = 8192
-# Time for the daemon to exit after an unmount, if no process visibly uses the mount.
+# Time that the daemon has to exit after an unmount, if no process visibly uses the mount.
 HELD_S_MAX: Final = 5.0
 HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
 # Maximum number of processes in other mount namespaces that a message lists.
@@ -40,11 +40,11 @@ HOLDERS_SHOWN_MAX: Final = 10
 # Number of busiest threads whose processes are looked up in /proc.
 REQUESTER_THREADS_MAX: Final = 256
 REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted per process
-REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the busiest-processes list
+REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of busiest processes
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
-CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon to exit after an interrupted mount
-DEAD_MOUNT_S_MAX: Final = 5.0  # statfs(2) fails faster than this if the daemon was killed
+CHILD_END_S_MAX: Final = 5.0  # maximum time to wait for the daemon after an interrupted mount
+DEAD_MOUNT_S_MAX: Final = 5.0  # time within which statfs(2) fails if the daemon was killed
 
 # --- prices of requests -------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
@@ -52,9 +52,9 @@ PRICE_MAX: Final = 1e6  # maximum price; a higher price must be a mistake
 
 # --- the service manager systemd ----------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd
-# Extra time requested from systemd at a stop: longer than one upload attempt.
+# Extra time requested from systemd for stopping: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0
-# Extra time requested from systemd at the start: longer than one download of an image piece.
+# Extra time requested from systemd for starting: longer than the download of one image piece.
 SUPERVISED_START_S: Final = 300.0
 SUPERVISED_CHARS_MAX: Final = 500  # maximum length of a status text, which may quote an error
 

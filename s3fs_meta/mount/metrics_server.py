@@ -54,7 +54,7 @@ class MetricsServer:
         self._server = HttpServer(_BOUNDS, {})
         self._is_loopback = True
         self._making = trio.Lock()
-        # Time and text of the last page, by format.
+        # Time and text of the last page in each format.
         self._pages: dict[bool, tuple[float, bytes]] = {}
 
     async def listen(self, address: Address) -> None:

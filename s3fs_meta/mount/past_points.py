@@ -33,8 +33,8 @@ class Past(NamedTuple):
     """The past states of one mount; None if the mount itself shows a past point in time."""
 
     tree: PastTree | None
-    run: Callable[[], Awaitable[None]] | None  # the background task of open points in time
-    sources: PastSources | None  # object that finds the sources of copies from the past
+    run: Callable[[], Awaitable[None]] | None  # background task that closes idle points in time
+    sources: PastSources | None  # finds the sources of copies from the past
 
 
 def temporary_state(state: Path, txg: Txg, pid: int) -> Path:

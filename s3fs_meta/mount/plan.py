@@ -32,11 +32,11 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # maximum wait for the lock that an exiting process still holds
+LOCK_WAIT_S: Final = 10.0  # maximum time to wait for the lock of an exiting process
 
-# Mount options that are also options of the command.
+# Mount options that are also options of the mount command.
 _FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")
-# Mount options that a suggested command for the next mount leaves out.
+# Mount options to omit when a message suggests a command for the next mount.
 _ONCE: Final = frozenset({"force_takeover", "at_least", *WITHOUT_EFFECT})
 
 _VOLATILE: Final = (
@@ -209,7 +209,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
 def _hidden_entries(path: str) -> tuple[str, ...]:
     """Return a warning if the mount hides files in its mountpoint."""
     if mount_table.is_automount(path) or mount_table.find(path) is not None:
-        return ()  # an existing mount already hides the entries of the directory
+        return ()  # an existing mount already hides the directory's entries
     try:
         with os.scandir(path) as entries:
             is_empty = next(entries, None) is None

@@ -22,7 +22,7 @@ from s3fs_meta.objects.billing import RequestClass
 from s3fs_meta.option_syntax import nearest, parse_size
 
 DEFAULT: Final = "aws-s3-standard.toml"
-_REQUESTS: Final = 1000  # the table lists prices per 1000 requests
+_REQUESTS: Final = 1000  # the price table lists prices per 1000 requests
 _TEXTS: Final = ("name", "currency", "gb")
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "requests": tuple(kind.value for kind in RequestClass),

@@ -32,7 +32,7 @@ REMOUNTED: Final = "remounted"  # report of success: {"read_only": bool}; the re
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32
-# mount(2) clears these flags at a remount unless the caller passes them again.
+# On a remount, mount(2) clears these flags unless the caller passes them again.
 _KEPT: Final[Mapping[str, int]] = {
     "nosuid": 2,
     "nodev": 4,
@@ -146,7 +146,7 @@ class RemountHandlers:
         """
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
-        if flags is not None:  # flags are None if only another mount namespace has the mount
+        if flags is not None:  # None if the mount is only in another mount namespace
             status.remount(read_only="ro" in flags.filesystem)
         return status.kernel_read_only
 

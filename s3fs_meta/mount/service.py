@@ -93,9 +93,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LAST_WORDS_S_MAX: Final = 5.0  # maximum wait for clients to read the last response
+LAST_WORDS_S_MAX: Final = 5.0  # maximum time to wait for clients to read the last response
 CLOSE_S_MAX: Final = 60.0
-OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step at the end
+OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step of the shutdown
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
@@ -126,7 +126,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
-    # The state directory of a past point is temporary: count requests in the permanent one.
+    # The state directory of a past point is temporary, so count requests in the permanent one.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
     try:
@@ -233,7 +233,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
     return session
 
 
-# Messages of libfuse, and the advice that s3fs-meta adds to each.
+# Messages of libfuse, each with the advice that s3fs-meta adds.
 _LIBFUSE_ADVICE: Final = (
     ("/dev/fuse: Permission denied", "users need access to the device: chmod 666 /dev/fuse"),
     ("exec fusermount3", "install the package fuse3"),
@@ -496,7 +496,7 @@ class Mount:
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         found = self._figures()
-        found["extension"] = "used"  # constant, for scripts that query this statistic
+        found["extension"] = "used"  # constant value, for scripts that still query this statistic
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
         found["metrics"] = None if self._metrics is None else self._metrics.address

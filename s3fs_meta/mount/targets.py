@@ -42,9 +42,9 @@ _ZOMBIE: Final = b"Z"
 _PID: Final = re.compile("[0-9]+")
 _NEW: Final = ".new"  # suffix of a note that is still being written
 _NAMESPACE: Final = "namespace-"
-_ENDED_S_MAX: Final = 3600.0  # maximum age of the note about an ended mount
+_ENDED_S_MAX: Final = 3600.0  # maximum age of a note about an ended mount
 _SCHEMES: Final = frozenset({"s3", "local"})  # schemes of store URLs
-# Maximum age of the note of a killed daemon in another mount namespace.
+# Maximum age of a note that a killed daemon in another mount namespace left.
 _ELSEWHERE_S_MAX: Final = 86_400.0
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # constant PROC_PID_INIT_INO of linux/proc_ns.h
 
@@ -116,7 +116,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
         return _ending(found)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     snapshot = of_snapshot(place, path)
-    if snapshot.state.exists():  # the state directory is removed after the unmount
+    if snapshot.state.exists():  # the unmount removes the state directory
         place = snapshot
     if found is not None and Path(found["state"]) == place.state:
         place = place._replace(again=found["again"])
@@ -360,7 +360,7 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                # A daemon of a different version can have a note that this version cannot read.
+                # A daemon of a different version may have written a note that is unreadable here.
                 if _started(int(path.name)) == 0:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:

@@ -33,11 +33,11 @@ from s3fs_meta.mount_errors import NotMountedError
 class RemainingUpload(NamedTuple):
     """The changes of a mount that are not in the bucket, and the state of the bucket."""
 
-    where: str  # URL of the bucket, and its server
+    where: str  # URL of the bucket, with the server
     content_bytes: int
     blocks: int
     packs: int  # number of packs that the content would fill uncompressed; 0 if unknown
-    has_changes: bool  # True if metadata has changes that are not uploaded
+    has_changes: bool  # True if metadata changes have not been uploaded
     rate: tuple[str, ...]  # speed and remaining time of the upload, as text
     away_s: float  # time since the bucket began to fail; 0 if it does not fail
     silent_s: float  # time since the bucket last responded, counted while requests wait
@@ -47,7 +47,7 @@ class RemainingUpload(NamedTuple):
     def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
         """Return the upload statistics of a mount."""
         upload, chain = figures["upload"], figures["chain"]
-        # An older version of the daemon reports no outage and no endpoint.
+        # An older version of the daemon reports neither outages nor the endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
         return cls(
             where=f"{figures['url']} at {endpoint}" if endpoint else figures["url"],

@@ -56,13 +56,13 @@ class Cause(enum.Enum):
     COMPACTION = "compaction"
     GARBAGE = "garbage"
     FSCK = "fsck"
-    MOUNT = "mount"  # opening, restoring, reading superblocks, and testing conditional writes
+    MOUNT = "mount"  # opens, restores, superblock reads, tests of conditional writes
 
 
-# The purpose of writes, by key prefix; see format.md, "Keys".
+# The purpose of each write, by key prefix; see format.md, "Keys".
 _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
-    "changelog": Cause.CHANGELOGS,  # this prefix includes parts of changelogs
+    "changelog": Cause.CHANGELOGS,  # including parts of changelogs
     "level/": Cause.LEVELS,
     "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,

@@ -60,7 +60,7 @@ class Contact:
         """
         self._store, self._bounds, self._notify = store, bounds, notify
         self._is_notified = False
-        self._waiting = 0  # number of attempts that wait for a response
+        self._waiting = 0  # number of attempts that are waiting for a response
         self._silent_since_s = 0.0
         self._failing_since_s = 0.0
         self._failure = ""

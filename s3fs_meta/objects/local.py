@@ -62,11 +62,11 @@ from s3fs_meta.objects.contract import (
     listing_of,
 )
 
-UNFINISHED: Final = "tmp"  # name of a reserved directory; keys never begin with this component
+UNFINISHED: Final = "tmp"  # name of a reserved directory; no key starts with this component
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
-_UNFINISHED_BYTES: Final = 16  # number of random bytes in an unfinished file's name
+_UNFINISHED_BYTES: Final = 16  # number of random bytes in the name of an unfinished file
 _UNFINISHED_NAME: Final = re.compile(f"[0-9a-f]{{{2 * _UNFINISHED_BYTES}}}", re.ASCII)
 _ETAG_BYTES: Final = 16
 
@@ -314,7 +314,7 @@ class LocalStore:
         begun = after[len(above) :] if after.startswith(above) else ""
         wanted = prefix[len(above) :]
         if after > above and not begun:
-            return []  # every key in the directory sorts before the key *after*
+            return []  # all keys in the directory sort before the key *after*
         found: list[str] = []
         try:
             with os.scandir(self._tree.path(folder)) as entries:

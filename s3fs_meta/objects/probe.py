@@ -14,7 +14,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-# all contents that a probe writes
+# All contents that a probe object may have.
 CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})
 
 
@@ -46,7 +46,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Each write sends different bytes, because a retry mistakes equal bytes for its own write.
+    # Each write sends different bytes, because a retry mistakes the same bytes for its own.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

@@ -50,7 +50,7 @@ class RetryPolicy:
     total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
-    # Maximum time between first and last attempt if no server ever accepted a connection.
+    # Maximum time from the first to the last attempt if no server ever accepted a connection.
     unconnected_s_max: float = STORE_UNCONNECTED_S_MAX
 
     def delay_s(self, attempts_made: int, jitter: float) -> float:

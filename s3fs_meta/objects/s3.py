@@ -184,14 +184,14 @@ class S3Store:
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag*."""
-        if not etag:  # a server may ignore an empty condition and replace any version
+        if not etag:  # with an empty condition, a server may replace any version
             raise UnexpectedStoreError(key, "the store's response to GET had no ETag")
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
         except (
             ObjectMissingError
-        ) as exc:  # for a conditional write, S3 reports that the object is missing
+        ) as exc:  # S3 reports a missing object for a conditional write
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -281,7 +281,7 @@ class S3Store:
             _check_length(key, size_bytes)
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
-            # close the connection, because the server would still send the rest of the body
+            # close the connection: the server would still send the rest of the body
             body.close()
             raise
         # BytesIO returns its buffer as bytes without a copy.
@@ -311,7 +311,7 @@ class S3Store:
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += len(buffer) / STORE_BODY_BYTES_PER_S_MIN
         source, received_bytes = ResponseBody(body), 0
-        beyond = memoryview(bytearray(1))  # buffer that gets a byte only if the body is too long
+        beyond = memoryview(bytearray(1))  # receives a byte only if the body is too long
         target = buffer or beyond
         try:
             while count := source.receive(target[:STORE_BODY_CHUNK_BYTES]):
@@ -387,7 +387,7 @@ class S3Store:
                 _in_ns(item["LastModified"]) if "LastModified" in item else None,
             )
             for item in answer.get("Contents", [])
-            # skip the empty object by which a web console represents a folder
+            # skip the empty object with which a web console represents a folder
             if item["Key"] != self._prefix
         ]
         return _Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else None)

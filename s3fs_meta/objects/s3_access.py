@@ -122,8 +122,8 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
-    # The header "Expect: 100-continue" adds a round trip to each PUT.
-    # A server that ignores the header "Expect" delays each PUT by 1 s.
+    # The header "Expect: 100-continue" would add a round trip to each PUT.
+    # With a server that ignores the header "Expect", each PUT would wait for 1 s.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
@@ -191,7 +191,7 @@ def _config(place: S3Place) -> Config:
             # The signature contains the SHA-256 of the payload, which every S3 server verifies.
             # SHA-256 takes half the time of Content-MD5 on processors with SHA instructions.
             "payload_signing_enabled": True,
-            # Few self-hosted servers have a DNS name for each bucket.
+            # Few self-hosted servers have a separate DNS name for each bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
         user_agent_extra=USER_AGENT,

@@ -83,14 +83,14 @@ _ADVICE: Final[Mapping[str, str]] = {
     "403": _POLICY,
     "AccountProblem": "the account is suspended or unpaid",
     "InvalidAccessKeyId": f"the store does not know the access key; {_KEYS}",
-    "XAdminUserNotFound": f"the store does not know the access key; {_KEYS}",  # code of versitygw
+    "XAdminUserNotFound": f"the store does not know the access key; {_KEYS}",  # versitygw's code
     "InvalidSecurity": _KEYS,
     "InvalidToken": f"the session token is not valid; {_KEYS}",
     "SignatureDoesNotMatch": f"the secret key is wrong, or a proxy changes requests; {_KEYS}",
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
 
-# The first match is used, so specific classes must precede general classes.
+# The first match is used, so specific classes precede general ones.
 # The text of a connection error may contain an address, but no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
@@ -119,7 +119,7 @@ _TRANSIENT_EXCEPTIONS: Final = (
     OSError,
 )
 _SILENT: Final = "{0} accepts the connection, but does not respond"
-# The first match is used, with the address of the server instead of "{0}".
+# The first match is used; "{0}" is replaced with the address of the server.
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
     (boto.ReadTimeoutError, _SILENT),
@@ -129,7 +129,7 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _CHECK: Final = "check the network and the endpoint URL"
-# Parts of OpenSSL's messages, with the code and the advice of the resulting error.
+# Parts of OpenSSL's messages, each with the code and advice for the resulting error.
 _TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "CERTIFICATE_VERIFY_FAILED": (
         "certificate verification failed",

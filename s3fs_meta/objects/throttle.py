@@ -30,7 +30,7 @@ _LIMITED_KEYS: Final = ("pack/", "image/")  # key prefixes of file content and m
 class Rank(enum.IntEnum):
     """The rank of a waiting transfer; lower numbers are served first."""
 
-    WANTED = 0  # a program waits for the result of the transfer
+    WANTED = 0  # a program is waiting for the result of the transfer
     BACKGROUND = 1
 
 
@@ -108,7 +108,7 @@ class Throttle:
                 lacking = math.inf
                 if min(self._waiting) is waiting:
                     lacking = size_bytes - self._balance
-                    if lacking < 1:  # a rounding error of the clock may leave less than one byte
+                    if lacking < 1:  # a rounding error may leave less than one byte
                         self._balance -= size_bytes
                         return
                 with trio.move_on_after(min(lacking / rate, RATE_CHECK_S)):
@@ -148,7 +148,7 @@ class Throttle:
         self._changed = trio.Event()
 
 
-# maximum time that one call adds, because the time before the first call is infinite
+# Maximum time that one call adds, because the time before the first call counts as infinite.
 _LONG_S: Final = 7 * 86_400.0
 
 

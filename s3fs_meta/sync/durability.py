@@ -43,7 +43,7 @@ class _Commit(NamedTuple):
 
     begun: tuple[int, int]  # numbers of the last change and the last timestamp change
     mark: int  # number of the last change record in the commit
-    settled: int  # last entry of the intent log that the block files contain
+    settled: int  # last entry of the intent log that is in the block files
 
 
 class Durability:
@@ -73,7 +73,7 @@ class Durability:
         self._cache = cache
         self._status = status
         self._commit_interval_s = commit_interval_s
-        self._opened = trio.lowlevel.ParkingLot()  # where ``run_group_commit`` waits for a group
+        self._opened = trio.lowlevel.ParkingLot()  # ``run_group_commit`` waits here for a group
         self._room_wanted = trio.Event()
         self._sync_lock = trio.Lock()
         self._recorder = recorder
@@ -81,7 +81,7 @@ class Durability:
         self.synced_mark = 0  # number of the last change record that is on the disk
         # Numbers of the last change and the last timestamp change that are on the disk.
         self._synced = -1, -1
-        # Numbers of the last change and the last timestamp change that ``sync`` committed.
+        # Numbers of the last change and the last timestamp change that ``sync`` has committed.
         self._committed = -1, -1
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()

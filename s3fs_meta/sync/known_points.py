@@ -34,7 +34,7 @@ VERSION: Final = 1
 _NAME: Final = "points.json"
 _HOUR_NS: Final = 3600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
-# Pairs (maximum age, time span): up to the maximum age, one point is kept per time span.
+# Pairs (maximum age, time span): up to that age, one point is kept per time span.
 _SPANS: Final = ((2 * _DAY_NS, _HOUR_NS), (60 * _DAY_NS, _DAY_NS))
 _LONGEST_SPAN_NS: Final = 30 * _DAY_NS
 

@@ -33,7 +33,7 @@ class UnshippedPaths(NamedTuple):
     """The sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
-    complete: bool  # False if *paths* contains only some of the files
+    complete: bool  # False if *paths* contains only a part of the files
 
 
 class ReplicationLag:
@@ -61,7 +61,7 @@ class ReplicationLag:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # number of each inode's last change record
         self._read_seq = 0
-        # Any inode may have changed up to this record: too many inodes changed to list them.
+        # Up to this record, any inode may have changed: there were too many changed inodes to list.
         self._floor_seq = 0
         self._lock = trio.Lock()
 

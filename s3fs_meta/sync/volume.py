@@ -40,7 +40,7 @@ class OpenOptions:
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
-    # minimum seconds between two checks that the lease is still held
+    # minimum time in seconds between two checks that the lease is still held
     lease_check_s: float = LEASE_CHECK_S
     at_least: AbbreviatedLink | None = None  # a txg that the opened state must contain
     hook: Hook = no_hook

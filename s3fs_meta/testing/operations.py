@@ -136,13 +136,13 @@ _OFFSETS: Final = (
     2 * BLOCK_BYTES,
     3 * BLOCK_BYTES - 1,
 )
-_STARTS: Final = (0, 0, 0, 50, BLOCK_BYTES)  # offsets of copied ranges; most copies begin at 0
+_STARTS: Final = (0, 0, 0, 50, BLOCK_BYTES)  # offsets of copied ranges; most are 0
 _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # from sys/xattr.h
 _XATTR_REPLACE: Final = 2
 _WISHES_PER_ABSENT_NAME: Final = 8  # one in eight chosen names may be absent
-_PATTERN_BYTES: Final = 61  # a prime, so that blocks begin at different bytes of the pattern
+_PATTERN_BYTES: Final = 61  # prime, so that blocks start at different bytes of the pattern
 
 
 def pattern(number: int, length: int) -> bytes:

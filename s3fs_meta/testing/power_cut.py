@@ -258,7 +258,7 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        # Most bugs appear if almost no change, or almost every change, is on the disk.
+        # Most bugs appear if almost none, or almost all, of the changes are on the disk.
         self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
         self._tears = self._random.random() < _HALF
 

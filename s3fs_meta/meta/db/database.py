@@ -369,7 +369,7 @@ class Database(Statements):
             return
         # The first commit synced the database, but not the end of its journal.
         # A second commit at a higher level of `synchronous` syncs the journal.
-        # The second commit must change a row: after an UPDATE with the same bytes, COMMIT does nothing.
+        # The second commit must change a row: COMMIT ignores an UPDATE that writes the same bytes.
         self._set_synchronous("full")
         try:
             self.begin_local()

@@ -18,7 +18,7 @@ from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
 _OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # in ASCII, "0" follows "/"
-_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # condition for marks of records in pack ?1
+_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # marks of records in pack ?1
 
 # An SQL condition that is true if the database has a damage mark. SQLite tests it once per query.
 ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"

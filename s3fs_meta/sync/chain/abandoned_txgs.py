@@ -47,11 +47,11 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    # abandon all txgs after this txg, even txgs of another writer; None if no txg was chosen
+    # abandon all txgs after this one, even of another writer; None if no txg was chosen
     end_at: Txg | None = None
-    # True if the user chose an earlier end of the chain: txgs from other hosts are abandoned, too.
+    # True if the user chose an earlier end of the chain, which also abandons txgs of other hosts.
     anything: bool = False
-    # True to publish the local state if the last txg of this host is missing in the bucket
+    # True to publish the local state if the bucket lacks the last txg of this host
     publish_local: bool = False
 
 
@@ -60,7 +60,7 @@ class Behind(NamedTuple):
 
     txg: Txg
     created_ns: int
-    # last valid position in the chain; None for the position in the local database
+    # last valid position in the chain; None to use the one in the local database
     link: Link | None = None
 
 

@@ -37,7 +37,7 @@ from s3fs_meta.sync.chain import names
 _ROW = "chain"
 _FLOOR = "floor"
 _OWN = "own_txg"
-_END_PROBES = 2  # number of changelogs to try at the end of the chain; one may be damaged
+_END_PROBES = 2  # number of last changelogs to try, because one may be damaged
 
 
 class Link(NamedTuple):

@@ -76,7 +76,7 @@ async def ends_by_first(
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        # This key sorts after every level object whose first txg is *after*.
+        # This key sorts after all level objects that start with the txg *after*.
         start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
@@ -84,7 +84,7 @@ async def ends_by_first(
                 if name is None or level_codec.first_of(*name) <= after:
                     continue
                 if upto is not None and name[1] > upto:
-                    break  # the keys are listed in the order of the txgs
+                    break  # keys are listed in txg order
                 found[info.key] = name
     last = await names.reached(
         store, keyring, after, [(name[1], key) for key, name in found.items()]

@@ -84,7 +84,7 @@ class Follower:
         self._interval_s = interval_s
         self._degrade = degrade
         self._applier: Database | None = None
-        # inodes that the current txg changes; None if there are too many to list
+        # inodes changed by the current txg; None if there are too many to list
         self._touched: Touched | None = None
         self._turn = trio.Lock()
         self._ended = trio.Event()

@@ -86,7 +86,7 @@ class _Facts(NamedTuple):
     hash: str  # content_hash of the manifest
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
-    listed: ObjectInfo  # manifest's entry in the bucket listing
+    listed: ObjectInfo  # the manifest's entry in the listing of the bucket
 
 
 class StoredImages:
@@ -108,7 +108,7 @@ class StoredImages:
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        # True for each prefix of image names that this filesystem wrote
+        # For each prefix of image names, True if this filesystem wrote the image.
         self._ours: dict[str, bool] = {}
 
     async def list_images(
@@ -365,11 +365,11 @@ class Finder:
         self._keyring = keyring
         self._uuid = uuid
         self.stored_images = StoredImages(store, keyring, uuid)
-        # True if the content proves that this filesystem wrote the object
+        # For each object, True if its content proves that this filesystem wrote it.
         self._judged: dict[ObjectInfo, bool] = {}
         self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
-        # All packs between these two epochs were compared with the database.
+        # All packs between these two epochs have been compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
         # Base and pins of the last search that left no changelogs or level objects to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())

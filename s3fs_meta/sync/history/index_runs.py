@@ -40,7 +40,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
-_ROWS_AT_ONCE: Final = 200  # number of rows of each part that are joined together
+_ROWS_AT_ONCE: Final = 200  # number of rows of each part that are joined in one step
 
 
 class TooManyChangesError(Exception):
@@ -222,7 +222,7 @@ class _Joined:
 
     def __init__(self) -> None:
         self._done = RunChanges(Inodes.of(()), RemovedNames.of(()))
-        self._waiting: list[tuple[int, RunChanges]] = []  # pairs of a part's mask and its changes
+        self._waiting: list[tuple[int, RunChanges]] = []  # (mask, changes) of each part
 
     def add(self, mask: int, changes: RunChanges) -> None:
         """Add the changes in a part; *mask* replaces each of their nonzero masks."""

@@ -36,7 +36,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 _log = logging.getLogger(__name__)
 
-# fsck keeps such an object, because it may be a file of the user.
+# fsck keeps an object of unknown origin, because it may be a file of the user.
 _NOT_OWN: Final = (
     "fsck keeps the object, because it does not begin like an object of s3fs-meta; if no other"
     " program needs it, delete it, and the next mount for writing creates the index object again"
@@ -83,7 +83,7 @@ class HistorySearch:
         self._end = end
         self._advice = f"'s3fs-meta fsck -p --deep {store.url}' deletes the object if it is wrong"
         self._stored: set[ObjectKey] | None = None
-        # Hashes of changelogs that were read; index objects that contradict them are not used.
+        # Hashes of the changelogs read so far; an index object that contradicts them is not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 

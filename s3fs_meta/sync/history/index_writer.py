@@ -52,9 +52,9 @@ class Indexer:
         self._stored: set[ObjectKey] = set()  # keys of all index objects in the bucket
         # changes of recent txgs whose run has no index object yet
         self._waiting: dict[Txg, TxgChanges] = {}
-        # Runs up to this txg were already tried, or are older than this mount.
+        # Runs up to this txg have already been tried, or are older than this mount.
         self.done: Txg | None = None
-        # older runs that end after this txg were tried; 0 after all older runs were tried
+        # older runs that end after this txg were tried; 0 once all have been tried
         self.older = Txg(0)
 
     async def run(self) -> None:

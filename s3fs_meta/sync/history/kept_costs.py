@@ -23,7 +23,7 @@ from s3fs_meta.model import ObjectKey, Txg
 class Costs(NamedTuple):
     """The bytes of packs that kept points need, but no present or retained txg."""
 
-    alone: dict[ObjectKey, int]  # bytes of packs that only one kept point needs, by the point's key
+    alone: dict[ObjectKey, int]  # bytes of packs that only one kept point needs, by its key
     total: int  # bytes of packs that at least one kept point needs
 
 

@@ -17,7 +17,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, UnreadableTxg
 
-# The results of a function for one changeset: one item for each inode or name found.
+# A function's result for one changeset: one item for each inode or name found.
 _T = TypeVar("_T", bound=Collection[object])
 
 
@@ -39,7 +39,7 @@ class KeptScan(Generic[_T]):
         """
         self._changelogs = changelogs
         self._function = function
-        self._room = kept_max  # number of txgs and items that fit
+        self._room = kept_max  # number of further txgs and items that may be kept
         self._kept: dict[Txg, Scanned[_T] | UnreadableTxg] = {}
 
     async def scan(self, txgs: Sequence[Txg]) -> list[Scanned[_T] | UnreadableTxg]:

@@ -78,8 +78,8 @@ class Version(NamedTuple):
     txg: Txg
     created_ns: int | None  # time of the txg's cut; None if the changelog is unreadable
     ino: Ino
-    # Either only "unknown", or one or more of the other kinds of changes, in a fixed order.
-    # The order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
+    # Kinds of changes: either only "unknown", or one or more others in a fixed order.
+    # Kinds of changes in order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
     name: bytes | None  # the name that the txg added to the inode, or removed
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown
@@ -213,7 +213,7 @@ class PathVersions:
         found: list[Version] = []
         for stay in reached.found:
             if _are_later(found, most, stay.last):
-                break  # the other inodes had the path only before the listed versions
+                break  # the other inodes had the path before any of the listed versions
             found += await self._of_stay(stay, most + 1, scan, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found

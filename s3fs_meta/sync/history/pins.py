@@ -28,7 +28,7 @@ class Renumbered(NamedTuple):
     """Packs that a repair renumbered; the new numbers do not show when the packs were made."""
 
     txg: Txg  # txg that the repair was writing
-    next_pack: PackId  # a pack number above those of all renumbered packs
+    next_pack: PackId  # higher than the number of any renumbered pack
 
 
 NOTHING_RENUMBERED = Renumbered(Txg(0), PackId(0))

@@ -50,7 +50,7 @@ class PointsInTime:
         self._lease = lease
         self._known: dict[Txg, Link] = {}
         self._unreadable: dict[Txg, str] = {}  # reasons why changelogs are unreadable
-        self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable txg
+        self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable one
         # last readable position in the chain, as found by the latest search
         self.end: Link | None = None
         self.notices: list[str] = []  # facts to show to the user, one line each
@@ -64,7 +64,7 @@ class PointsInTime:
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end
-        # For a txg up to the known end, the changelogs after the end need not be listed again.
+        # For a txg up to the known end of the chain, later changelogs need not be listed again.
         if newest is None or wanted.txg is None or wanted.txg > newest.txg:
             newest = await self.newest()
         if wanted.kept is not None:
@@ -299,7 +299,7 @@ class PointsInTime:
                 may be the right result.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
-        while first < stop:  # the loop ends, because each iteration shrinks the range
+        while first < stop:  # the loop ends, because each pass shrinks the range
             middle = Txg((first + stop) // 2)
             link = await self._first_readable(middle, newest)
             if link.txg >= stop or link.created_ns > time_ns:

@@ -171,7 +171,7 @@ class Reclaimer:
             floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
         stamp = await self._times.stamp(floor) if floor else None
-        # A pack without a row may be part of a replaced history that the floor has not passed.
+        # A pack without a row may belong to a replaced history that is still retained.
         is_passed = floor >= properties.replaced_history(self._db)
         epoch = Epoch(0) if stamp is None or not is_passed else stamp.epoch
         past = RetainedHistory(floor, epoch, link.txg, retention_ns, pins)
@@ -218,7 +218,7 @@ class Reclaimer:
         """
         found = await self.reclaim(progress)
         kinds = found.counts
-        while found.total:  # the loop ends, because each iteration deletes objects
+        while found.total:  # the loop ends, because each pass deletes objects
             found = await self.reclaim(progress)
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
@@ -239,11 +239,11 @@ class Reclaimer:
                 # The next txg must be a complete image of the local state, so ship it first.
                 await self._shipper.ship()
             found = await self.plan(limit)
-            if self.kept_names:  # the feature may be missing in an older copy of the superblock
+            if self.kept_names:  # an older copy of the superblock may lack the feature
                 await protect_kept_points(self._volume)
             if found.total:
                 await self._condemn(found)
-                # the txg that condemns the packs was abandoned
+                # None if the txg that condemns the packs was abandoned
                 if await self._shipper.ship(anyway=True) is None:
                     await self._shipper.require_hold()
                 await self._delete(found, progress)
@@ -281,7 +281,7 @@ class Reclaimer:
         """Condemn a pack that died before the floor; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the pack no longer has a row, or blocks refer to it or will do so soon
+            return False  # the pack has no row any more, or blocks refer to it or soon will
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:

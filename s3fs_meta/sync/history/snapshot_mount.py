@@ -42,9 +42,9 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 class RestoreOptions(NamedTuple):
     """The options for restoring one point in time."""
 
-    progress: Progress = no_progress  # not called if a separate process restores
+    progress: Progress = no_progress  # not called if a separate process restores the metadata
     reserve: Reserve | None = None  # function that reserves disk space
-    apart: bool = False  # True to restore in a separate process
+    apart: bool = False  # True to restore the metadata in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None
 
@@ -59,7 +59,7 @@ class Bucket:
     store: ObjectStore
     superblock: Superblock
     keyring: Keyring
-    keeper: LeaseKeeper  # a keeper that has not acquired the lease
+    keeper: LeaseKeeper  # lease keeper that has not acquired the lease
     points: PointsInTime
     clock: Clock
     # reason why the lease was derived from other objects; None if the lease was read
@@ -91,7 +91,7 @@ class Bucket:
         await clock.measure_for_reading()
         offset_ns, difference = clock.offset_ns, clock.difference
         if isinstance(self.clock, StoreClock):
-            # A mount's clock is corrected already, but an age is counted back from the host's time.
+            # A mount's clock is already corrected, but an age is counted back from the host's time.
             offset_ns += self.clock.offset_ns
             difference = difference or self.clock.difference
         if difference and wanted.is_ago:

@@ -51,7 +51,7 @@ class _Names:
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
         self._skips = False  # True after a fence record, which may skip abandoned txgs
-        # False after an unreadable changelog, until the next readable changelog
+        # False from an unreadable changelog until the next readable one.
         self._is_sure = True
 
     def take(self, found: FetchedChangelog | Gap) -> FetchedChangelog | Gap:

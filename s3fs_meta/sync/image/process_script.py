@@ -12,7 +12,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-NICE = 10  # niceness that keeps a restore from slowing down requests to the mount
+NICE = 10  # niceness, so that a restore does not slow down requests to the mount
 
 
 def main(parent: str, *path: str) -> None:

@@ -32,7 +32,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 
 _LOG_RECORDS_MAX: Final = 100
-_DAEMON_ENDED: Final = 3  # exit status after the daemon has exited; no process reads the status
+_DAEMON_ENDED: Final = 3  # exit status if the daemon has exited; no process reads it
 
 
 class DaemonStore:
@@ -163,7 +163,7 @@ async def _receive(connection: Connection, store: DaemonStore) -> NoReturn:
     while True:
         reply = await connection.receive()
         if reply is None:
-            # Exit at once, because another thread may be in a long call of SQLite.
+            # Exit at once, because another thread may be in a long call to SQLite.
             os._exit(_DAEMON_ENDED)
         store.replied(reply)
 

@@ -153,7 +153,7 @@ class Restorer:
         """Restore from the newest image from which the requested txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
-        # the error that reports the latest restorable txg
+        # The error with the latest restorable txg.
         broken: BrokenChainError | None = None
         breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
@@ -287,7 +287,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            # the replay without level objects also failed, so report the first error
+            # The replay without level objects also failed, so report the first error.
             raise by_levels from None
         self.notices.append(
             f"changelogs are used instead of the level object {misleading}: {by_levels}"

@@ -41,7 +41,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # images that lost more than 1/10 of their pieces are tried last
+_PARTS_OF_ONE_LOST: Final = 10  # images that lost over 1/10 of their pieces are tried last
 
 
 class _Name(NamedTuple):

@@ -45,7 +45,7 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 _log = logging.getLogger(__name__)
 
 _NO_EPOCH: Final = Epoch(0)
-# maximum number of writes by this host that the store may apply after their timeout
+# Maximum number of this host's writes that the store may apply after they have timed out.
 _LATE_WRITES_MAX: Final = 3
 
 
@@ -113,7 +113,7 @@ class LeaseKeeper:
         # the last lease object that ``_found`` read, and its content
         self._last_found: tuple[bytes, Lease] | None = None
         self._looked_s = 0.0
-        # error that reports the loss of the lease; None while this host holds the lease
+        # error that reports the loss of the lease; None while this host holds it
         self.fenced: FencedError | None = None
 
     @property

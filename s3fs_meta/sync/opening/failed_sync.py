@@ -34,7 +34,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The logs are written before the database. A log must be durable before the pages that it contains.
+# The logs come before the database: a log must be durable before the pages that it contains.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 
@@ -86,7 +86,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
         origins = block_origins.origins_not_uploaded(db)
         for block, state, _size in cached_blocks.rows_with_size(db):
             is_origin = state is BlockState.DOOMED and block in origins
-            if is_origin:  # the block may be the source for restoring an unsynced copy
+            if is_origin:  # an unsynced copy may have to be restored from the block
                 tails[block] = cached_blocks.synced_bytes(db, block)
             is_mine = is_origin or state in {BlockState.DIRTY, BlockState.SEALED}
             (mine if is_mine else others).append(block)

@@ -131,7 +131,7 @@ def _is_doubtful(db: Database) -> bool:
     before = local_state.get(db, "boot_id")
     power_lost = machine.has_forgotten(before, machine.memory_of(db.path.parent))
     if volatile == "power" and intent_replay.is_in_use(db):
-        return False  # the row only warns programs that do not know the intent log
+        return False  # the row is only for programs that do not know the intent log
     return volatile == "crash" or (volatile == "power" and power_lost)
 
 
@@ -142,7 +142,7 @@ class ReplacedState(NamedTuple):
     why: str
     link: Link | None  # position of the state in the chain; None if unknown or not in the chain
     keep: bool  # True if the state may contain the only copy of data
-    shipped: bool  # True if the bucket has all changes of the state
+    shipped: bool  # True if the bucket has all changes in the state
 
 
 class Rules(NamedTuple):
@@ -354,7 +354,7 @@ class Chooser:
             raise
         except (CorruptionError, ObjectMissingError):
             return None
-        # The lease is not authentic, so the decision uses the manifest.
+        # The lease is not authenticated, so the manifest decides.
         return head.manifest_key if manifest.txg > link.txg else None
 
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:

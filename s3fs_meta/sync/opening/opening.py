@@ -139,7 +139,7 @@ class _Opening:
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
         elif options.repairing:
-            # a repair compares the times of txgs with the store's clock
+            # A repair compares the times of txgs with the store's clock.
             await self._store_clock.measure_for_reading()
         await self._require_at_least(None)
         db = await self._choose_database(local, lease, held.holder)
@@ -207,7 +207,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # a later check or the next mount tries again
+        except StoreError as exc:  # a later check, or the next mount, will try again
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )

@@ -78,9 +78,9 @@ class Keys:
     keyring: Keyring
     data: bytes  # bytes of the superblock object
     copies: tuple[SuperblockCopy, SuperblockCopy]  # both copies of the superblock in the bucket
-    # how each copy differs from the copy in use; "" if equal or never created
+    # how each copy differs from the copy in use; "" if it does not, or was never created
     faults: tuple[str, str]
-    retention_s: int  # the longest retention of any copy, unless both objects agree
+    retention_s: int  # the longest retention of any copy if the two objects differ
     proven: bool  # True if this host used the keys before, or the keys decrypted an image
 
     @property
@@ -122,7 +122,7 @@ async def open_keys(
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
     if second.newer is not None and primary not in authentic:
         raise second.newer
-    # max() takes the first of several copies with equal generation
+    # of several copies with the same generation, max() returns the first
     best = max(authentic, key=_generation)
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:

@@ -31,7 +31,7 @@ class Cut:
         """
         self.pending = pending
         self._next_block = next_block
-        self.complete: set[PackId] = set()  # packs of which the next changelog need list no block
+        self.complete: set[PackId] = set()  # packs whose blocks the next changelog need not list
         self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()

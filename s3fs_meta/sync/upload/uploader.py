@@ -159,7 +159,7 @@ class Uploader:
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
             _log.error("cannot upload blocks, will retry: %s", exc)
-            # The failure may have left inconsistent rows, so the mount turns read-only.
+            # The failure may have left inconsistent rows, so the mount becomes read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
                 self._status.break_off(f"upload failed: {exc}")
             if isinstance(exc, FencedError):
@@ -246,7 +246,7 @@ class Uploader:
             pack, end = await trio.to_thread.run_sync(self._packer.fill_next, fresh, end)
             record = await self._upload(pack)
             stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
-            del pack  # free the memory before the next pack is made
+            del pack  # free the memory before making the next pack
         return stored
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:

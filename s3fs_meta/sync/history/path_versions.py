@@ -79,7 +79,7 @@ class Version(NamedTuple):
     created_ns: int | None  # time of the txg's cut; None if the changelog is unreadable
     ino: Ino
     # Kinds of changes: either only "unknown", or one or more others in a fixed order.
-    # Kinds of changes in order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
+    # Kinds in this order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
     name: bytes | None  # the name that the txg added to the inode, or removed
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown

@@ -87,7 +87,7 @@ class Salvager:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self.newer: NewerFormatError | None = None  # first unverified claim of a newer version
+        self.newer: NewerFormatError | None = None  # first object that claims a newer version
 
     async def lay_out(self, path: Path) -> AsyncGenerator[SalvagedImage, None]:
         """Write each image with a first piece to a file and yield the image, the best image first.

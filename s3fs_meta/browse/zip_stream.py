@@ -126,8 +126,8 @@ async def require_few(
             count += 1
             if count > entries_max:
                 raise SettingsError(
-                    f"the folder has more than {entries_max:,} entries, too many for a"
-                    " zip; download it as tar"
+                    f"the folder has too many entries for a zip (more than {entries_max:,});"
+                    " download it as tar"
                 )
 
 

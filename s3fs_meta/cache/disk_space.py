@@ -91,8 +91,8 @@ class DiskSpace:
         if spare < size_bytes:
             self._granted_bytes = 0
             raise NoSpaceLeftError(
-                f"the disk of {self._path} is full except for {DISK_RESERVE_BYTES} bytes that are"
-                " reserved for the database; delete other files on that disk"
+                f"the disk that contains {self._path} is full, except for {DISK_RESERVE_BYTES}"
+                " bytes reserved for the database; delete other files on that disk"
             )
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 

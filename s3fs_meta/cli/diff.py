@@ -152,7 +152,7 @@ async def _compare(
         before, after = [await bucket.find(point) for point in points]
         if before.txg > after.txg:
             raise UsageError(
-                f"{points[0].text} is later than {points[1].text}: give the earlier point first"
+                f"give the earlier point first: {points[0].text} is later than {points[1].text}"
             )
 
         async def opened(link: Link, part: str, earlier: Volume | None = None) -> Volume:

@@ -274,7 +274,9 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
         HeldError: the plan demands repairs, or the journal mode excludes other readers.
     """
     if plan.wanted.repair is not Mode.REPORT:
-        raise HeldError(f"{plan.place.url} is mounted on this host; unmount it before repairs")
+        raise HeldError(
+            f"the filesystem {plan.place.url} is mounted on this host; unmount it before repairs"
+        )
     if not Pragmas(journal_mode=journal_mode).is_wal:
         raise HeldError(
             f"{plan.place.url} is mounted on this host with journal_mode={journal_mode}, which"

@@ -153,7 +153,7 @@ async def _refuse_below_another(url: str, s3: S3Options) -> None:
                 continue  # no permission to read the prefix
         if found:
             raise NotEmptyError(
-                f"{url} lies below the filesystem {parent}; choose a prefix outside of it"
+                f"the prefix {url} lies below the filesystem {parent}; choose another prefix"
             )
 
 

@@ -156,7 +156,7 @@ async def _copy(
         superblock, keyring = keys.superblock, keys.keyring
         with contextlib.closing(quarantine_list.open_database(wanted.kept)) as db:
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:
-                raise SettingsError(f"{wanted.kept.path} belongs to another filesystem")
+                raise SettingsError(f"the state {wanted.kept.path} belongs to another filesystem")
             async with _base(wanted, db, store, superblock, keyring, front) as base:
                 inos = await trio.to_thread.run_sync(quarantine_list.changed, db, base)
             async with _newest(wanted, store, superblock, keyring) as find:

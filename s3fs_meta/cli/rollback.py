@@ -164,7 +164,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
         front.notice(with_options(notice, wanted.place.url, wanted.s3))
     if past.txg == present.txg:
         raise SettingsError(
-            f"{described(past)} is already the newest txg: there is nothing to roll back"
+            f"there is nothing to roll back: {described(past)} is already the newest txg"
         )
     if bucket.points.unreadable_end:
         last = bucket.points.unreadable_end[-1]

@@ -230,7 +230,7 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
             if one.fs_type != mount_table.FS_TYPE:
                 break
             return targets.of_mountpoint(Path(one.mountpoint), cachedir)
-    raise NotMountedError(directory, f"{directory} is not on a filesystem of s3fs-meta")
+    raise NotMountedError(directory, f"the path {directory} is not on an s3fs-meta filesystem")
 
 
 def remove(entry: Entry) -> None:

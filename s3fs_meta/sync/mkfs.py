@@ -111,12 +111,14 @@ async def _require_empty(store: ObjectStore) -> None:
             " run s3fs-meta destroy to finish the removal"
         )
     if await has_superblock(store):
-        raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+        raise NotEmptyError(
+            f"the prefix {store.url} already contains a filesystem; s3fs-meta destroy removes it"
+        )
     if any(map(is_own, keys)) and await find_trace(store) is not None:
         raise NotEmptyError(
-            f"the prefix {store.url} holds a filesystem without a superblock: it contains "
-            f"{keys[0]!r}; s3fs-meta fsck -y on a host that has mounted it restores the superblock,"
-            " s3fs-meta destroy removes the filesystem"
+            f"the prefix {store.url} contains a filesystem without a superblock (found "
+            f"{keys[0]!r}); s3fs-meta fsck -y on a host that has mounted it restores the"
+            " superblock, s3fs-meta destroy removes the filesystem"
         )
     below = next((found for key in keys if (found := _filesystem_below(key))), None)
     if below is not None:
@@ -124,7 +126,7 @@ async def _require_empty(store: ObjectStore) -> None:
             f"the filesystem {store.url}/{below} lies below {store.url}; choose another prefix"
         )
     raise NotEmptyError(
-        f"{store.url} is not empty: it contains the object {keys[0]!r}; choose another prefix"
+        f"the prefix {store.url} is not empty (found {keys[0]!r}); choose another prefix"
     )
 
 

@@ -26,7 +26,7 @@ def test_error_about_a_path_outside_all_mounts_shows_the_path(
     command, *times = words
     refused = program.run(command, tmp_path / "file", *times)
     assert refused.returncode == ExitStatus.NOT_MOUNTED
-    assert f"{tmp_path}/file is not on a filesystem of s3fs-meta" in refused.stderr
+    assert f"{tmp_path}/file is not on an s3fs-meta filesystem" in refused.stderr
 
 
 def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_copy_to_another_filesystem_is_refused(
         assert f"{target} is on another filesystem than {mounted.mountpoint}/f" in done.stderr
     (tmp_path / "outside").touch()
     done = program.run("clone", tmp_path / "outside", mounted.mountpoint / "copy")
-    assert (done.returncode, "is not on a filesystem of s3fs-meta" in done.stderr) == (8, True)
+    assert (done.returncode, "is not on an s3fs-meta filesystem" in done.stderr) == (8, True)
 
 
 _SEES_NOTHING = """

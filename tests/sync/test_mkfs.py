@@ -18,7 +18,7 @@ from tests.sync.conftest import Power
 
 async def test_mkfs_refuses_a_location_that_is_not_empty(power: Power) -> None:
     """mkfs changes nothing at a location that has a filesystem or other objects."""
-    with pytest.raises(NotEmptyError, match="already holds a filesystem"):
+    with pytest.raises(NotEmptyError, match="already contains a filesystem"):
         await power.make()
     power.store.objects.clear()
     power.store.objects["holiday.jpg"] = b""  # type: ignore[index]

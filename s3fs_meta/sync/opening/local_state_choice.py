@@ -270,8 +270,8 @@ class Chooser:
             return db
         if not newer and not _is_settled(db):
             raise SettingsError(
-                f"{self._state_dir.path} contains changes that are not in the bucket, so it cannot"
-                " follow: mount it for writing first, or follow with another --cachedir"
+                f"the local state in {self._state_dir.path} has changes that are not in the bucket,"
+                " so it cannot follow: mount it for writing first, or use another --cachedir"
             )
         if not is_exact(db):
             return self._leave(db, "another host has written since", link=link)

@@ -62,4 +62,4 @@ def _memory_file() -> int:
     except OSError as exc:
         if exc.errno != errno.EINVAL:
             raise
-        return os.memfd_create("s3fs-meta-clock")  # Linux before 6.3 does not know the flag
+        return os.memfd_create("s3fs-meta-clock")  # Linux before 6.3 rejects the flag

@@ -484,7 +484,7 @@ FSCK_SUMS_ROWS_MAX: Final = 3_000_000
 # Number of keys that fsck tries for a damaged pack: those of other damaged packs of the same size.
 # If two packs were swapped, one of the tried keys matches. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-# Number of times that fsck repeats its check of the images because another host made a new image.
+# Number of times that fsck checks the images again because another host has made a new one.
 FSCK_HEADS_MAX: Final = 3
 # Maximum number of packs without a row for which fsck checks the owner; one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
@@ -511,7 +511,7 @@ TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
 # Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
 HOLDER_BYTES_MAX: Final = 1 * KIB
 # Maximum difference between the lease's epoch and the last changelog's epoch.
-# Each mount for writing takes an epoch and ships a fence record, unless it is killed very early.
+# Each mount for writing increments the epoch and ships a fence record, unless killed very early.
 EPOCH_LEAP_MAX: Final = 1 << 32
 # Number of nonces that a host keeps for acquisitions of the lease with an unknown outcome.
 LEASE_NONCES_MAX: Final = 4

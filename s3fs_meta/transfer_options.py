@@ -96,7 +96,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "1d",
         "Maximum time between two uploads of a complete metadata image while changes are made; "
-        "many changes shorten the time.",
+        "many changes make it shorter.",
         "Each image uploads the pieces that changed.",
         "Nothing is lost: a restore also reads the changes since the last image.",
     ),
@@ -129,7 +129,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
         "it fails with ENOSPC.",
-        "During an outage of the bucket, such a write waits for `write_timeout`.",
+        "During an outage of the bucket, a write to a full cache waits for `write_timeout`.",
         NO_EFFECT,
     ),
 )

@@ -33,7 +33,7 @@ class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
     DAMAGE = "damage"  # an error, which changes the exit status of fsck
-    LEFTOVER = "leftover"  # harmless to the present files: does not change the exit status
+    LEFTOVER = "leftover"  # harmless to the current files; does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 _STAMP_BYTES: Final = 16
 
 Steps = Generator[int, None, None]
-# Function that reports progress: name of the phase, operations done, operations in total.
+# Function that reports progress: name of the phase, completed operations, total operations.
 Report = Callable[[str, int, int], None]
 
 
@@ -67,7 +67,7 @@ class BenchSizes(NamedTuple):
     """The sizes and numbers of files; each thread has its own large file and small files."""
 
     big_bytes: int  # size of each large file; 0 means no large files
-    block_bytes: int  # size of each read from, and write to, a large file
+    block_bytes: int  # size of each read or write of a large file
     small_bytes: int
     files: int  # number of small files per thread; 0 means no small files
     threads: int
@@ -85,7 +85,7 @@ class Result(NamedTuple):
     operations: int
     size_bytes: int  # number of bytes that the phase read or wrote
     seconds: float
-    latencies_s: Sequence[float]  # the latency of each operation, sorted ascending
+    latencies_s: Sequence[float]  # latencies of all operations, in ascending order
 
 
 class _Phase(NamedTuple):
@@ -109,7 +109,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # run() replaces this default by a temporary directory
+        self._folder = parent  # run() replaces this default with a temporary directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The completion script of a shell sets this variable to request candidates.
 VARIABLE: Final = "_S3FS_META_COMPLETE"
-# Variables with the command line: bash sets the first, zsh and fish set the second.
+# Variables that contain the command line: bash sets the first, zsh and fish set the second.
 _LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 # A comma separates two options; a comma in a value is escaped.
 _COMMA: Final = re.compile(r"(?<!\\),")

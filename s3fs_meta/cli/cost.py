@@ -112,7 +112,7 @@ async def _ledger(place: Target) -> Ledger:
         if place.mountpoint is not None:
             raise
     except ControlError:
-        pass  # the daemon runs an earlier version, which counts no requests
+        pass  # an earlier version of the daemon does not count requests
     try:
         ledger = await trio.to_thread.run_sync(request_log.read, state)
     except NewerFileError as exc:

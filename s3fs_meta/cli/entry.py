@@ -147,7 +147,7 @@ def program() -> NoReturn:
         sys.stdout.reconfigure(errors="surrogateescape")
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
-        # Skip the interpreter's exit: it can wait forever for a thread whose start was interrupted.
+        # Skip the normal exit: it can wait forever for a thread whose start was interrupted.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -67,7 +67,7 @@ _REPAIRING: Final = (
     "all repairs are undone, unless their upload had begun; it is safe to run fsck again"
 )
 _LOCK_WAIT_S = 10.0
-# Without --verbose, fsck shows at most 10 findings of each invariant and 10 notes.
+# Without --verbose, fsck shows at most 10 findings per invariant and 10 notes.
 _SHOWN_MAX = 10
 
 
@@ -230,7 +230,7 @@ def _refuse_quarantined(place: Target) -> None:
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
-            f"the quarantined state {kept[0].path} may need packs that are in no other metadata; "
+            f"the quarantined state {kept[0].path} may need packs that no other metadata needs; "
             "copy its files with s3fs-meta recover-state, remove it, and run the command again"
         )
 

@@ -90,11 +90,11 @@ class CheckPlan:
     s3: S3Options
     open: OpenOptions
     wanted: FsckOptions
-    # Accept the superblock in the bucket, although this host has seen a newer superblock.
+    # Accept the superblock in the bucket even if this host has seen a newer one.
     accept_superblock: bool = False
     verbose: bool = False
     publish_local: bool = False  # upload the local state if its last txg is not in the bucket
-    objects_from: str | None = None  # URL of the bucket copy from which objects are replaced
+    objects_from: str | None = None  # URL of the copy of the bucket from which objects are restored
     end_at: Txg | None = None  # the last txg to keep; later txgs are abandoned
 
 

@@ -352,7 +352,7 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
     if wanted.policy is None:
         return await points.keep(wanted.name, wanted.at, auto=wanted.auto)
     result = _expired(await points.all(), wanted.policy)
-    # Points are dropped by key, so a newer point with an equal name is never dropped.
+    # Points are dropped by key, so a newer point with the same name is never dropped.
     await points.drop([one["key"] for one in result["points"] if not one["reasons"]])
     return {**result, "dropped": True}
 

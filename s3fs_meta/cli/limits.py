@@ -11,7 +11,7 @@ MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum number of uncached files that w
 
 # --- completion in a shell ----------------------------------------------------------------------
 COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
-# Maximum number of states that completion examines; two already make a choice ambiguous.
+# Maximum number of states that completion examines; with two, the choice is already ambiguous.
 COMPLETED_STATES_MAX: Final = 2
 
 # --- the command s3fs-meta umount ---------------------------------------------------------------
@@ -20,14 +20,14 @@ BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 
 # --- the command s3fs-meta status --watch -------------------------------------------------------
-WATCH_S_MIN: Final = 0.2  # minimum time between two screens; each screen takes a few ms
+WATCH_S_MIN: Final = 0.2  # minimum time between two screens; making one takes a few ms
 # Numbers of operations and processes that fit on a screen of 24 lines.
 WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4
 
 # --- the command s3fs-meta bench ----------------------------------------------------------------
-# Maximum number of threads. More threads would only wait, and each needs a block of memory.
+# Maximum number of threads. More threads would only wait, and each one needs memory.
 BENCH_THREADS_MAX: Final = 256
-BENCH_FILES_MAX: Final = 1_000_000  # maximum number of files per thread; each latency needs 8 bytes
+BENCH_FILES_MAX: Final = 1_000_000  # maximum files per thread; each latency takes 8 bytes
 BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # maximum size of one read or write, held in memory
 BENCH_POLL_S: Final = 0.1  # interval for updating the progress bar and noticing interrupts

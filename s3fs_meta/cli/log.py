@@ -71,7 +71,7 @@ HELP = CommandHelp(
 class _Wanted(NamedTuple):
     """The part of the history to show."""
 
-    top: Ino  # inode of the directory at which the path begins
+    top: Ino  # inode of the directory where the path starts
     names: list[bytes]  # components of the path; an empty list selects everything below *top*
     since: PointInTime | None
     until: PointInTime

@@ -20,7 +20,7 @@ from s3fs_meta.settings import parse_mount_options
 PROGRAM: Final = "mount.s3fs-meta"
 USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
 
-# Defaults of mount(8) for root. s3fs-meta mount has the FUSE defaults, nodev and nosuid.
+# Defaults of mount(8) for root. Instead, s3fs-meta mount has the FUSE defaults, nodev and nosuid.
 ROOT_DEFAULTS: Final = "dev,suid"
 
 

@@ -20,7 +20,7 @@ class _Made(NamedTuple):
     path: Path
     device: int
     inode: int
-    ctime_ns: int  # a later change time shows that the directory was changed or replaced
+    ctime_ns: int  # if it is later, the directory was changed or replaced
 
 
 class NewDirectory:
@@ -56,7 +56,7 @@ class NewDirectory:
     def remove_unused(self) -> None:
         """Remove the created directories if all of them are unchanged and empty."""
         made, self._made = self._made, []
-        with contextlib.suppress(OSError):  # another process uses or removed a directory
+        with contextlib.suppress(OSError):  # another process uses a directory or has removed it
             if all(_as_made(one.path) == one for one in made):
                 for one in reversed(made):
                     one.path.rmdir()

@@ -102,7 +102,7 @@ def restore(
 class _Copied(NamedTuple):
     """The entries to copy."""
 
-    paths: list[bytes]  # paths relative to the root; an empty list selects all files
+    paths: list[bytes]  # paths relative to the root; all files if the list is empty
     target: Path
     privileges: bool
 

@@ -30,7 +30,7 @@ from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.option_syntax import seconds
 
-FIRST_S_MAX: Final = 1.0  # maximum delay of the first screen
+FIRST_S_MAX: Final = 1.0  # maximum delay before the first screen
 _FEW_PER_S: Final = 10  # rates below this are shown with one decimal place
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -243,7 +243,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)
     except OtherUserError:
-        raise  # root can unmount for another user, but cannot wait for the upload
+        raise  # root can unmount on behalf of another user, but cannot wait for the upload
     except NotMountedError as exc:
         if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)

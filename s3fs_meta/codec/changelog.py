@@ -46,7 +46,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
-SPAN_VERSION: Final = 2  # format version of changelogs that begin a time span
+SPAN_VERSION: Final = 2  # format version of changelogs that start a time span
 NO_FLOOR: Final = Txg(0)  # retention floor 0: all txgs are retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
@@ -68,7 +68,7 @@ PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_
 _COMPARED_BYTES: Final = 1 << 16  # number of bytes of a changeset that are compared at once
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
-)  # maximum of txg, block and pack numbers; 1 below INTEGER_MAX, so that a writer can add 1
+)  # largest txg, block or pack number, so that a writer can add 1 without exceeding INTEGER_MAX
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
 # Maximum sizes of one part, one pack and one number as JSON, in bytes.
@@ -89,7 +89,7 @@ class Kind(enum.Enum):
 
     GROUP = "group"  # a changelog with the changes of one txg
     FENCE = "fence"  # no changes: the changelog occupies the next txg number of the fenced writer
-    IMAGE = "image"  # the image that the changelog names replaces the complete state
+    IMAGE = "image"  # the changelog refers to an image that replaces the entire state
 
 
 class Location(NamedTuple):

@@ -18,7 +18,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2): 512 bytes
 ALLOCATION_BYTES: Final = 4096  # page size; st_blocks counts a partial last page as a full page
-# Value of st_blksize and f_bsize: smaller than a block, because stdio makes buffers of this size.
+# Value of st_blksize and f_bsize: less than a block, because stdio allocates buffers of this size.
 # Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
 

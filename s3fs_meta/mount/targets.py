@@ -392,7 +392,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    # Earlier versions write neither of the fields ``again`` and ``mount_namespace``.
+    # Earlier versions do not write the fields ``again`` and ``mount_namespace``.
     again, namespace = note.get("again"), note.get("mount_namespace")
     return {key: note[key] for key in _NOTE} | {
         "again": again if isinstance(again, str) else "",

@@ -236,8 +236,8 @@ def require_name(name: str) -> None:
     """
     if not is_kept_name(name):
         raise UsageError(
-            f"the name {name!r} is not valid for a kept point: a name begins with a letter, has at"
-            f" most {KEPT_NAME_CHARS_MAX} letters, digits and characters of _.-+:@, and is neither"
+            f"the name {name!r} is not valid for a kept point: a name starts with a letter, has at"
+            f" most {KEPT_NAME_CHARS_MAX} characters (letters, digits and _.-+:@), and is neither"
             " newest nor now"
         )
 

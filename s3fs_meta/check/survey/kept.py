@@ -56,7 +56,7 @@ async def survey(
     try:
         kept = await _kept(exam, store, keyring)
     except FormatError:
-        return  # invariant I5 repairs the lost uuid, and the next run finds the kept points
+        return  # the repair for I5 restores the uuid, and the next run finds the kept points
     survey_of = _Survey(exam, store, keyring, deep=deep)
     for done, point in enumerate(kept.points):
         progress("kept points", done, len(kept.points))
@@ -189,7 +189,7 @@ class _Survey:
             parts = chain.sections(self._store, self._keyring, fetched.changelog)
             async with aclosing(parts) as sections:
                 async for _section in sections:
-                    pass  # the iteration over the sections decodes each section
+                    pass  # reading a section also decodes it
         except (ObjectMissingError, CorruptionError) as exc:
             return _Read(str(exc))
         return _Read("", fetched.changelog.previous, fetched.link.hash)

@@ -129,7 +129,7 @@ async def _read(
         for pack, key, size_bytes in waiting:
             try:
                 await _read_pack(exam, store, keyring, pack, key, files)
-            except S3fsError as exc:  # re-raised after the nursery, so that no group wraps it
+            except S3fsError as exc:  # re-raised later, outside of any exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return

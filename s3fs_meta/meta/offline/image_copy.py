@@ -18,7 +18,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
-# The copy need not be durable, because a failed copy is made again.
+# The copy need not be durable, because a failed copy is repeated.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")

@@ -136,7 +136,7 @@ class FolderSizes:
         """Return all directories, sorted by number, and the size of the files directly in each."""
         return self._inos, self._own_bytes
 
-    # --- read and sum up sizes --------------------------------------------------------------------
+    # --- read and add up sizes --------------------------------------------------------------------
 
     def _read_directories(self, db: Database) -> Iterator[None]:
         parents = array("q")

@@ -42,7 +42,7 @@ _DIRECTORIES: Final = (
 )
 _EQUAL_HASHES: Final = "SELECT 1 FROM dentries WHERE parent = ? AND cookie & 255 <> 0 LIMIT 1"
 _PIECE_ROWS: Final = 500  # number of rows compared before other tasks may run: 1 ms
-# The columns of the primary keys, of which the first is an inode number.
+# The columns of each primary key; the first one is an inode number.
 _TABLES: Final = {
     "inodes": "ino",
     "dentries": "parent, cookie",
@@ -189,7 +189,7 @@ class TreeDiff:
                         yield from self._one(self._after, ADDED, ino, (directory, name))
                     else:
                         added[directory, name] = ino
-        # If several names have the same hash, one name may now have the former cookie of another.
+        # Of several names with the same hash, one may now have the cookie that another one had.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
 

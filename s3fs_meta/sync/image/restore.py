@@ -382,7 +382,7 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A manifest made by an attacker may claim any size.
+        # A manifest that an attacker has forged may claim any size.
         # If the last piece of the image is missing, another image is tried.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0

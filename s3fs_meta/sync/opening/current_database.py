@@ -209,7 +209,7 @@ class CurrentDatabase:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # Use the number of the attempted txg again; the next image contains its changes.
+            # Reuse the number of the attempted txg; the next image contains its changes.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:

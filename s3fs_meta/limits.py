@@ -42,7 +42,7 @@ PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack is full
 PACK_BYTES_MAX: Final = 48 * MIB
 # Longest range requested from the store, because a damaged row may record any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
-PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack: an index of up to 1 MiB
+PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack, for an index of up to 1 MiB
 # Minimum size of a block that is fetched alone. A shorter block is fetched with its neighbours.
 SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
@@ -63,13 +63,13 @@ IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image; a
 # Maximum number of pieces in an image: enough for 256 GiB of metadata.
 # Parsing a hostile manifest with the maximum number of pieces takes about a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# Number of damaged pieces after which fsck stops reading an image as useless.
+# Number of damaged pieces after which fsck considers an image useless and stops reading it.
 # A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-# Number of latest images that are never deleted, nor are the objects that they need.
+# Number of latest images that are never deleted, together with the objects that they need.
 IMAGES_KEPT: Final = 2
 IMAGES_SPACED: Final = 8  # older images are thinned out to N per retention period
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
@@ -79,15 +79,15 @@ SALVAGE_PROBES_MAX: Final = 2_000_000
 SALVAGE_PROBES_OF_GAP: Final = 64
 SALVAGE_ROWS_AT_ONCE: Final = 1000  # maximum number of salvaged rows in memory
 # Maximum length of a value or row in an image or a changeset. A longer value must be damaged.
-# The longest valid value, an extended attribute, has 64 KiB.
+# The longest valid value is an extended attribute of 64 KiB.
 IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
 # Maximum size of a metadata object that is parsed. Every intact object is smaller.
 ENVELOPE_BYTES_MAX: Final = 64 * MIB
 # Maximum length of a value or row in a local database. SQLite's own limit is 1 GB.
-# The longest valid value is a changelog object that was not uploaded yet.
+# The longest valid value is a changelog object that has not been uploaded yet.
 DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 # Maximum length of an SQL statement, or of a definition in a hostile database.
-# Statements of s3fs-meta have a few KiB.
+# SQL statements of s3fs-meta have a few KiB.
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs and the chain ------------------------------------------------------------------
@@ -115,7 +115,7 @@ UNSHIPPED_INODES_MAX: Final = 200_000
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
-# A record may be several hundred kilobytes long.
+# A change record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
 # Maximum distance of a key's txg from the last known txg: 87 years of txgs.
 # A more distant key is ignored as foreign: after a txg near 2^63, no numbers would be left.
@@ -127,7 +127,7 @@ TXG_GAP_MAX: Final = 100
 TXG_GAPS_MAX: Final = 16
 # Number of objects to read at each end of a run of keys, in case one is damaged.
 TXG_PROOFS_MAX: Final = 2
-# Maximum number of late changelogs of previous writers that a new writer applies.
+# Maximum number of late changelogs by previous writers that a new writer applies.
 FENCE_ROUNDS_MAX: Final = 5
 # Maximum size of the changes in one object. A longer changelog has several parts.
 CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
@@ -163,7 +163,7 @@ LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
 LEVEL_CHECK_S: Final = 10.0  # how often to check for changelogs to merge into levels
 
 # --- points in time in a mount (.snapshots) ---------------------------------------------------
-# Smallest inode number in a point in time (fs/past). Present inodes start at 1.
+# Smallest inode number in a point in time (fs/past). Current inodes start at 1.
 PAST_INO_MIN: Final = 1 << 62
 PAST_INO_BITS: Final = 40  # number of bits for an inode number within one point in time
 PAST_POINTS_OPEN_MAX: Final = 4  # maximum number of past databases that a mount keeps on disk
@@ -194,7 +194,7 @@ REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 HISTORY_FAN_OUT: Final = 32
 # Number of levels. A run of the last level spans 1,048,576 txgs: 60 days at one per 5 s.
 HISTORY_LEVELS_MAX: Final = 4
-# Limits for one history-index object. A run with more changes has no object.
+# Limits for one object of the history index. A run with more changes gets no object.
 HISTORY_INODES_MAX: Final = 500_000
 HISTORY_NAMES_MAX: Final = 200_000
 HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
@@ -234,7 +234,7 @@ ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck li
 # If the clock jumps, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
-# Only a wrong time zone or date exceeds the limit. S3 refuses requests beyond 900 s.
+# Only a wrong time zone or date exceeds this limit. S3 itself refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
 # Maximum number of changelogs read to find the changelog that is as old as the retention.
 RECLAIM_PROBES_MAX: Final = 64
@@ -243,7 +243,7 @@ RECLAIM_PROBES_MAX: Final = 64
 # Maximum number of kept points: two years of nightly points, and one page of a listing.
 KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of a kept point's name
-# Maximum size of a kept point's object. It usually has 700 bytes.
+# Maximum size of a kept point's object, which usually has 700 bytes.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
 KEPT_FAULTS_MAX: Final = 100  # maximum number of invalid kept-point objects in a report
 KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
@@ -253,7 +253,7 @@ KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,02
 # Maximum length of a component in a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
-MULTIPART_BYTES: Final = 64 * MIB  # largest size of one PUT; larger objects are sent in parts
+MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; a larger one is sent in parts
 # Maximum size of a local object whose ETag is a hash of its content.
 # The ETag of a larger local object is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
@@ -268,10 +268,10 @@ STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the last retry
 # Time for retries if the store has never responded and its address refuses connections.
-# The last attempt begins when this time has passed, because the server may be restarting.
+# The last attempt starts after this time, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
-OFFLINE_AFTER_S: Final = 10.0  # silence after which a store counts as offline
+OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
 # Number of response bytes that one call reads, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
@@ -293,8 +293,8 @@ KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # idle time after which a group is committed
-GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; bounds the loss if the daemon is killed
-GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group, which SQLITE_FULL may undo
+GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; limits the loss if the daemon is killed
+GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; limits the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
 # Number of zeros kept after the end of the WAL while programs call fsync: enough for 50 calls.
 # When half of the zeros after the WAL are used, more zeros are appended.
@@ -311,7 +311,7 @@ INTENT_PIECES_MAX: Final = 256
 WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes copied at a time when a file is rewritten
 COLLECT_S_MAX: Final = 5.0  # time that a sync or cut may wait for the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.
-# More passes would help only while programs write fast.
+# More passes would help only while programs write at high speed.
 COLLECT_PASSES_MAX: Final = 3
 # Maximum number of write requests during a pass that collected all dirty data.
 # After a pass with more write requests, the kernel may have skipped files.
@@ -326,7 +326,7 @@ NEWS_BYTES_MIN: Final = 512  # a changelog above this size contains more than de
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
-SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack stays small
+SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack remains small
 # Time between two reads of the lease during uploads; limits what a fenced mount can upload.
 LEASE_CHECK_S: Final = 10.0
 # Maximum number of batches that are packed or uploaded concurrently. Each has one pack in memory.
@@ -351,9 +351,9 @@ DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks; limits the 
 SYNC_THREADS_MAX: Final = 8  # number of threads that sync files at the same time
 EARLY_WRITE_BYTES: Final = 4 * MIB  # size of large writes after which their write-back starts
 EARLY_WRITE_BYTES_MIN: Final = 64 * KIB  # minimum size of a large write
-SYNCFS_FILES_MIN: Final = 32  # number of files for which one syncfs(2) is faster than fsync(2)
+SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs(2) is faster than fsync(2)
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
-# Extra bytes that each eviction frees, because one eviction for each small file would be slow.
+# Extra bytes that each eviction frees, because an eviction per small file would be slow.
 DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of a batch of blocks that are sealed and packed
@@ -361,7 +361,7 @@ SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks in a batch to se
 # Maximum number of evicted files that the event loop removes, in 1 ms. A thread removes more files.
 EVICTED_AT_ONCE_MAX: Final = 16
 LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule points: 1 to 5 ms
-COMPACT_LIVE_FRACTION: Final = 0.4  # live share of a pack below which it is compacted
+COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its share of live bytes is below this
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
 # Maximum number of mostly dead packs that one compaction examines, because some would not shrink.
@@ -379,7 +379,7 @@ LOST_PARTS_MAX: Final = 100_000
 # Maximum number of damage marks for records in one pack. With more, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
-UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed because of the local disk or database
+UPLOAD_PAUSE_S: Final = 5.0  # pause after the local disk or database made an upload fail
 UPLOAD_RETRY_S_MAX: Final = 60.0  # longest pause between two attempts to upload, in a long outage
 FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store concurrently
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.
@@ -408,7 +408,7 @@ WARM_RUN_S: Final = 2.0
 # Maximum gap between two records of a pack that are downloaded by one request.
 WARM_GAP_BYTES: Final = 64 * KIB
 WALK_SLICE_BLOCKS: Final = 1000  # number of block map rows read in one slice of work: 2 ms
-PINS_MAX: Final = 1000  # maximum number of pinned trees; bounds the time of a check
+PINS_MAX: Final = 1000  # maximum number of pinned trees; limits the time of a check
 PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
 # Maximum size of the pins file. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
@@ -424,10 +424,10 @@ PIN_CHECK_PART: Final = 50
 PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 
 # --- rate limits of transfers ------------------------------------------------------------------
-# Slowest rate limit. At this rate, a pack of 16 MiB takes over four hours.
+# Lowest rate limit, at which a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
-RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum number of entries of a weekly timetable: four per hour
-RATE_BURST_S: Final = 1.0  # maximum burst after a pause, in seconds at the limited rate
+RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum number of entries in a weekly timetable: four per hour
+RATE_BURST_S: Final = 1.0  # maximum burst after a pause: so many seconds at the limited rate
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
@@ -520,7 +520,7 @@ LABEL_CHARS_MAX: Final = 64
 PROOF_OBJECTS_MAX: Final = 4
 # Number of keys listed for each kind of object if the superblock is missing.
 TRACE_KEYS_MAX: Final = 1000
-HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX of Linux is 64; some systems allow more
+HOST_CHARS_MAX: Final = 255  # Linux has HOST_NAME_MAX 64; some systems allow more
 
 # --- passphrases: bounds of argon2id parameters, because a superblock may be hostile ------------
 KDF_ITERATIONS_MAX: Final = 64
@@ -575,7 +575,7 @@ TREE_PAUSE_S: Final = 0.2
 TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass in which other tasks ran
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which directories are assumed to form a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
-# Number of entries that fit into the kernel's smallest buffer for readdir.
+# Number of entries that fit into the kernel's smallest readdir buffer.
 READDIR_ROWS_MIN: Final = 24
 # Maximum number of read-ahead runs that wait for a worker. Any others are dropped.
 READAHEAD_REQUESTS_MAX: Final = 32

@@ -14,8 +14,8 @@ WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
 _BAR_WIDTH_MIN: Final = 3.0
 _BAR_HEIGHT_MIN: Final = 2.0
-_FLAG: Final = 12.0  # width of the flag at a kept point
-_GAP: Final = 0.85  # fraction of the distance between two bars that a gap mark covers
+_FLAG: Final = 12.0  # width of the flag that marks a kept point
+_GAP: Final = 0.85  # width of a gap mark, as a fraction of the distance between bars
 
 
 class Bar(NamedTuple):

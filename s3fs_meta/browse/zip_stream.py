@@ -141,7 +141,7 @@ def _record_of(step: Step) -> zipfile.ZipInfo:
     if mtime_s in _TIME_RANGE:
         record.extra = _TIME.pack(_TIME_ID, _TIME.size - 4, 1, mtime_s)
     if stat.S_ISREG(mode):
-        record.file_size = step.attributes.size_bytes  # selects zip64 for a file above 2 GiB
+        record.file_size = step.attributes.size_bytes  # use zip64 for files above 2 GiB
     return record
 
 

@@ -89,7 +89,7 @@ class BlockCache:
             damage=damage,
         )
         self._room = trio.Event()
-        self.upload_signal = UploadSignal()  # wakes the uploader when a writer begins to wait
+        self.upload_signal = UploadSignal()  # wakes the uploader when a writer starts waiting
         self.writers_waiting = 0
         self.hits = 0
         self.misses = 0

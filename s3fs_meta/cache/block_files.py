@@ -28,7 +28,7 @@ from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_n
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
-# Opening a file fails with EIO if the inode of the file is lost on the disk.
+# Opening a file fails with EIO if its inode has been lost on the disk.
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _FIRST: Final = BlockId(0)
@@ -44,7 +44,7 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # Open the directory now: a descriptor that is opened later misses earlier disk errors.
+        # Open the directory now: a descriptor opened later would miss earlier disk errors.
         # If another program calls syncfs(2) first, descriptors opened later report no error.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
@@ -379,7 +379,7 @@ class BlockFiles:
             return
         with self.syncing(), contextlib.ExitStack() as opened:
             # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
-            # The mtime of a block needs no sync.
+            # The mtime of a block file need not be durable.
             sync_files(list(self._open_files(blocks, opened)))
             self._directory.sync_parents(_name(block) for block in blocks if block not in named)
             if self._written.need_syncfs():

@@ -136,7 +136,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # ``sync_files`` can share the next sync with other callers
+        if not self.unlogged.are_known:  # instead, ``sync_files`` can share the next sync
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

@@ -44,7 +44,7 @@ class Dropped(NamedTuple):
 
     blocks: int
     bytes: int
-    kept: Mapping[str, int]  # bytes of the kept blocks, by reason
+    kept: Mapping[str, int]  # total size of the blocks that were kept, by reason
 
 
 class Evictor:
@@ -98,7 +98,7 @@ class Evictor:
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
             victims = self._take_victims(size_bytes, slice_rows)
-            # The rows of the blocks are deleted: a cancellation must not leave their files behind.
+            # The rows are already deleted, so a cancellation must not leave the files behind.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 

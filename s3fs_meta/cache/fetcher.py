@@ -72,7 +72,7 @@ async def _nowhere(_located: Located) -> None:
 class DamageHandlers(NamedTuple):
     """The functions to call for a block that is missing or damaged in its pack."""
 
-    # function to call with a damaged block, and with True if its pack is missing
+    # called with a damaged block, and with True if its pack is missing
     note: Callable[[Located, bool], None] = _ignore
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
@@ -282,7 +282,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each, _content in unpacked:  # no other task ran since the neighbours arrived
+                for each, _content in unpacked:  # no task has run since the neighbours arrived
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 

@@ -63,7 +63,7 @@ def sync_files(fds: Sequence[int]) -> None:
         work = partial(_sync_next, waiting, failures)
         try:
             start_thread_soon(work, lambda _result: ended.put(None))
-        except RuntimeError:  # the system starts no more threads, so fewer threads sync the files
+        except RuntimeError:  # the system cannot start more threads, so fewer sync the files
             break
         helpers += 1
     _sync_next(waiting, failures)

@@ -61,7 +61,7 @@ class CacheIndex:
         self.kept_bytes = 0
         # times of the last writes to dirty blocks, oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
-        self.sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
+        self.sealed: dict[BlockId, None] = {}  # sealed blocks in the order they were sealed in
         self.unnamed: set[BlockId] = set()  # sealed blocks that are in no block map
         self._unsynced: set[BlockId] = set()
         # lengths that dirty and sealed blocks had at the last sync

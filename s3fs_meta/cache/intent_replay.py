@@ -25,7 +25,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 
-# Name of the row with the intent log's epoch, its key, and the last entry in the block files.
+# Name of the row that records the intent log's epoch and key, and its last applied entry.
 _ROW: Final = "intent_log"
 
 

@@ -23,7 +23,7 @@ class UnloggedRanges:
         self._bytes = 0
         self._logged: dict[
             BlockId, int
-        ] = {}  # block lengths in the log entries since the last sync
+        ] = {}  # block lengths according to log entries since the last sync
         self.are_known = False
 
     def add(self, block: BlockId, start: int, stop: int) -> None:

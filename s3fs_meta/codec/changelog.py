@@ -88,7 +88,7 @@ class Kind(enum.Enum):
     """The kind of a changelog: a group of changes, a fence record, or an image."""
 
     GROUP = "group"  # a changelog with the changes of one txg
-    FENCE = "fence"  # no changes: the changelog occupies the next txg number of the fenced writer
+    FENCE = "fence"  # a changelog without changes, at the next txg of the fenced writer
     IMAGE = "image"  # the changelog refers to an image that replaces the entire state
 
 

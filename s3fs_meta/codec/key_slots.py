@@ -34,7 +34,7 @@ _CHECK_CHARS: Final = 4
 _GROUP_CHARS: Final = 6
 _KDF: Final = "argon2id"
 _KDF_CHARS_MAX: Final = 32
-_MEMORY_KIB_PER_LANE: Final = 8  # minimum KiB of memory per lane that argon2 accepts
+_MEMORY_KIB_PER_LANE: Final = 8  # minimum memory per lane that argon2 accepts, in KiB
 
 
 class KdfCost(NamedTuple):
@@ -46,7 +46,7 @@ class KdfCost(NamedTuple):
 
 
 STANDARD_COST: Final = KdfCost(iterations=3, memory_kib=64 * 1024, lanes=4)
-CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure cost, only for tests
+CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure and cheap, only for tests
 
 
 @dataclass(frozen=True)

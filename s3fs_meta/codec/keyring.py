@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES: Final = 32
 HASH_BYTES: Final = 32
-TAG_BYTES: Final = 16  # bytes of the AES-GCM tag that follows the ciphertext
+TAG_BYTES: Final = 16  # length of the AES-GCM tag that follows the ciphertext
 NONCE_BYTES: Final = 12
 
 _HASH_PURPOSE: Final = b"s3fs-meta block hash 1"

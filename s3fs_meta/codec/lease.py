@@ -25,7 +25,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
 VERSION: Final = 2
-_WITHOUT_NONCE: Final = 1  # oldest accepted format version; its leases have no nonce
+_WITHOUT_NONCE: Final = 1  # oldest accepted format version, in which leases have no nonce
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
 MARK_BYTES: Final = 16  # length of the keyed hash of a machine identifier, in bytes
@@ -66,8 +66,8 @@ class Lease:
     pid: int  # process id of the daemon; only shown to users
     since_ns: int  # time at which the epoch began; only shown to users
     released: bool  # True if the holder released the lease; then any host may acquire it
-    head: Head | None  # None if the filesystem has no image yet
-    nonce: str | None  # random number that is new at each acquisition; None in format version 1
+    head: Head | None  # reference to the head image; None if there is no image yet
+    nonce: str | None  # random number, new at each acquisition; None in format version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the holder runs
 
 

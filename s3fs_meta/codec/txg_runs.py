@@ -20,7 +20,7 @@ class TxgRuns:
 
     prefix: str  # key prefix shared by all objects of this kind, with a final slash
     fan_out: int  # number of runs on one level that form one run on the next level
-    levels_max: int  # number of levels, at most 9, because a key has one digit for the level
+    levels_max: int  # number of levels; at most 9, because a key has one digit for the level
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

@@ -53,12 +53,12 @@ async def _connect(directory: Path) -> trio.SocketStream:
         if abandoned.is_set():
             made[0].close()
 
-    # A thread connects, because a non-blocking connect(2) does not wait if the queue is full.
-    # On the event loop, connect(2) would fail with EAGAIN (unix(7)), which trio takes for success.
+    # Connect in a thread, because a non-blocking connect(2) does not wait if the queue is full.
+    # On the event loop, connect(2) would fail with EAGAIN (unix(7)), which trio treats as success.
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # if the thread still connects, it closes the connection
+        abandoned.set()  # if the thread connects after all, it closes the connection
         for connection in made:
             connection.close()
         raise

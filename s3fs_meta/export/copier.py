@@ -90,7 +90,7 @@ class Copier:
         self._target = os.fsencode(target)
         self._block_bytes = int(properties.get(db, "block_bytes"))
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
-        # The first copied path of each inode with hard links.
+        # For each inode with hard links, the first path that was copied.
         self._firsts: dict[Ino, bytes] = {}
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0

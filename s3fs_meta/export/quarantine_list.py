@@ -161,7 +161,7 @@ class Names:
         way: list[Ino] = []
         while ino not in self._paths:  # the loop ends, because each pass adds a directory
             way.append(ino)
-            self._paths[ino] = None  # ends the loop if damaged rows form a cycle
+            self._paths[ino] = None  # so that the loop ends if damaged rows form a cycle
             if ino not in self._directories:
                 break
             ino = self._directories[ino][0]

@@ -61,7 +61,7 @@ def decode(value: bytes) -> Acl:
     return _decode_minimal(value) if len(value) == _MINIMAL_BYTES else _decode(value)
 
 
-# cp(1) sets an ACL on each file, but most of them are equal, so a small cache suffices.
+# cp(1) sets an ACL on each file, but most of these are identical, so a small cache suffices.
 @functools.lru_cache(maxsize=512)
 def _decode_minimal(value: bytes) -> Acl:
     return _decode(value)

@@ -27,7 +27,7 @@ _NOW_NS: Final = 60 * 10**9
 _NOT_DUE_S: Final = 0.05  # time before a recent atime is checked again
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
-_new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class
+_new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 
 

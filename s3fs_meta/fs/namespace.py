@@ -476,7 +476,7 @@ class Namespace:
         self._moved(target, new_parent, parent, now_ns)
 
     def _moved(self, moved: Attributes, parent: Ino, new_parent: Ino, now_ns: int) -> None:
-        inodes.add_links(self._db, moved.ino, 0, now_ns)  # 0 links: only sets the ctime
+        inodes.add_links(self._db, moved.ino, 0, now_ns)  # adding 0 links updates only the ctime
         if parent == new_parent:
             return
         if stat.S_ISDIR(moved.mode):

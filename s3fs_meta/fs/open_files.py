@@ -28,7 +28,7 @@ class OpenInode:
     def __init__(self) -> None:
         self.open_count = 0
         # True if security.capability is set, None if that is unknown.
-        # The value is cached, because the kernel requests the attribute before every write(2).
+        # It is cached, because the kernel requests security.capability before every write(2).
         self.has_capability: bool | None = None
         # Offset at which the last read ended, or -1 before the first read.
         # A sequential read starts near the end of the last read.
@@ -62,7 +62,7 @@ class OpenFiles:
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
         # True if the kernel reports open and close. Otherwise the mount is read-only.
-        # If opens are not reported, a file counts as open from its first read until a forget.
+        # If opens are not reported, a file counts as open from its first read until a FORGET.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel. close(2) writes all pages back.
         self.writing = 0

@@ -221,7 +221,7 @@ class AttributeNames:
         self._changed(ino, name)
 
     def _changed(self, ino: Ino, name: bytes) -> None:
-        inodes.add_links(self._db, ino, 0, self._now_ns())  # 0 links: only sets the ctime
+        inodes.add_links(self._db, ino, 0, self._now_ns())  # adding 0 links updates only the ctime
         record = self._open_files.find(ino)
         if record is not None and name == CAPABILITY:
             record.forget_capability()

@@ -37,7 +37,7 @@ _DIRENT_PLUS: Final = "=QQQQIIQQQqqqIIIIIIIII4xQQII"
 _OPEN_OUT: Final = struct.Struct("=QI4x")
 _KEEP_CACHE: Final = 1 << 1
 _SECOND_NS: Final = 1_000_000_000
-GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has space for 32 bits of the generation
+GENERATION_MAX: Final = 0xFFFF_FFFF  # an exported file handle has space for 32 bits of the generation
 
 
 class _DirentLayouts(dict[int, struct.Struct]):
@@ -184,7 +184,7 @@ class Converter:
             name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
             atime, rdev, parent, flags, btime_ns,
         ) = row  # fmt: skip
-        if parent | flags | mapped_blocks < 0:  # raises TypeError for text, before a multiplication
+        if parent | flags | mapped_blocks < 0:  # raises TypeError if a value is text
             raise ValueError(ino)
         atime_s, atime_ns = divmod(atime, _SECOND_NS)
         mtime_s, mtime_ns = divmod(mtime, _SECOND_NS)

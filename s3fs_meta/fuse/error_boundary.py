@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that never leave a change incomplete, so their errors do not roll back the open group.
+# Handlers that never leave a change incomplete, so that their errors do not undo the open group.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",

@@ -55,7 +55,7 @@ SETXATTR: Final = struct.Struct("=II")  # header of SETXATTR: length, flags; the
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty attribute list
 
 _SECOND_NS: Final = 1_000_000_000
-_new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class
+_new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 # Extended attributes that few files have, but that the kernel and cp(1) often request.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 

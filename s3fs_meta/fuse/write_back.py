@@ -223,7 +223,7 @@ class CollectingProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), number) for number in (0, 1)]
-            # In a separate session, the process gets no ^C of a mount in the foreground.
+            # In a separate session, the process does not get the ^C of a foreground mount.
             try:
                 self.pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True

@@ -91,7 +91,7 @@ async def _rescue_one(
 def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
     try:
         return list(blocks.in_pack(exam.db, pack))
-    except BadRowError:  # the repair for I70 mends the row, so the next run reads the pack
+    except BadRowError:  # the repair for I70 fixes the row, so the next run reads the pack
         return []
 
 

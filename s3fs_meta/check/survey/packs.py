@@ -157,7 +157,7 @@ async def _read_pack(
 ) -> None:
     try:
         rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
-    except BadRowError as exc:  # the repair for I70 mends the row, so the next run reads the pack
+    except BadRowError as exc:  # the repair for I70 fixes the row, so the next run reads the pack
         exam.report.note(f"{key} was not read, because a row of the pack is damaged: {exc}")
         return
     marked = damage_marks.marks_of(exam.db, pack)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockIndex, BlockState
 
-_new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class
+_new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 
 
 class Span(NamedTuple):
@@ -46,7 +46,7 @@ class WritePlan(NamedTuple):
 
     before: Attributes
     steps: list[WritePart]  # the steps, in ascending order of their position in the file
-    missing: list[Located]  # blocks to fetch before a new plan is made
+    missing: list[Located]  # blocks to fetch before planning again
     added_bytes: int  # total growth of all blocks in bytes
     overwrites: bool  # True if the write changes committed bytes in place
 

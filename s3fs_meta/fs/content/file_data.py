@@ -64,7 +64,7 @@ from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
-_new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class
+_new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 # Bytes of a file within one cached block.
 # Fields: the block's content or its file's descriptor, offset in the block, length.
 CachedBytes = tuple[int | Content, int, int]

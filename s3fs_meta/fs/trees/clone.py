@@ -277,7 +277,7 @@ class TreeClone:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # a PastUnavailableError is raised before any row changes
+            raise  # raises PastUnavailableError before any row changes
         except S3fsError:
             self._db.undo()
             raise

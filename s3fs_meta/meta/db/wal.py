@@ -49,7 +49,7 @@ _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
-# Errors of a checkpoint that do not indicate a failed disk. The WAL then only grows.
+# Errors of a checkpoint that do not indicate a failed disk; the WAL merely keeps growing.
 _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 

@@ -47,7 +47,7 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = stat.S_IFREG
 _MIN: Final = TIME_NS_MIN
 _MAX: Final = TIME_NS_MAX
-_new = tuple.__new__  # tuple.__new__ is three times as fast as a call of the class
+_new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 
 
 def attributes_of(row: Row) -> Attributes:

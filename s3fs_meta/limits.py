@@ -92,11 +92,11 @@ DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs and the chain ------------------------------------------------------------------
 SYNC_BYTES_MAX: Final = 16 * MIB  # size at which recorded changes are shipped without delay
-# Number of polls without a new changelog after which a follower lists the bucket.
+# Number of polls without a new changelog before a follower lists the bucket.
 # The listing finds a chain that continues after a gap in the txg numbers.
 FOLLOW_LISTING_POLLS: Final = 30
 # Maximum number of changed names and inodes of one txg in a follower's memory: 40 MB.
-# For a txg with more changes, the follower invalidates all caches of the kernel.
+# If a txg has more changes, the follower invalidates all caches of the kernel.
 FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 # Maximum size of records that are merged into one changelog section.
@@ -179,14 +179,14 @@ PAST_WINDOWS_MAX: Final = 8
 # A program that copies a tree looks up a name such as 1h-ago once per file.
 PAST_NAME_KEPT_S: Final = 60.0
 PAST_NAMES_MAX: Final = 1_000  # maximum number of names such as 1h-ago in memory
-PAST_NAME_TIMEOUT_S: Final = 1.0  # time for which the kernel may cache the txg of 1h-ago
-# Minimum size of a past database that a separate process restores, so that requests do not wait.
+PAST_NAME_TIMEOUT_S: Final = 1.0  # how long the kernel may cache the txg of 1h-ago
+# Minimum size of a past database to restore in a separate process, so that requests do not wait.
 # Restoring a smaller database takes less time than starting a process.
 RESTORE_APART_BYTES_MIN: Final = 32 * MIB
 # Maximum size of a message from a restore process, not counting the object that follows it.
 RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB
 RESTORER_END_S_MAX: Final = 2.0  # time limit for a killed restore process to exit
-# Maximum number of packs per txg that a copy from the past brings back into use.
+# Maximum number of packs per txg that copies from the past bring back into use.
 REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 
 # --- history index -----------------------------------------------------------------------------
@@ -272,7 +272,7 @@ STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the l
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
 OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
-# Number of response bytes that one call reads, so that a slow response is noticed early.
+# Number of response bytes to read per call; small, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
@@ -436,13 +436,13 @@ RATE_CHECK_S: Final = 15.0
 ALLOCATOR_ARENAS: Final = 2
 # Minimum size of a buffer with its own mapping, which free(3) returns to the system.
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
-# Maximum free memory at the end of an arena; more is returned to the system.
+# Maximum free memory at the end of an arena; any more is returned to the system.
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
 # Minimum size of a buffer that uses 2 MiB huge pages.
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
 # Size of a reusable buffer for ranges: a read-ahead run with the headers of 2,048 records.
 RANGE_BUFFER_BYTES: Final = READAHEAD_RUN_BYTES + 64 * KIB
-# Time without read-ahead after which the buffers of ranges are freed.
+# Time without read-ahead after which range buffers are freed.
 RANGE_BUFFERS_IDLE_S: Final = 2.0
 
 # --- FUSE requests and control socket ----------------------------------------------------------
@@ -454,7 +454,7 @@ NEXT_REQUEST_S: Final = 50e-6
 # Maximum time for which the request loop delays other tasks.
 # The C extension can add an equal delay (STREAK_NS in fuse_intercept.c).
 STREAK_S_MAX: Final = 0.5e-3
-# Maximum number of requests that wait for the store. Further requests fail with an error.
+# Maximum number of requests that wait for the store. Any others fail with an error.
 WAITING_HANDLERS_MAX: Final = 300
 # Additional waiting places for write-back requests: as many as the kernel sends in parallel.
 WRITE_BACK_WAITING_MAX: Final = 64
@@ -513,7 +513,7 @@ HOLDER_BYTES_MAX: Final = 1 * KIB
 # Maximum difference between the lease's epoch and the last changelog's epoch.
 # Each mount for writing increments the epoch and ships a fence record, unless killed very early.
 EPOCH_LEAP_MAX: Final = 1 << 32
-# Number of nonces that a host keeps for acquisitions of the lease with an unknown outcome.
+# Number of nonces that a host keeps for lease acquisitions whose outcome is unknown.
 LEASE_NONCES_MAX: Final = 4
 LABEL_CHARS_MAX: Final = 64
 # Number of objects on which encryption keys are tried, because some objects may be damaged.
@@ -539,10 +539,10 @@ PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
-STATEMENTS_CACHED_MAX: Final = 256  # more than the number of different SQL statements
+STATEMENTS_CACHED_MAX: Final = 256  # higher than the number of different SQL statements
 DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
-# Number of bytes of new pages in the WAL for which a checkpoint in a thread is worthwhile.
+# Size of new pages in the WAL from which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
@@ -581,7 +581,7 @@ READDIR_ROWS_MIN: Final = 24
 READAHEAD_REQUESTS_MAX: Final = 32
 # Number of read-ahead runs fetched and unpacked concurrently, in 96 MiB of memory.
 READAHEAD_WORKERS: Final = 6
-# Maximum number of names recorded per group. They are invalidated if SQLite loses the group.
+# Maximum number of names recorded per group, to be invalidated if SQLite loses the group.
 GROUP_NAMES_MAX: Final = 100_000
 # Size that statfs reports without a capacity limit: 1 PiB.
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50

@@ -106,7 +106,7 @@ class SqliteOptions:
 
     journal_mode: str = default_of("journal_mode")
     synchronous: str = default_of("synchronous")
-    cache_size: int | None = default_of("cache_size")  # a number of pages, or of KiB if negative
+    cache_size: int | None = default_of("cache_size")  # number of pages, or of KiB if negative
     mmap_size: int = default_of("mmap_size")
     wal_autocheckpoint: int = default_of("wal_autocheckpoint")  # size of the WAL in pages
     temp_store: str = default_of("temp_store")

@@ -46,7 +46,7 @@ class KdfCost(NamedTuple):
 
 
 STANDARD_COST: Final = KdfCost(iterations=3, memory_kib=64 * 1024, lanes=4)
-CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure and cheap, only for tests
+CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure cost, only for tests
 
 
 @dataclass(frozen=True)

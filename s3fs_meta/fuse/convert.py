@@ -37,7 +37,7 @@ _DIRENT_PLUS: Final = "=QQQQIIQQQqqqIIIIIIIII4xQQII"
 _OPEN_OUT: Final = struct.Struct("=QI4x")
 _KEEP_CACHE: Final = 1 << 1
 _SECOND_NS: Final = 1_000_000_000
-GENERATION_MAX: Final = 0xFFFF_FFFF  # an exported file handle has space for 32 bits of the generation
+GENERATION_MAX: Final = 0xFFFF_FFFF  # exported file handles have 32 bits for the generation
 
 
 class _DirentLayouts(dict[int, struct.Struct]):

@@ -352,7 +352,7 @@ def kernel_size(
     try:
         descriptors = os.listdir(folder)[:descriptors_max]
     except OSError:
-        return None  # the process has exited, or this user may not inspect it
+        return None  # the process has exited, or this user has no permission to inspect it
     wanted = (ino, os.major(device), os.minor(device))
     buffer = ctypes.create_string_buffer(_STATX.size)
     for descriptor in descriptors:

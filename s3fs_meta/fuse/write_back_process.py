@@ -108,7 +108,7 @@ def _mountpoints(process: bytes, device: int) -> list[bytes]:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
             found = [line.split(b" ")[2:5] for line in lines]
     except OSError:
-        return []  # the process has exited, or this user may not inspect it
+        return []  # the process has exited, or this user has no permission to inspect it
     return [
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), path)
         for one, root, path in found

@@ -385,7 +385,7 @@ def touched(changeset: bytes) -> Touched:
                     names.add((row[0], row[_NAME]))
             elif table in _OF_INODES:
                 inodes.add(row[0])
-                # A DELETE contains the old size. An UPDATE contains it only if the size changes.
+                # A DELETE contains the old size; an UPDATE contains it only if the size changes.
                 if table == "inodes" and old is not None and old[_SIZE_BYTES] is not apsw.no_change:
                     contents.add(row[0])
             elif table == "block_map":

@@ -176,7 +176,7 @@ class InodeChange:
     before: dict[str, int] | None = field(default_factory=dict)
     # New values of the changed columns; all values for a created inode, None for a removed inode.
     after: dict[str, int] | None = field(default_factory=dict)
-    blocks: int = 0  # number of block map rows with a new block
+    blocks: int = 0  # number of block map rows that now refer to another block
     gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # new names as (parent, name)
     replaced: list[tuple[Ino, Cookie]] = field(
         default_factory=list

@@ -25,7 +25,7 @@ class Unshipped(NamedTuple):
 
     content_bytes: int
     blocks: int
-    has_changes: bool  # True if names, attributes or block maps changed
+    has_changes: bool  # True if names, attributes or block maps have changed
 
     @property
     def is_nothing(self) -> bool:

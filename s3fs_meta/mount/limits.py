@@ -65,6 +65,6 @@ METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB
 # Timeout for each step: receiving a request, creating the page, and sending the page.
 METRICS_S_MAX: Final = 5.0
 METRICS_PAGE_S: Final = 1.0  # time for which a page is reused; creating it takes 10 to 20 ms
-# Bytes that are read and ignored after a refused request, so that the client reads the reply.
+# Bytes to read and ignore after a refused request, so that the client still reads the reply.
 HTTP_DRAIN_BYTES_MAX: Final = 1 * MIB
 HTTP_DRAIN_S_MAX: Final = 2.0

@@ -74,7 +74,7 @@ def _mountpoints(process: Path, wanted: Mounted) -> Iterator[str]:
     try:
         text = (process / "mountinfo").read_text(errors="surrogateescape")
     except OSError:
-        return  # the process has exited, or this user may not inspect it
+        return  # the process has exited, or this user has no permission to inspect it
     if f" {wanted.device} " not in text:
         return
     for mounted in mount_table.parse(text.splitlines()):

@@ -26,7 +26,7 @@ from s3fs_meta.sync.state_dir import require_own
 _CLOSE_S_MAX = 10.0
 S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # options in the field order of S3Options
 _NO_OPTIONS = S3Options()
-# Matches an fsck command with its options, unless a URL follows.
+# Matches an fsck command and its options, unless a URL follows.
 _FSCK = re.compile(r"\bs3fs-meta fsck(?: -[a-z-]+(?:=[0-9]+)?)+(?![a-z0-9=-]| -| \S+://)")
 
 

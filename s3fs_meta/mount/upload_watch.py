@@ -40,7 +40,7 @@ class RemainingUpload(NamedTuple):
     has_changes: bool  # True if metadata changes have not been uploaded
     rate: tuple[str, ...]  # speed and remaining time of the upload, as text
     away_s: float  # time since the bucket began to fail; 0 if it does not fail
-    silent_s: float  # time since the bucket last responded, counted while requests wait
+    silent_s: float  # time since the last response of the bucket, counted while requests wait
     why: str  # last error of the bucket or of an upload; "" after a successful upload
 
     @classmethod

@@ -79,7 +79,7 @@ class Contact:
         except TransientStoreError as exc:
             self._note_failure(exc)
             raise
-        except S3fsError:  # an error from the server is also a response
+        except S3fsError:  # an error from the server counts as a response
             self._note_answer()
             raise
         finally:

@@ -59,7 +59,7 @@ class Throttle:
     ) -> None:
         self.limit = limit
         self._local_time = local_time
-        self._balance = 0.0  # bytes that may be transferred now; negative after retries
+        self._balance = 0.0  # number of bytes that may be transferred now; negative after retries
         self._balance_at_s = -math.inf
         self._waiting: set[_Waiting] = set()
         self._numbers = itertools.count()

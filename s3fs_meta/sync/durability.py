@@ -282,7 +282,7 @@ class Durability:
             if commits:
                 self._db.sync_wal()
 
-        async with self._log_lock:  # the kernel reports a lost page of the WAL to one sync only
+        async with self._log_lock:  # the kernel reports a lost page of the WAL to only one sync
             is_logged = await block_sync.log_writes(meanwhile=commit, afterwards=sync_rows)
             if commits:
                 self._synced = max(self._synced, commits[0].begun)

@@ -88,7 +88,7 @@ class ReplicationLag:
         self._db.commit()
         self._read_seq = max(self._read_seq, confirmed)
         complete = False
-        while not complete:  # change records are read in steps, because a long outage leaves many
+        while not complete:  # read change records in steps: a long outage leaves many
             new = await self._read(
                 pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
             )

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "requests.json"
-# files that exist only in a state directory that has been used
+# files that exist only in a state directory that was used before
 _STATE: Final = ("meta.db", "superblock", _NAME)
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _EPOCH: Final = date(1970, 1, 1).toordinal()

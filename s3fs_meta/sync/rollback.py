@@ -45,7 +45,7 @@ from s3fs_meta.sync.volume import Position, Volume
 class RolledBack(NamedTuple):
     """The result of a rollback: the links before and after it, and notices."""
 
-    before: Link  # position before the rollback; a rollback to it restores the old state
+    before: Link  # position before the rollback; rolling back to it restores the old state
     now: Link
     notices: list[str]  # notices to show to the user, one line each
 
@@ -224,7 +224,7 @@ def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> 
         stamp: part of the name of the quarantine directory for the current database; "": drop the
             database, because the bucket has all of its data.
     """
-    if stamp:  # some data of the current state is not in the bucket
+    if stamp:  # some data in the current state is not in the bucket
         state_dir.quarantine_as(stamp)
     else:
         state_dir.drop_contents()

@@ -378,7 +378,7 @@ def require_private(path: Path) -> None:
     """
     try:
         directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError as exc:  # open(2) also reports a symbolic link by this error
+    except NotADirectoryError as exc:  # open(2) also reports a symbolic link with this error
         raise SettingsError(
             f"the state directory {str(path)!r} is a symbolic link or a file; remove it or "
             "choose another directory with --cachedir"

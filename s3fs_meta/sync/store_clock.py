@@ -69,7 +69,7 @@ class StoreClock:
         self._looked_ns, self._looked_s = after_ns, trio.current_time()
         ours_ns = min(
             max(theirs_ns or after_ns, before_ns), after_ns
-        )  # the store read its clock between both readings of this host's clock
+        )  # the store read its clock between the two readings of this host's clock
         off_ns = (theirs_ns or after_ns) - ours_ns
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""

@@ -42,7 +42,7 @@ class OpenOptions:
     lock_wait_s: float = 0.0
     # minimum time in seconds between two checks that the lease is still held
     lease_check_s: float = LEASE_CHECK_S
-    at_least: AbbreviatedLink | None = None  # a txg that the opened state must contain
+    at_least: AbbreviatedLink | None = None  # txg that the opened state must contain
     hook: Hook = no_hook
 
 

@@ -73,7 +73,7 @@ class FaultyStore(StoreWrapper):
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.calls: list[Call] = []
-        self.down: StoreError | None = None  # error of every call; None to let calls succeed
+        self.down: StoreError | None = None  # error that all calls raise; None to let them succeed
         self.ignores_conditions = False  # True if create and replace ignore their conditions
         self._faults: dict[str, deque[Fault]] = {}
         self._gates: dict[str, StoreGate] = {}

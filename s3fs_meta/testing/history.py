@@ -27,7 +27,7 @@ class History:
     def __init__(self, start: ModelFilesystem) -> None:
         self.states = [start]
         self.operations: list[Operation] = []
-        self.sure = 0  # index of the oldest state that may remain after a crash
+        self.sure = 0  # index of the oldest state that a crash may leave
 
     @property
     def now(self) -> ModelFilesystem:

@@ -80,7 +80,7 @@ class Database(Statements):
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
-        self._wants_restart = False  # True if the last commit left a WAL worth restarting
+        self._wants_restart = False  # True if the WAL should be restarted after the last commit
         self._view: View | None = None  # set only on a follower, where groups never change the file
 
     # --- create and open databases -------------------------------------------------------------
@@ -184,7 +184,7 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # SQLite changes journal_mode in a transaction that still uses the old mode.
+        # SQLite changes journal_mode within a transaction that still uses the old mode.
         # With NORMAL, a power cut may tear the journal, which can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
@@ -254,7 +254,7 @@ class Database(Statements):
             return
         self._closed = True
         self.connection.set_wal_hook(None)
-        if self.connection.in_transaction:  # a group or a follower's read transaction is open
+        if self.connection.in_transaction:  # the open transaction is a group, or a follower's read
             self._cursor.execute("ROLLBACK")
         self.in_group = False
         if self.wal is not None:

@@ -40,7 +40,7 @@ class View:
         for table in _TABLES:
             for kind, sql in self._connection.execute(
                 "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
-                " ORDER BY type DESC",  # tables sort before indexes, so each table is created first
+                " ORDER BY type DESC",  # tables sort before indexes, so each is created first
                 (table,),
             ).fetchall():
                 words = "CREATE TABLE ", "CREATE TEMP TABLE "

@@ -19,7 +19,7 @@ SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 
-# By default, the page cache is 1/256 of the machine's memory, within limits.
+# By default, the page cache has 1/256 of the machine's memory, within limits.
 _RAM_SHARE: Final = 256
 
 

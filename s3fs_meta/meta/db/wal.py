@@ -70,11 +70,11 @@ class Wal:
         self._synchronous = synchronous
         self._directory_synced = False
         self._frames = 0
-        self.size_bytes = 0  # number of used bytes of the log; its file may be longer
+        self.size_bytes = 0  # number of bytes in use in the WAL; its file may be longer
         self._copied_frames = 0
         # Length of the WAL file including the zeros at its end, or 0 if unknown.
         self._file_bytes = 0
-        # True while a thread runs a checkpoint. The event loop then starts no checkpoint.
+        # True while a thread runs a checkpoint. The event loop then does not start another one.
         self._in_thread = False
         self.failure = ""  # reason why all later syncs and checkpoints fail; never cleared
         self._fd = -1
@@ -252,7 +252,7 @@ class Wal:
             raise
         except apsw.Error as exc:
             # A checkpoint first syncs the WAL. If this sync fails, the next one succeeds wrongly.
-            # A second checkpoint would then change the database although the WAL is not durable.
+            # A second checkpoint would then change the database even though the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
         if done.frames >= self._frames:  # with fewer frames, SQLite has restarted the WAL

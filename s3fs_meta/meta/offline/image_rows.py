@@ -21,7 +21,7 @@ from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Tabl
 from s3fs_meta.model import ROOT_INO
 
 LOST_FOUND: Final = b"lost+found"
-_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers for later rows
+_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers for new rows
 _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns that contain inode or block numbers
     "inodes": ("ino",),
     "blocks": ("block",),
@@ -61,7 +61,7 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Find files with unread block map rows. Index entries for other files are removed.
+# Find files with block map rows that were not read. Index entries for other files are removed.
 # At the position of a removed index entry, the image has a hole or a row that was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"

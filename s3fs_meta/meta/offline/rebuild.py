@@ -50,7 +50,7 @@ _ENDS: Final = (
 )
 
 # Mark all claims of a pack with a conflicting block as doubtful: no changelog refers to the pack.
-# Also mark all blocks of an epoch from the first number that another host also used.
+# Also mark all blocks of an epoch from the first block number that another host also used.
 _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"

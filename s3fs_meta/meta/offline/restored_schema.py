@@ -135,7 +135,7 @@ def _require_short_values(path: Path, wanted: _Schema, key: str) -> None:
     check = partial(_require_short_values_of, path, key)
     with ThreadPoolExecutor(2, "check-values") as executor:
         for _ in executor.map(check, *zip(*wanted.tables.items(), strict=True)):
-            pass  # the first error of a table is raised
+            pass  # raises the first error of any table
 
 
 def _require_short_values_of(path: Path, key: str, name: str, table: _Table) -> None:

@@ -207,7 +207,7 @@ class TableReader:
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # no readable row follows in the gap
+                return  # the rest of the gap has no readable row
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))
@@ -269,7 +269,7 @@ class TableReader:
         steps = [1 << bits for bits in range(width.bit_length())]
         places = {low + step for step in steps} | {high - step for step in steps}
         places.update(_evenly(low, high))
-        if self._table.key > 1:  # rows whose keys have an equal first part are often adjacent
+        if self._table.key > 1:  # rows whose keys start with the same part are often adjacent
             first, last = low // self._part, high // self._part
             for one in {first, first + 1, first + 2, last}:
                 places.update(_evenly(one * self._part, (one + 1) * self._part))

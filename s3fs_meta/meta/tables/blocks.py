@@ -18,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
-# These statements run in one call, because most writes of a new block need no other statement.
+# These statements run in one call, because most writes of a new block need no others.
 _CREATE_DIRTY: Final = (
     "INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL);"
     f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)"

@@ -17,7 +17,7 @@ from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
 
 _COLUMNS: Final = "pack, object_key, state, object_bytes, live_bytes, died_txg"
-# The next changelog lists the packs in pack_news, with their blocks.
+# The next changelog lists the packs in the table pack_news, with their blocks.
 _LIST: Final = "INSERT OR IGNORE INTO pack_news VALUES (?)"
 
 

@@ -82,7 +82,7 @@ class TopTally(NamedTuple):
     plain: int  # number of plain files in the directory
     plain_bytes: int
     names: int  # number of names, of all file types
-    until: Cookie | None  # cookie of the last counted name, or None if all names are counted
+    until: Cookie | None  # cookie of the last counted name, or None if all names were counted
 
 
 class Name(NamedTuple):

@@ -145,7 +145,7 @@ class CopiedSlice(NamedTuple):
     directories: list[SourceDirectory]  # new directories whose names are not copied yet
     # (old, new) inode numbers of files copied without blocks
     files: list[tuple[Ino, Ino]]
-    revived: int = 0  # number of past packs that have live blocks again
+    revived: int = 0  # number of packs of the past that have live blocks again
 
 
 class _Sums(NamedTuple):

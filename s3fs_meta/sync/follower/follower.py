@@ -212,7 +212,7 @@ class Follower:
         await self._show(turned, gone, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # no connection reads the WAL now, so the next txg restarts the WAL
+            self._db.go_on()  # no connection is reading the WAL, so the next txg restarts it
 
     def _hear(self, changeset: bytes) -> None:
         """Collect the rows that a section of a txg changes, up to a limit. The call blocks."""

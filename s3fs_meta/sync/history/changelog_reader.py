@@ -42,7 +42,7 @@ class Scanned(NamedTuple, Generic[_T]):
     """The results of calling a function with the changes of one txg."""
 
     link: Link
-    results: list[_T]  # one result for each section, the last section first
+    results: list[_T]  # one result per section, starting with the last section
 
     @property
     def txg(self) -> Txg:

@@ -103,7 +103,7 @@ class KeptPointReader:
             for info in waiting:
                 try:
                     found = self._known.get(info) or await self._fetch(info.key)
-                # Raise the error after the nursery, so that no exception group contains it.
+                # Raise the error outside of the nursery, so that no exception group contains it.
                 except StoreError as exc:
                     failed.append(exc)
                     nursery.cancel_scope.cancel()

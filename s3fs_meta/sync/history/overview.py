@@ -62,7 +62,7 @@ class Overview(NamedTuple):
     lease: Lease | None  # None if the lease is missing or damaged
     newest: Newest | None  # None if no keys are available and no txg was found
     head: Head | None  # None if no keys are available and the lease is missing or damaged
-    # manifest of the last image; None without keys, or if the manifest is unreadable
+    # manifest of the last image; None if it is unreadable or no keys are available
     image: Manifest | None
     changelogs: int  # number of changelogs after the last image
     reached: Txg | None  # last restorable txg; None if unknown
@@ -95,7 +95,7 @@ class _Examination:
         self._store = bucket.store
         self._points = bucket.points
         self._head = head
-        self._unreadable: list[Txg] = []  # unreadable txgs, the latest first
+        self._unreadable: list[Txg] = []  # unreadable txgs, latest first
         self._faults: list[str] = [*bucket.points.notices]
 
     async def run(self) -> Overview:

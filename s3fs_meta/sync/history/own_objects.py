@@ -88,7 +88,7 @@ class _OwnershipCheck:
                 try:
                     if await self._is_own(info):
                         self._own.add(info.key)
-                # Raise the error after the nursery, so that no exception group contains it.
+                # Raise the error outside of the nursery, so that no exception group contains it.
                 except StoreError as exc:
                     failed.append(exc)
                     nursery.cancel_scope.cancel()

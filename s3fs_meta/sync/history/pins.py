@@ -89,7 +89,7 @@ class KeptPointPins:
 
     def needs_pack(self, pack: PackId, died: Txg) -> bool:
         """Return whether a kept point needs a pack whose last block died in the txg *died*."""
-        # number of kept points before the txg in which the pack died
+        # number of kept points older than the txg in which the pack died
         before = bisect_left(self._txgs, died)
         if before and pack < self._bounds[before - 1]:
             return True

@@ -285,7 +285,7 @@ class Reclaimer:
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:
-            return False  # new blocks have referred to the pack in the meantime
+            return False  # meanwhile, new blocks have referred to the pack
         packs.condemn(self._db, pack)
         return True
 

@@ -238,7 +238,7 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            # the image is later than the damaged changelog, or the damage may be in the newer image
+            # the image is newer than the damaged changelog, or the image used before may be damaged
             return True
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
@@ -400,7 +400,7 @@ async def _fetch_all(
             except (
                 S3fsError,
                 OSError,
-            ) as exc:  # raised after the nursery, which would put it into an exception group
+            ) as exc:  # raised outside of the nursery, which would wrap it in an exception group
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return

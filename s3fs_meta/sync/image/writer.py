@@ -67,7 +67,7 @@ class Imager:
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
-        # stored bytes of the newest image; None until measured
+        # stored size of the newest image; None until it is measured
         self._image_bytes: int | None = None
         self.last_error = ""
         self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown
@@ -92,7 +92,7 @@ class Imager:
         Raises:
             StoreError: the bucket cannot be listed.
         """
-        while self._image_bytes is None:  # the loop repeats only if a new image appears
+        while self._image_bytes is None:  # repeats only if a new image appears
             await self._measure()
         wanted = max(changelog_bytes_min, self._image_bytes // IMAGE_SHARE)
         return self._shipper.since_image.bytes > wanted

@@ -53,7 +53,7 @@ class Hold(NamedTuple):
     """The proof that an unreleased lease belongs to a state directory."""
 
     holder: str  # random name that identifies the state directory
-    # nonces of the acquisitions, the oldest first; one of them is in the lease
+    # nonces of the acquisitions, oldest first; the lease contains one of them
     nonces: tuple[str, ...]
     machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the state directory is used
 

@@ -70,7 +70,7 @@ class Local(NamedTuple):
     """The local state of a filesystem."""
 
     db: Database | None
-    doubtful: bool  # True if committed rows may be lost; see ``volatility``
+    doubtful: bool  # True if committed rows may have been lost; see ``volatility``
 
 
 def examine(

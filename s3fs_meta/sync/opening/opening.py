@@ -81,7 +81,7 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # log the notices now, because no volume returns them
+        for notice in opening.notices:  # log the notices now, because no volume will return them
             _log.warning("%s", notice)
         raise
     return volume

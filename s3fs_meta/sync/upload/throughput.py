@@ -14,7 +14,7 @@ class Speed(NamedTuple):
     """The speed of the last uploads, in bytes per second."""
 
     sent_bytes: float  # bytes of packs sent over the network
-    content_bytes: float  # bytes of the blocks in the sent packs before compression
+    content_bytes: float  # size of the blocks in the sent packs before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
         """Return the speed, reduced to a maximum transfer rate; None: there is no maximum."""

@@ -46,7 +46,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "
         "`off`: after any crash the local state is quarantined and the state in the bucket "
-        "restored; under `off` any error of SQLite turns the mount read-only.",
+        "restored; under `off` any SQLite error makes the mount read-only.",
     ),
     Option(
         "synchronous",
@@ -94,7 +94,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse_size,
         "0",
         "Number of bytes of the database that SQLite reads through a memory map.",
-        "The map uses address space. An I/O error of the disk kills the daemon instead of "
+        "The memory map uses address space. A disk I/O error kills the daemon instead of "
         "returning EIO.",
         NO_EFFECT,
     ),
@@ -166,7 +166,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Maximum size of the filesystem, which `df` shows; writes beyond it fail with ENOSPC. "
         "Deduplicated content and extended attributes count towards it, names and inodes do not. "
         "0 means unlimited; default: the value of the last mount, which the filesystem stores.",
-        "Every mount then adds up the sizes of all extended attributes, about 0.25 s per million.",
+        "With a capacity, a mount adds up the sizes of all xattrs: 0.25 s per million of them.",
         NO_EFFECT,
     ),
     Option(

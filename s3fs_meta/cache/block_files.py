@@ -309,7 +309,7 @@ class BlockFiles:
         except OSError as exc:
             if exc.errno in _UNREADABLE_ERRNOS:
                 _log.error(
-                    "%s; check the disk with the directory %s", _not_opened(block, exc), self.root
+                    "%s; check the disk that contains %s", _not_opened(block, exc), self.root
                 )
                 return True
         return False

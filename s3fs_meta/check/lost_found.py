@@ -43,7 +43,7 @@ def directory(exam: Examination) -> Ino:
         found = inodes.find(exam.db, ino)
         if found is not None and stat.S_ISDIR(found.mode):
             return ino
-    raise MetadataError("every name for the directory lost+found is in use", ROOT_INO)
+    raise MetadataError("every possible name for the directory lost+found is in use", ROOT_INO)
 
 
 def _make(exam: Examination, name: bytes) -> Ino:

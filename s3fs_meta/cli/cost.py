@@ -121,7 +121,7 @@ async def _ledger(place: Target) -> Ledger:
         ) from exc
     if ledger is None:
         raise SettingsError(
-            f"this host has not counted any requests to {place.url} yet; mounts and commands do so"
+            f"no requests to {place.url} counted on this host yet; mounts and commands count them"
         )
     return ledger
 

@@ -205,7 +205,7 @@ async def _require_unchanged(store: ObjectStore, before: Lease | None, wanted: _
     lease = await _refuse_held(store, wanted)
     if lease != before and not wanted.force_takeover:
         raise UsageError(
-            f"a host has written to {store.url} since its objects were listed; nothing was removed,"
+            f"a host has written to {store.url} since its objects were listed; nothing was removed;"
             " run the command again"
         )
 

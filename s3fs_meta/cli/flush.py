@@ -47,7 +47,7 @@ def flush(
     image: Annotated[
         bool,
         typer.Option(
-            "--image", help="Also upload a complete metadata image; restores start from it."
+            "--image", help="Also upload a complete metadata image, from which restores can start."
         ),
     ] = False,
     json: options.Json = False,

@@ -113,7 +113,7 @@ PublishLocal = Annotated[
     typer.Option(
         "--publish-local",
         help="With -y: if the last transaction group of this host is not in the bucket, "
-        "upload the local state, although another host may have written later groups.",
+        "upload the local state, even if another host may have written later groups.",
     ),
 ]
 ObjectsFrom = Annotated[
@@ -137,7 +137,7 @@ def fsck(
     ] = False,
     everything: Annotated[bool, typer.Option("-y", help="Make every possible repair.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Download and verify every pack; slow.")
+        bool, typer.Option("--deep", help="Download and verify every pack, which is slow.")
     ] = False,
     delete_unknown: Annotated[
         bool,

@@ -113,7 +113,7 @@ _Name = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help="Name for the kept point: a letter, then letters, digits and _.-+:@.",
+        help="Name for the kept point: a letter followed by letters, digits or _.-+:@.",
         show_default=False,
     ),
 ]
@@ -136,7 +136,7 @@ _Drop = Annotated[
     typer.Option(
         "--drop",
         metavar="NAME",
-        help="Drop the kept point NAME; repeatable.",
+        help="Drop the kept point NAME; can be repeated.",
         show_default=False,
         autocompletion=completion.kept_names,
     ),

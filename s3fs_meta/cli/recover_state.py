@@ -116,7 +116,7 @@ def recover_state(
     place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:
-        raise UsageError(f"the directory {place.state} has no quarantined state {name!r}")
+        raise UsageError(f"the directory {place.state} contains no quarantined state {name!r}")
     if target is None:
         _list(place, found, json=json)
         return ExitStatus.DONE

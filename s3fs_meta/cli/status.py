@@ -91,7 +91,7 @@ _Unshipped = Annotated[
     bool, typer.Option("--unshipped", help="List files whose changes are not yet in the bucket.")
 ]
 _Every = Annotated[
-    bool, typer.Option("--all", help="Show all statistics, including the counters of requests.")
+    bool, typer.Option("--all", help="Show all statistics, including request counters.")
 ]
 _ForMonitoring = Annotated[
     bool,
@@ -117,7 +117,7 @@ _Prometheus = Annotated[
     bool,
     typer.Option(
         "--prometheus",
-        help="Print the statistics of one mount or of all mounts in the text format of Prometheus, "
+        help="Print the statistics of one mount or of all mounts in the Prometheus text format, "
         "for node_exporter's textfile collector.",
     ),
 ]

@@ -399,7 +399,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
         raise FormatError(key, "the changelog begins a time span but is not of kind image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(
-            key, "a changelog must refer to an image if its kind is image, and only then"
+            key, "a changelog must refer to an image if, and only if, its kind is image"
         )
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)

@@ -9,7 +9,7 @@ from s3fs_meta.listen_address import Address
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
 async def test_page_server_listens_only_on_loopback_addresses(host: str) -> None:
-    with pytest.raises(SettingsError, match="for this host only"):
+    with pytest.raises(SettingsError, match="served to this host only"):
         await page_server.listening(Address(host, 0))
 
 

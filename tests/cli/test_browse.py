@@ -10,7 +10,7 @@ def test_browse_command_refuses_an_address_other_than_loopback(
 ) -> None:
     refused = program.run("browse", "--listen", "0.0.0.0:0", place.url)
     assert refused.returncode == ExitStatus.SETTINGS
-    assert "for this host only" in refused.stderr
+    assert "served to this host only" in refused.stderr
 
 
 def test_browse_command_refuses_a_bucket_without_a_filesystem(

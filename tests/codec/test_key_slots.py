@@ -80,7 +80,7 @@ def test_recovery_key_can_be_typed_with_or_without_separators() -> None:
 
 
 def test_error_about_a_recovery_key_reports_a_typing_mistake() -> None:
-    """The errors for a typing mistake and for a wrong recovery key differ."""
+    """The errors for a typing error and for a wrong recovery key differ."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
     changed = "A" if recovery_key[3] != "A" else "B"
 

@@ -78,4 +78,4 @@ def test_missing_passphrase_is_an_error_without_a_terminal() -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
 
-    assert done.stdout.startswith("PassphraseError there is no terminal")
+    assert done.stdout.startswith("PassphraseError no terminal")

@@ -189,9 +189,7 @@ class S3Store:
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
-        except (
-            ObjectMissingError
-        ) as exc:  # S3 reports a missing object for a conditional write
+        except ObjectMissingError as exc:  # S3 reports a missing object for a conditional write
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:

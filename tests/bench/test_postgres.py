@@ -56,7 +56,7 @@ def test_postgres_benchmark_is_skipped_if_postgres_is_missing(
     figures = postgres.run(tmp_path, pg_scale=1, pg_seconds=1, rounds=1)
 
     assert figures == {"absent": ["PostgreSQL"]}
-    assert "skipped: postgres: no directory contains all of no-such-program" in capsys.readouterr().err
+    assert "postgres: no directory contains all of no-such-program" in capsys.readouterr().err
 
 
 @pytest.mark.slow

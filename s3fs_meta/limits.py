@@ -171,7 +171,7 @@ PAST_IDLE_S: Final = 600.0  # idle time after which a past database is removed
 PAST_CHECK_S: Final = 30.0  # how often to check for unused points in time
 PAST_WAITING_MAX: Final = 128  # maximum number of waiting requests for points in time
 PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum size of past file content in memory
-# Maximum number of concurrent downloads of past blocks. Each block is in memory twice.
+# Maximum number of concurrent downloads of past blocks. Each block is held in memory twice.
 PAST_DOWNLOADS_MAX: Final = 4
 # Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
 PAST_WINDOWS_MAX: Final = 8
@@ -304,7 +304,7 @@ WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
 INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
-# Maximum content of a log entry. For more content a sync is faster, because a log writes it twice.
+# Maximum content of a log entry. A sync is faster for more content, which the log writes twice.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256

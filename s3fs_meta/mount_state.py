@@ -67,7 +67,7 @@ class MountStatus:
         """
         self.state = MountState.STARTING
         self.writable = False  # True if the mount accepts changes
-        # True if uploads are allowed; if degraded or fenced, changes stay on this host
+        # True if uploads are allowed; otherwise, changes stay on this host
         self.ships = True
         self.read_only = read_only
         self.kernel_read_only = False  # True after a remount with ro: the kernel refuses changes

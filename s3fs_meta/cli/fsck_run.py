@@ -279,8 +279,8 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
         )
     if not Pragmas(journal_mode=journal_mode).is_wal:
         raise HeldError(
-            f"{plan.place.url} is mounted on this host with journal_mode={journal_mode}, which"
-            " excludes other readers; unmount it before the check"
+            f"the filesystem {plan.place.url} is mounted on this host with journal_mode="
+            f"{journal_mode}, which excludes other readers; unmount it before the check"
         )
 
 
@@ -309,8 +309,8 @@ async def check_beside(
     try:
         if db.is_former:
             raise HeldError(
-                f"{plan.place.url} is mounted on this host by an older s3fs-meta, whose tables"
-                " cannot be checked while it runs; unmount it before the check"
+                f"the filesystem {plan.place.url} is mounted on this host by an older s3fs-meta,"
+                " whose tables cannot be checked while it runs; unmount it before the check"
             )
         examined = Examined(db, store, keys.keyring, mounted=True)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)

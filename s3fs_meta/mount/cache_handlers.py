@@ -98,7 +98,7 @@ class CacheHandlers:
         if word not in self._mounted_with or not isinstance(text, str):
             settable = list(self._mounted_with)
             raise UsageError(
-                f"{word!r} cannot be set while mounted; these settings can: {', '.join(settable)}"
+                f"option {word!r} cannot be set while mounted; these can: {', '.join(settable)}"
                 f"{nearest(word, settable)}"
             )
         return BY_WORD[word].parse(word, text)

@@ -63,7 +63,7 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
         (["cachesize"], "write NAME=VALUE"),
         (["dropcache"], "run s3fs-meta dropcache MOUNTPOINT"),
         (["cachsize=1G"], "did you mean 'cachesize'?"),
-        (["commit=1"], "'commit' cannot be set while mounted; these settings can: cachesize"),
+        (["commit=1"], "option 'commit' cannot be set while mounted; these can: cachesize"),
         (["cachesize=1M"], "below the minimum"),
         (["upload_limit=fast"], "is not a rate"),
         (["cachesize=1G", "upload_limit=fast"], "is not a rate"),

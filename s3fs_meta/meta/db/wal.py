@@ -255,7 +255,7 @@ class Wal:
             # A second checkpoint would then change the database even though the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # with fewer frames, SQLite has restarted the WAL
+        if done.frames >= self._frames:  # if there are fewer frames, SQLite has restarted the WAL
             self._copied_frames = done.copied_frames
         return done
 

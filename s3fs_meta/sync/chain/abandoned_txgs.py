@@ -73,7 +73,7 @@ def want(db: Database, why: str) -> None:
 
 
 def wanted(db: Database) -> str | None:
-    """Return why the next txg must be an image, or None if it may be an ordinary txg."""
+    """Return the reason why the next txg must be an image, or None if it need not be one."""
     return local_state.get(db, _ROW)
 
 
@@ -83,12 +83,12 @@ def want_after(db: Database, noticed: OlderBucketError) -> None:
 
 
 def put_back(why: str) -> str:
-    """Return the reason text for an image that replaces lost changelogs of the bucket."""
+    """Return the reason text for an image that replaces changelogs lost from the bucket."""
     return f"{_PUT_BACK}: {why}"
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether ``put_back`` made a reason text; if so, packs may also be missing."""
+    """Return whether a reason text came from ``put_back``; if it did, packs may be missing too."""
     return why.startswith(_PUT_BACK)
 
 

@@ -2,7 +2,7 @@
 
 Owns: the definition of a link, the row with the link of the local database, reading the chain.
 Does not know: how a changelog is applied to rows, which host may append.
-Keeps: a changelog is a part of the chain only if it records the hash of the previous link.
+Keeps: a changelog is part of the chain only if it records the hash of the previous link.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -68,7 +68,7 @@ class FetchedChangelog(NamedTuple):
 
 
 def encode_link(link: Link) -> str:
-    """Return a link as JSON text, to be stored in the local state."""
+    """Encode a link as JSON text for the local state."""
     return dump(link._asdict()).decode("ascii")
 
 
@@ -93,14 +93,15 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record the position of a database whose txg this host wrote. Requires an open transaction."""
+    """Record the link of a txg that this host wrote itself. Requires an open transaction."""
     local_state.put_all(db, {_ROW: encode_link(link), _OWN: str(link.txg)})
 
 
 def adopt_attempt(db: Database, link: Link) -> None:
-    """Record that the changelog in the outbox is the end of the chain. Needs a transaction.
+    """Record that the changelog in the outbox ends the chain. Requires an open transaction.
 
-    Call this while the filesystem is opened. Packs that died before are retained for one more txg.
+    Call this while opening the filesystem. Packs that are already unused are retained for one more
+    txg.
     """
     record_own(db, link)
     packs.outlive(db, link.txg)
@@ -113,7 +114,7 @@ def note_own(db: Database, txg: Txg) -> None:
 
 
 def noted_own(db: Database) -> Txg | None:
-    """Return the txg that ``note_own`` recorded, or None if it recorded none."""
+    """Return the txg recorded by ``note_own``, or None if there is none."""
     text = local_state.get(db, _OWN)
     return None if text is None else Txg(int(text))
 
@@ -121,8 +122,8 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A restored database or a database from an earlier program does not record this txg. This host
-    may have written all txgs in such a database, so the last txg is returned.
+    A database that was restored or comes from an older version of the program does not record this
+    txg. This host may have written every txg in it, so its last txg is returned.
     """
     noted = noted_own(db)
     if noted is not None:
@@ -144,14 +145,14 @@ def want_floor(db: Database, floor: Txg) -> None:
 async def numbers_from(
     store: ObjectStore, keyring: Keyring, first: Txg, count_max: int | None = None
 ) -> list[Txg]:
-    """Return the sorted txgs from *first* on that have a changelog in the bucket.
+    """List the txgs, starting at *first*, whose changelogs are in the bucket, in ascending order.
 
     Keys with a txg beyond the end of the chain are ignored (``names.reached``).
 
     Args:
         store: the bucket.
         keyring: the keys of the filesystem.
-        first: a txg that the chain has reached, or the txg after such a txg.
+        first: a txg that the chain has reached, or the txg after it.
         count_max: stop after this number of txgs; None: list all.
     """
     found = await listed_from(store, first, count_max)
@@ -161,14 +162,14 @@ async def numbers_from(
 
 
 async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
-    """Return the sorted txgs in the keys of changelogs from *first* on, without verification."""
+    """List the txgs in changelog keys, starting at *first*, in ascending order, unverified."""
     return [txg for txg, _info in await objects_from(store, first, count_max)]
 
 
 async def objects_from(
     store: ObjectStore, first: Txg, count_max: int | None = None
 ) -> list[tuple[Txg, ObjectInfo]]:
-    """Return the listed changelogs from *first* on with their txgs, without verification."""
+    """List the changelog objects, starting at txg *first*, with their txgs, unverified."""
     found: list[tuple[Txg, ObjectInfo]] = []
     after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
     async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -182,7 +183,7 @@ async def objects_from(
 
 
 async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
-    """Return the sizes of the changelogs after *txg* up to *last*, and of their parts."""
+    """Return the sizes of all changelogs and parts of the txgs after *txg*, up to *last*."""
     found: list[int] = []
     for prefix, parse in (
         (changelog_codec.PREFIX, changelog_codec.parse_key),
@@ -199,7 +200,7 @@ async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
 async def fetch_next(
     store: ObjectStore, keyring: Keyring, uuid: str, before: Link
 ) -> FetchedChangelog:
-    """Return the changelog directly after a link.
+    """Return the changelog that directly follows a link.
 
     Raises:
         ObjectMissingError: this changelog does not exist.
@@ -220,7 +221,7 @@ async def fetch_next(
 
 
 async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> str | None:
-    """Return the hash of the previous changelog, as the changelog of a txg records it.
+    """Return the hash of the preceding changelog, as recorded in the changelog of a txg.
 
     Returns:
         None if the changelog of the txg cannot be read or records no hash.
@@ -238,8 +239,8 @@ async def hash_before(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Txg:
     """Return the retention floor at the end of the chain, or NO_FLOOR if its end cannot be read.
 
-    Changelogs before the floor may be deleted, except the changelogs that kept points need. So an
-    earlier changelog may exist although a later changelog has been deleted.
+    Changelogs before the floor may be deleted, except the changelogs that kept points need. An
+    early changelog may therefore still exist after later ones have been deleted.
 
     Args:
         txg: a txg that the chain has reached.
@@ -259,7 +260,7 @@ async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def require_known(changelog: Changelog) -> None:
-    """Raise NewerFormatError if a newer program wrote a changelog; this is not damage.
+    """Raise NewerFormatError if a changelog is not damaged but has a newer format.
 
     Raises:
         NewerFormatError: a newer program wrote the changelog.
@@ -302,7 +303,7 @@ async def _decode(
 async def _is_followed(
     store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg, data: bytes
 ) -> bool | None:
-    """Return whether the next changelog has the hash of *data*, or None if it is unreadable."""
+    """Return whether the next changelog records the hash of *data*; None if it is unreadable."""
     after = key_of(Txg(txg + 1))
     try:
         following = (await store.get(after, ENCODED_BYTES_MAX)).data
@@ -384,7 +385,7 @@ async def fetch_of_image(
 async def sections(
     store: ObjectStore, keyring: Keyring, changelog: Changelog
 ) -> AsyncGenerator[Section, None]:
-    """Yield the sections of a changelog, the last section first; only one is in memory at a time.
+    """Yield the sections of a changelog from last to first, keeping only one in memory.
 
     Raises:
         ObjectMissingError, FormatError: a part is missing or damaged.
@@ -403,7 +404,7 @@ async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
     """Append a changelog to the chain; return False if a different object already has its key.
 
-    *data* contains a nonce, so an object with equal bytes is an earlier attempt of this writer.
+    *data* contains a nonce, so an object with the same bytes is an earlier attempt by this writer.
     """
     key = key_of(txg)
     with contextlib.suppress(PreconditionError):

@@ -1,4 +1,4 @@
-"""A check, with one small request per append, that the bucket has this writer's last changelog.
+"""A check that this writer's last changelog is still in the bucket: one small request per append.
 
 If the bucket of a running writer is replaced by an older copy, the last changelogs are lost. A
 changelog that the writer appends afterwards has no predecessor, so no host could restore it.
@@ -20,7 +20,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 
 class _Tail(NamedTuple):
-    """The last bytes of a changelog's object, which depend on all its earlier bytes."""
+    """The last bytes of a changelog object, which depend on all bytes before them."""
 
     link: Link
     start: int
@@ -41,10 +41,10 @@ class ChainWatch:
         self._tail = _Tail(link, start, data[start:])
 
     async def require(self, link: Link) -> None:
-        """Raise OlderBucketError if the changelog of a link is missing in the bucket.
+        """Raise OlderBucketError if the changelog of a link is missing from the bucket.
 
         Raises:
-            OlderBucketError: two requests found the changelog missing or replaced.
+            OlderBucketError: two requests in a row found the changelog missing or replaced.
             StoreError: the bucket does not respond.
         """
         if link.hash == NO_HASH:

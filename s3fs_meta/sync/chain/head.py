@@ -44,7 +44,7 @@ def want_image(db: Database) -> None:
 
 
 def is_image_wanted(db: Database) -> bool:
-    """Return whether an unshipped change exists that can be shipped only as an image."""
+    """Return whether there is an unshipped change that can be shipped only as an image."""
     return local_state.get(db, "image_wanted") is not None
 
 

@@ -46,7 +46,7 @@ class NotMergedError(Exception):
 
 
 class MergeInput(NamedTuple):
-    """The content of a changelog or level object, as input of a merge."""
+    """The content of a changelog or level object, as input to a merge."""
 
     first: Txg
     link: Link  # position of the last txg in the chain
@@ -65,7 +65,7 @@ class MergeInput(NamedTuple):
 async def ends_by_first(
     store: ObjectStore, keyring: Keyring, after: Txg, upto: Txg | None = None
 ) -> dict[Txg, list[Txg]]:
-    """Return the last txgs of the level objects that begin after a txg, grouped by first txg.
+    """Return the last txgs of all level objects that start after a txg, grouped by first txg.
 
     Keys with a txg that the chain cannot have reached are ignored: see ``names.reached``.
 
@@ -97,7 +97,7 @@ async def ends_by_first(
 
 
 async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
-    """Return the first txg of the earliest level object that contains a txg, or None.
+    """Return the first txg of the level object that covers a txg and starts earliest, or None.
 
     Args:
         upto: level objects that end after this txg are ignored; None: no limit.
@@ -118,8 +118,8 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
     """Return the latest txg at which an authentic level object ends, or *txg* if *txg* is later.
 
-    The returned txg was in the chain, even if its changelog is lost. One request lists only level
-    1, because higher levels are made from level 1.
+    The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, in one
+    request, because higher levels are made from level 1.
     """
     # First txg of the level 1 object that would contain the txg after *txg*.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
@@ -138,9 +138,9 @@ async def last_authentic(
 ) -> Txg:
     """Return the last txg of the latest authentic object of *levels*, or *txg* if *txg* is later.
 
-    A level object beyond the last changelog shows that changelogs are lost. But any user of the
-    bucket can create an object with such a key. So the function checks that this filesystem wrote
-    the object. It sends no request if no level object ends after *txg*.
+    A level object beyond the last changelog shows that changelogs are lost. Because any user of the
+    bucket can create an object with such a key, the function checks that this filesystem wrote the
+    object. It sends no request if no level object ends after *txg*.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
     for last, key in later[:TXG_GAPS_MAX]:
@@ -227,7 +227,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
-    """Return the link of a txg from a level object that ends at the txg, or None.
+    """Return the link of a txg from a level object that ends there, or None if none is usable.
 
     Raises:
         NewerFormatError: a newer program wrote a level object that ends at the txg.
@@ -256,7 +256,7 @@ def link_of(level: Level) -> Link:
 
 
 def piece_of_level(level: Level) -> MergeInput:
-    """Convert a level object to an input of ``merge``."""
+    """Convert a level object to an input for ``merge``."""
     return MergeInput(
         level.first,
         link_of(level),
@@ -271,7 +271,7 @@ def piece_of_level(level: Level) -> MergeInput:
 
 
 def piece_of_changelog(fetched: FetchedChangelog) -> MergeInput:
-    """Convert a changelog to an input of ``merge``.
+    """Convert a changelog to an input for ``merge``.
 
     Raises:
         NotMergedError: the changelog is of kind IMAGE, or too large.
@@ -349,7 +349,7 @@ def merge(
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections, without blocks that they both create and remove."""
+    """Return the net effect of sections, without blocks that they create and then remove."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:
@@ -362,7 +362,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack, except packs whose deletion a piece records."""
+    """Return the last note about each pack, except for packs that a piece records as deleted."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

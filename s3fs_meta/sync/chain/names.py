@@ -1,8 +1,8 @@
 """The txgs in object keys, and a check whether the chain can have reached them.
 
-Owns: the rule that a key far beyond the chain is foreign, the listing of keys.
+Owns: the rule that a key far beyond the end of the chain proves nothing, the listing of keys.
 Does not know: links, rows.
-Keeps: a name alone proves nothing, because any user of the bucket can create objects. So a txg
+Keeps: the name of an object is no proof, because any user of the bucket can create objects. A txg
 beyond a gap in the numbers is accepted only if an object with a txg beyond the gap verifies with
 the keys of this filesystem. Other objects beyond the gap are ignored and never changed.
 Design: docs/design/durability.md, "The chain".
@@ -46,7 +46,7 @@ def txg_of(key: ObjectKey) -> Txg:
 
 
 async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
-    """Return the latest txg in the keys of accepted metadata objects, but at least *known*."""
+    """Return the latest txg in the keys of accepted metadata objects, or *known* if later."""
     found: list[Name] = []
     for prefix in _PREFIXES:
         async with aclosing(store.list(prefix)) as listing:
@@ -58,7 +58,7 @@ async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
 
 
 async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
-    """Return the last txg that the chain can have reached, according to the keys of objects.
+    """Return the last txg that the chain can have reached, judging by the keys of objects.
 
     If the txgs in the names have no gap, no request is sent.
 
@@ -84,7 +84,7 @@ async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Itera
 
 
 def _runs(names: list[Name]) -> Iterator[list[Name]]:
-    """Yield runs of names whose txgs have no gap, in ascending order."""
+    """Yield runs of names with consecutive txgs, in ascending order."""
     run: list[Name] = []
     for name in names:
         if run and name[0] - run[-1][0] > TXG_GAP_MAX:
@@ -96,7 +96,7 @@ def _runs(names: list[Name]) -> Iterator[list[Name]]:
 
 
 async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> bool:
-    """Return whether one of the last or first objects in a run is authentic."""
+    """Return whether any of the last or first few objects of a run is authentic."""
     tries = list(dict.fromkeys([*reversed(run[-TXG_PROOFS_MAX:]), *run[:TXG_PROOFS_MAX]]))
     for _txg, key in tries:
         try:
@@ -108,10 +108,11 @@ async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> b
 
 
 async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey) -> None:
-    """Raise FormatError if this filesystem did not write an object under its present key.
+    """Raise FormatError unless this filesystem wrote an object under its present key.
 
     Raises:
-        FormatError: the object is damaged, foreign, or of an unknown version.
+        FormatError: the object is damaged, of an unknown version, or was not written by this
+            filesystem.
         ObjectMissingError: the object does not exist.
     """
     data = (await store.get(key, envelope.ENCODED_BYTES_MAX)).data

@@ -92,7 +92,7 @@ class Replayer:
         Args:
             link: the link of the state in the database.
             upto: the last txg to apply; None: apply all txgs in the bucket.
-            by_levels: apply level objects instead of the changelogs that they merge.
+            by_levels: apply level objects instead of the changelogs that were merged into them.
 
         Raises:
             NeedsImageError: the next txg is an image; the database has the state before that txg.
@@ -113,7 +113,7 @@ class Replayer:
         return link
 
     async def _step(self, link: Link, end: Txg) -> Link:
-        """Apply the changelog directly after a link; return the link of this changelog."""
+        """Apply the changelog that directly follows a link; return that changelog's link."""
         try:
             fetched = await fetch_next(self._store, self._keyring, self._uuid, link)
             await self.apply(fetched)
@@ -127,7 +127,7 @@ class Replayer:
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Return the last txg to apply and the usable level objects, without a long listing."""
+        """Return the last txg to apply and the usable level objects, avoiding long listings."""
         if upto is not None and upto <= link.txg:
             return _Way(link.txg, {})
         if upto is not None and await self._exists(upto):
@@ -145,7 +145,7 @@ class Replayer:
         return _Way(end if upto is None else min(end, upto), ends)
 
     async def _exists(self, txg: Txg) -> bool:
-        """Return whether the bucket has a readable changelog of a txg."""
+        """Return whether the bucket has a readable changelog for a txg."""
         try:
             await fetch(self._store, self._keyring, self._uuid, txg)
         except (ObjectMissingError, FormatError):
@@ -153,7 +153,7 @@ class Replayer:
         return True
 
     async def _way_to(self, link: Link, upto: Txg, *, by_levels: bool) -> "_Way":
-        """Return the usable level objects up to an existing txg, without listing later objects."""
+        """Return the usable level objects up to an existing txg, without listing any later ones."""
         count = upto - link.txg
         if not by_levels:
             return _Way(upto, {})
@@ -273,7 +273,7 @@ def _are_without_gap(numbers: Sequence[Txg], link: Link) -> bool:
 
 
 class _Way(NamedTuple):
-    """The last txg of a replay, and the level objects that shorten it."""
+    """The last txg of a replay, and the level objects that it can apply instead of changelogs."""
 
     end: Txg
     ends: dict[Txg, list[Txg]]  # last txgs of level objects, grouped by first txg

@@ -19,7 +19,7 @@ _NOWHERE: Final = bytes(32)  # a hash of zeros marks a block whose content is lo
 
 
 class Frozen(NamedTuple):
-    """The values that a cut records in one slice of the event loop."""
+    """The values that a cut records without yielding to other tasks."""
 
     txg: Txg
     cut: Cut
@@ -31,7 +31,7 @@ class Frozen(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """A shipped txg with its open snapshot, from which an image is made."""
+    """A shipped txg with an open snapshot, from which an image can be made."""
 
     link: Link
     cut: Cut

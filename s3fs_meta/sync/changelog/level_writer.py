@@ -46,7 +46,7 @@ class Leveler:
         hook: Hook,
         read: Callable[[FetchedChangelog], Awaitable[None]],
     ) -> None:
-        """Create the leveler; *read* is called with each changelog that a merge reads."""
+        """Create the leveler; *read* is called with each changelog that is read for a merge."""
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
@@ -59,7 +59,7 @@ class Leveler:
         self.done: Txg | None = None
 
     async def run(self) -> None:
-        """Merge new txgs into levels, until cancelled."""
+        """Merge new txgs into level objects until cancelled."""
         while True:
             await trio.sleep(LEVEL_CHECK_S)
             if not self._status.ships:
@@ -101,7 +101,7 @@ class Leveler:
         }
 
     async def _make(self, level: int, last: Txg) -> bool:
-        """Create one level object; return whether the bucket has the object now."""
+        """Create one level object; return whether it is in the bucket now."""
         try:
             made = await self._merged(level, last)
         except NotMergedError as exc:
@@ -127,7 +127,7 @@ class Leveler:
         return True
 
     async def _merged(self, level: int, last: Txg) -> Level:
-        """Return a level object. The merged objects stay in memory only during the call.
+        """Merge objects into a level object; they stay in memory only during the call.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.
@@ -136,7 +136,7 @@ class Leveler:
         return await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
 
     async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
-        """Return the contents of the objects that a level object merges.
+        """Return the contents of the objects to be merged into a level object.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: one of the objects cannot be merged.

@@ -1,10 +1,10 @@
 """Merging recorded changes that are not yet shipped, so that an outage leaves only a few records.
 
-Owns: when records are merged; no request waits for a merge. Does not know: the content of a
+Owns: the times of merges; no request waits for a merge. Does not know: the content of a
 changeset, the store.
 Keeps: records of a txg that is being shipped are not merged.
 Tasks: ``run`` is one background task, which merges records in a thread. Outside WAL mode only the
-event loop can read records; it reads at most CHANGELOG_RUN_BYTES at once.
+event loop can read records; it reads at most CHANGELOG_RUN_BYTES at a time.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder, MergedRecords
 
 
 class Condenser:
-    """Merges the recorded, unshipped changes of one mounted filesystem."""
+    """Merges the recorded but unshipped changes of one mounted filesystem."""
 
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
@@ -36,14 +36,14 @@ class Condenser:
         self._frozen_seq = frozen_seq
 
     async def run(self) -> None:
-        """Merge unshipped records at intervals, until cancelled."""
+        """Merge unshipped records at regular intervals until cancelled."""
         while True:
             await trio.sleep(CONDENSE_INTERVAL_S)
             while await self.condense():
                 pass
 
     async def condense(self, *, records_min: int = CONDENSED_RECORDS_MIN) -> bool:
-        """Merge a run of at least *records_min* small records; return False if there is none."""
+        """Merge a run of at least *records_min* small records; return False if none was merged."""
         run = self._recorder.small_run(self._frozen_seq(), records_min=records_min)
         if run is None:
             return False

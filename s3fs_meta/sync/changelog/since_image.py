@@ -25,11 +25,11 @@ class SinceImage:
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:
-        """Add the sizes of changelogs from earlier mounts, whose content is not read."""
+        """Add the sizes of changelogs from earlier mounts without reading their contents."""
         self.bytes += sum(sizes)
         self.has_news = self.has_news or max(sizes, default=0) > NEWS_BYTES_MIN
 
     def reset(self) -> None:
-        """Reset both totals, because a new image was made."""
+        """Reset both totals after a new image was made."""
         self.bytes = 0
         self.has_news = False

@@ -1,8 +1,8 @@
-"""The reaction to an object that already has the key of this writer's next changelog.
+"""Handling of an object that already occupies the key of this writer's next changelog.
 
 Owns: the decision whether another writer wrote the object. Does not know: how images are made.
-Keeps: the object is never changed. The attempted txg counts as this host's last txg, whose
-changelog is unreadable. The next txg is an image of the local state.
+Keeps: the object is never changed. The attempted txg counts as the last txg of this host, with an
+unreadable changelog. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 async def step_over(volume: Volume, durability: Durability, txg: Txg, data: bytes) -> NoReturn:
-    """Skip a txg whose key in the bucket is taken by a foreign object; this host has the lease.
+    """Skip a txg because another object already has its key; this host must hold the lease.
 
     Args:
         volume: the volume of the writer.

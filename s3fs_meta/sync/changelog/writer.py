@@ -124,7 +124,7 @@ class Shipper:
     # --- schedule txgs -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ship changes at every interval, until cancelled or fenced."""
+        """Ship changes at regular intervals until cancelled or fenced."""
         while True:
             with trio.move_on_after(self._interval_s):
                 await self._due.wait()
@@ -184,7 +184,7 @@ class Shipper:
             await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
-        """Ship a txg even if nothing changed; return the txg with its open snapshot, for an image.
+        """Ship a txg, even without changes; return it with an open snapshot, to make an image from.
 
         The WAL grows as long as a snapshot is open, so the caller must run ``ship_blocks`` first.
         If the upload of blocks that were written in the meantime takes too long, no image is made.
@@ -210,7 +210,7 @@ class Shipper:
         make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
         progress: Progress,
     ) -> Link:
-        """Publish an image of the local state as the next txg, independent of earlier changelogs.
+        """Publish an image of the local state as the next txg; it needs no earlier changelogs.
 
         Args:
             make: uploads an image; called with its txg, cut, snapshot and the link before it. It
@@ -259,7 +259,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Check that this mount may ship; stop writing if the lease is lost in the with-block."""
+        """Check that this mount may ship; stop writing if the with-block finds the lease lost."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -273,7 +273,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether recorded changes, pack changes or a raised floor are not yet shipped."""
+        """Return whether any recorded change, pack change or raised floor is still unshipped."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -285,7 +285,7 @@ class Shipper:
 
         Raises:
             FencedError, ReadOnlyStateError: this mount can no longer ship.
-            StoreUnavailableError: shipping was not finished after *timeout_s*; it continues.
+            StoreUnavailableError: shipping did not finish within *timeout_s*; it continues.
         """
         self._db.commit()
         if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
@@ -314,7 +314,8 @@ class Shipper:
     async def _freeze(self, *, snapshot: bool = False) -> Frozen:
         """Cut a txg: seal all dirty blocks and assign the txg number.
 
-        Most blocks are sealed beforehand, in slices of the event loop; the cut itself is one slice.
+        Most blocks are sealed beforehand, while other tasks run; the cut itself runs without
+        interruption.
 
         Args:
             snapshot: open a snapshot even outside WAL mode, so that an image can be made.
@@ -395,7 +396,7 @@ class Shipper:
         self.frozen_seq = self._recorder.shipped_seq
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read rows of the cut: in a thread, or on the event loop if there is no snapshot."""
+        """Read rows of the cut in a thread, or on the event loop if there is no snapshot."""
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
@@ -429,7 +430,8 @@ class Shipper:
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
         """Call ``_describe`` with a view of the rows that contains all records of the cut.
 
-        A few records are read on the event loop, because opening a snapshot takes longer.
+        If there are only a few records, the event loop reads them, because opening a snapshot would
+        take longer.
         """
         if self._db.wal is None:
             return await self._describe(frozen, news)
@@ -584,7 +586,7 @@ class Shipper:
             await put_back(self._store, self._keyring, self._keeper, *end)
 
     async def _purge(self) -> None:
-        """Remove shipped records, in slices of the event loop."""
+        """Remove shipped records in small steps, between which other tasks run."""
         more = True
         while more:
             self._db.begin_local()

@@ -126,7 +126,7 @@ class Durability:
                 await trio.sleep(self._commit_interval_s)
 
     def commit(self) -> None:
-        """Commit the open group; if that fails, the group is lost and the mount turns read-only."""
+        """Commit the open group; on failure the group is lost and the mount becomes read-only."""
         try:
             self._db.commit()
         except DatabaseError as exc:
@@ -193,9 +193,9 @@ class Durability:
     async def _make_room(self, wal: Wal) -> None:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
-        The group commits before each piece. Otherwise block files of the open group could be older
-        than the WAL. After a kill, the next mount would not recognise that these files belong to an
-        uncommitted group.
+        The open group is committed before each piece, because its block files could otherwise be
+        older than the WAL. After a kill, the next mount would then not recognise that these files
+        belong to an uncommitted group.
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()
@@ -222,7 +222,7 @@ class Durability:
     async def sync(self, *, data_only: bool = False, may_log: bool = False) -> None:
         """Make every operation before this call durable: first the content of files, then rows.
 
-        Rows that are durable already are not synced again. Calls that wait at the same time share
+        Rows that are already durable are not synced again. Calls that wait at the same time share
         one sync of the log.
 
         Args:
@@ -268,8 +268,8 @@ class Durability:
         """Make the content of all blocks durable, in the intent log if possible.
 
         Returns:
-            The commit whose rows were made durable together with the content. Otherwise None: the
-            caller must make the rows durable, unless they already are.
+            The commit whose rows became durable together with the content; None if the caller must
+            make the rows durable, unless they already are.
         """
         block_sync, commits = self._cache.block_sync, list[_Commit]()
 
@@ -292,7 +292,7 @@ class Durability:
         return None
 
     def _note_commit(self) -> _Commit:
-        """Record the commit that has just ended, and return which changes it contains."""
+        """Record the commit that has just finished, and return the changes that it contains."""
         self._committed = begun = self._db.changes_begun, self._db.times_begun
         return _Commit(begun, self._recorder.last_seq, self._cache.block_sync.settled)
 

@@ -75,4 +75,4 @@ REMOVAL_STEPS: Final = (
 
 
 def no_hook(step: str) -> None:
-    """Do nothing; outside of tests, this function is the hook."""
+    """Do nothing; this function is the hook outside of tests."""

@@ -1,4 +1,4 @@
-"""Reading small JSON files with a version in the state directory, and checking their numbers.
+"""Reading small versioned JSON files in the state directory, and checking their numbers.
 
 Owns: the code that ``known_points`` and ``request_log`` share.
 Does not know: the fields and the purpose of these files.
@@ -42,7 +42,7 @@ def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | No
 
 
 def number(value: Any) -> int:
-    """Return *value* if it is a valid number, at least 0; otherwise raise ValueError."""
+    """Return *value* if it is a valid number and not negative; otherwise raise ValueError."""
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
         raise ValueError(f"a value is not a number: {value!r}")
     return value

@@ -2,10 +2,10 @@
 
 Owns: the order *feature, object, lease*, and the check of which points may be kept.
 Does not know: the objects that a kept point needs (``history.pins``), its callers.
-Keeps: a point is confirmed only if the metadata that it needs is in the bucket, and if no garbage
-collection can miss its object. This host's collection is paused, and a collection on another host
-would need a takeover, which the final check of the lease detects. Once a point exists, no older
-program can open the filesystem.
+Keeps: a point is confirmed only once the metadata that it needs is in the bucket and no garbage
+collection can overlook its object. This host's collection is paused, and a collection on another
+host would need a takeover, which the final check of the lease detects. Once a point exists, no
+older program can open the filesystem.
 Tasks: any task.
 Design: docs/design/durability.md, "Kept points".
 """
@@ -47,7 +47,7 @@ _MEND: Final = (
 
 
 class PointKeeper:
-    """Keeps and drops points in time of one filesystem that is opened for writing."""
+    """Keeps and drops points in time of one filesystem, which must be open for writing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -66,7 +66,7 @@ class PointKeeper:
         """Keep a point in time under a name until a user drops it.
 
         Args:
-            name: a name that no kept point has.
+            name: a name that no kept point has yet.
             wanted: a retained or kept point in time; None: the present state, after its
                 changes are shipped.
             progress: called with the state of the upload.
@@ -135,7 +135,7 @@ class PointKeeper:
     async def _described(
         self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool
     ) -> KeptPoint:
-        """Return the new kept point; check that all its metadata objects exist."""
+        """Return the new kept point after checking that all its metadata objects exist."""
         volume = self._volume
         if wanted is not None and wanted.kept is not None:
             others = kept.named(wanted.kept)

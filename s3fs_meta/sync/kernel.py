@@ -18,14 +18,14 @@ class Turned(NamedTuple):
 
 
 class Kernel(Protocol):
-    """The kernel behind a mountpoint, which has dirty pages and caches replies to requests."""
+    """The kernel of a mountpoint, which has dirty pages and caches replies to requests."""
 
     async def collect(self) -> object:
         """Make the kernel write back all dirty pages, within a time limit."""
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Drop the cached replies that a txg changes; cache no reply until ``at_turn``.
+        """Drop the cached replies that a txg affects; cache no reply until ``at_turn``.
 
         Args:
             turned: the changes of the txg; None: drop all cached replies.
@@ -37,7 +37,7 @@ class Kernel(Protocol):
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Drop replies that are older than the new txg, and drop changed file content."""
+        """Drop replies older than the new txg, and file content that the txg changed."""
         ...
 
 

@@ -58,7 +58,7 @@ def read(state: Path) -> Known | None:
     """Return the points in a state directory, or None if it has no valid file. The call blocks.
 
     Raises:
-        NewerFileError: a newer program wrote the file.
+        NewerFileError: a newer version of the program wrote the file.
         OSError: the file cannot be read.
     """
     try:
@@ -95,9 +95,9 @@ def with_link(known: Known, link: Link) -> Known:
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the latest points, and of older points only the first in each hour, day or 30 days.
+    """Return the latest points and, of older ones, only the first in each hour, day or 30 days.
 
-    Each span is a multiple of the shorter span. So the first point of a day is also the first point
+    Each span is a multiple of the shorter ones, so the first point of a day is also the first point
     of an hour.
     """
     older, latest = points[:-KNOWN_POINTS_LATEST], points[-KNOWN_POINTS_LATEST:]
@@ -135,13 +135,13 @@ class KnownPoints:
         link: Callable[[], Link],
         kept: Callable[[], Iterable[str] | None] = lambda: None,
     ) -> None:
-        """Create the object without points; ``save`` reads the file.
+        """Create the object with no points; ``save`` reads the file.
 
         Args:
             state: the state directory of the filesystem.
             uuid: the UUID of the filesystem.
             link: returns the last link in the bucket.
-            kept: returns the names of the kept points, the earliest txg first; None: unknown.
+            kept: returns the names of the kept points, earliest txg first; None: unknown.
         """
         self._state = state
         self._uuid = uuid
@@ -151,13 +151,13 @@ class KnownPoints:
         self._saving = trio.Lock()
 
     async def run(self) -> None:
-        """Save the current point at intervals, until cancelled."""
+        """Save the current point at regular intervals until cancelled."""
         while True:
             await self.save()
             await trio.sleep(KNOWN_POINTS_S)
 
     async def save(self) -> None:
-        """Save the current point and the names of kept points, if they changed; log a failure."""
+        """Save the current point and the names of kept points if they changed; log any failure."""
         async with self._saving:
             link, names = self._link(), self._kept()
             kept = None if names is None else tuple(names)[-KNOWN_NAMES_MAX:]

@@ -1,4 +1,4 @@
-"""The rule that protects cached blocks that are perhaps the last copies of their content.
+"""The rule that protects cached blocks that may be the last copies of their content.
 
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are quarantined.
@@ -21,10 +21,10 @@ _STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
 def exist(db: Database, newest: Database) -> bool:
-    """Return whether some cached block is perhaps the last copy of its content.
+    """Return whether any cached block may be the last copy of its content.
 
     Args:
-        db: the local database; only its blocks in the state uploaded or clean are considered.
+        db: the local database; only its blocks in the states uploaded and clean are considered.
         newest: the database that replaces *db*.
     """
     return any(cached_blocks.are_marked(db, one) for one in (newest, db)) or any(
@@ -33,7 +33,7 @@ def exist(db: Database, newest: Database) -> bool:
 
 
 def among(db: Database, newest: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the sorted numbers of the blocks in *held* that are perhaps last copies."""
+    """Return the sorted numbers of the blocks in *held* that may be last copies."""
     found = {
         block for marked in (newest, db) for block in cached_blocks.marked_among(db, marked, held)
     }

@@ -139,7 +139,7 @@ async def _is_being_removed(store: ObjectStore) -> bool:
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether one of the superblock objects begins like a superblock of any version.
+    """Return whether one of the superblock objects starts like a superblock of some version.
 
     Raises:
         StoreError: the superblock objects cannot be read.

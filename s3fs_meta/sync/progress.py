@@ -7,4 +7,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Ignore a progress report of a long operation."""
+    """Ignore a progress report from a long operation."""

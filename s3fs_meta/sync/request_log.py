@@ -57,7 +57,7 @@ def read(state: Path) -> Ledger | None:
     """Return the counts in a state directory, or None if it has no valid file. The call blocks.
 
     Raises:
-        NewerFileError: a newer program wrote the file.
+        NewerFileError: a newer version of the program wrote the file.
         OSError: the file cannot be read.
     """
     try:
@@ -71,7 +71,7 @@ def read(state: Path) -> Ledger | None:
 
 
 def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int) -> Ledger:
-    """Add counts to the counts in a state directory; return the totals. The call blocks.
+    """Add counts to those stored in a state directory; return the totals. The call blocks.
 
     Raises:
         NewerFileError, OSError: nothing was saved.
@@ -105,8 +105,8 @@ def _locked(state: Path) -> Iterator[None]:
 def _forget_oldest(ledger: Ledger) -> None:
     """Delete the counts of the oldest days beyond REQUEST_DAYS_MAX.
 
-    The age of a day does not matter. A wrong clock at one boot, for example without a battery, must
-    not remove the counts of other days.
+    Only the number of days counts, not their age: a clock that is wrong at one boot, for example
+    because its battery is empty, must not remove the counts of other days.
     """
     days: dict[int, Any]
     for days in (ledger.usage, ledger.stored_bytes):
@@ -154,7 +154,7 @@ def _billed(numbers: Any) -> Billed:
 
 
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
-    """Add the counts of a meter to the counts in a state directory; return the totals.
+    """Add the counts of a meter to those stored in a state directory; return the totals.
 
     A failure is logged, and the meter keeps its counts. A directory that
     contains no filesystem state stays unchanged, because a mistyped URL must not create state.
@@ -167,7 +167,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
 
 
 def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
-    """Save the counts of a meter. The call blocks; a cancelled caller waits, so all counts stay."""
+    """Save the counts of a meter. The call blocks, even if cancelled, so no counts are lost."""
     if not any((state / name).exists() for name in _STATE):
         return None
     taken = meter.take()
@@ -184,7 +184,7 @@ def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
 
 
 class RequestLog:
-    """The request counts of one mount and earlier processes."""
+    """The request counts of one mount and of earlier processes."""
 
     def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
         """Start with the counts of *meter*; the file is read later.
@@ -200,13 +200,13 @@ class RequestLog:
         self._saved: Ledger | None = None
 
     async def run(self) -> None:
-        """Save the counts at intervals, until cancelled."""
+        """Save the counts at regular intervals until cancelled."""
         while True:
             await self.save()
             await trio.sleep(REQUESTS_SAVE_S)
 
     async def save(self) -> None:
-        """Save the counts of the mount; log a failure, after which the next call retries."""
+        """Save the counts of the mount; a failure is only logged, and the next call retries."""
         saved = await save(self.state, self._meter, self._stored_bytes())
         self._saved = saved or self._saved
 

@@ -321,7 +321,7 @@ class Session:
         )
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a background task; if it fails, the mount turns read-only and keeps all changes."""
+        """Run a background task; if it fails, the mount becomes read-only and keeps all changes."""
         try:
             await task()
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
@@ -351,7 +351,7 @@ class Session:
                 self.imager.put_off(exc)
 
     async def _run_reclaim(self) -> None:
-        """Delete garbage at intervals, even if no image is due."""
+        """Delete garbage at regular intervals, even if no image is due."""
         while True:
             await trio.sleep(RECLAIM_INTERVAL_S)
             if self.status.ships:
@@ -361,8 +361,8 @@ class Session:
         """Return whether a new image should be made now.
 
         An image is due if the changelogs since the last image are large compared to that image.
-        An image is also due at intervals if more than block locations changed, or if only a new
-        image allows the deletion of dead packs.
+        An image is also due at regular intervals if more than block locations changed, or if only a
+        new image allows the deletion of dead packs.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image

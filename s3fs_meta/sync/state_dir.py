@@ -101,7 +101,7 @@ class StateDir:
 
     @property
     def tmp(self) -> Path:
-        """Return the directory of unfinished files."""
+        """Return the directory for unfinished files."""
         return self.path / "tmp"
 
     @property
@@ -115,7 +115,7 @@ class StateDir:
         return read_holder(self.path)
 
     def keep_holder(self, words: Sequence[str]) -> None:
-        """Store the holder name and nonces durably in the file ``holder``. The call blocks."""
+        """Durably store the holder name and nonces in the file ``holder``. The call blocks."""
         data = "\n".join(words).encode("ascii")
         assert len(data) <= HOLDER_BYTES_MAX, "the file must fit into one read"
         if self.holder == list(words):
@@ -246,7 +246,7 @@ class LockWatch:
     """Waits until no process uses a state directory, which may be missing or removed concurrently.
 
     A process that removes the directory holds the lock until the directory is removed. Create the
-    watch before that process is asked to exit.
+    watch before asking that process to exit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -284,7 +284,7 @@ def _is_entry(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
-    """If the with-block raises an error, remove the state directory if it is new and unused."""
+    """Remove the state directory if it is new and unused and the with-block raises an error."""
     is_new = not path.exists()
     try:
         yield
@@ -353,7 +353,8 @@ def remove_stale_snapshot(path: Path) -> None:
 def require_own(path: Path) -> None:
     """Raise SettingsError if another user owns a state directory, which may not exist.
 
-    The call blocks. A file of root in another user's directory would make that user's mounts fail.
+    The call blocks. A file owned by root in another user's directory would make that user's mounts
+    fail.
 
     Raises:
         SettingsError: the directory belongs to another user; the message says what to do.
@@ -367,10 +368,10 @@ def require_own(path: Path) -> None:
 
 
 def require_private(path: Path) -> None:
-    """Raise SettingsError if another user owns, can write to, or has an entry in the directory.
+    """Raise SettingsError if another user owns the directory or an entry, or can write to it.
 
-    If other users can only read the directory, their permission is removed without an error. They
-    cannot have created an entry.
+    If other users can only read the directory, their permission is removed without an error,
+    because they cannot have created an entry.
 
     Raises:
         SettingsError: the directory is refused; nothing was changed.

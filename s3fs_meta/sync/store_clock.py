@@ -51,7 +51,7 @@ class StoreClock:
         return self._offset_ns
 
     async def compare(self) -> None:
-        """Compare the clocks, and log when a disagreement begins.
+        """Compare the clocks, and log it when they start to disagree.
 
         Raises:
             StoreError: the store is unavailable; the result of the last comparison stays valid.
@@ -98,7 +98,7 @@ class StoreClock:
         """Compare the clocks; raise ClockError if they disagree.
 
         Raises:
-            ClockError: the clocks do not agree.
+            ClockError: the clocks disagree.
             StoreError: the store is unavailable.
         """
         await self.compare()

@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 async def retained_s(volume: Volume) -> int:
     """Return the current retention in seconds, which any host may have changed.
 
-    The result is the longest retention of all copies, unless both objects in the bucket are equal
-    and not older than this host's copy.
+    The result is the longest retention of all copies, unless both objects in the bucket are
+    identical and not older than this host's copy.
 
     Raises:
         The same errors as ``open_keys``.
@@ -76,7 +76,7 @@ async def put_back_missing(volume: Volume) -> None:
 
 
 async def protect_kept_points(volume: Volume) -> None:
-    """Make older programs refuse the filesystem; they would delete objects of kept points.
+    """Make older versions refuse the filesystem, because they would delete kept points' objects.
 
     Raises:
         PreconditionError: another process changed the superblock concurrently; nothing was changed.

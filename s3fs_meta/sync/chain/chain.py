@@ -246,7 +246,7 @@ async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
         txg: a txg that the chain has reached.
 
     Raises:
-        NewerFormatError: a newer program wrote the last changelog.
+        NewerFormatError: a newer version of the program wrote the last changelog.
     """
     numbers = await numbers_from(store, keyring, txg)
     for last in reversed(numbers[-_END_PROBES:]):
@@ -263,7 +263,7 @@ def require_known(changelog: Changelog) -> None:
     """Raise NewerFormatError if a changelog is not damaged but has a newer format.
 
     Raises:
-        NewerFormatError: a newer program wrote the changelog.
+        NewerFormatError: a newer version of the program wrote the changelog.
     """
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)

@@ -70,7 +70,7 @@ async def ends_by_first(
     Keys with a txg that the chain cannot have reached are ignored: see ``names.reached``.
 
     Args:
-        after: level objects that begin at this txg or earlier are ignored.
+        after: level objects that start at this txg or earlier are ignored.
         upto: level objects that end after this txg are ignored; None: no limit.
     """
     found: dict[ObjectKey, tuple[int, Txg]] = {}
@@ -165,7 +165,7 @@ def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the longest level object that begins right after a link and ends by *upto*."""
+    """Return the longest level object that starts right after a link and ends by *upto*."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None
@@ -181,7 +181,7 @@ def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectK
 async def fetch(
     store: ObjectStore, keyring: Keyring, uuid: str, key: ObjectKey, before: Link
 ) -> Level:
-    """Return the level object *key*, which must begin right after the link *before*.
+    """Return the level object *key*, which must start right after the link *before*.
 
     Raises:
         ObjectMissingError: the level object does not exist.
@@ -230,7 +230,7 @@ async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
     """Return the link of a txg from a level object that ends there, or None if none is usable.
 
     Raises:
-        NewerFormatError: a newer program wrote a level object that ends at the txg.
+        NewerFormatError: a newer version of the program wrote a level object that ends at the txg.
     """
     for number in level_codec.ends_at(txg):
         key = level_codec.key_of(number, txg)

@@ -177,7 +177,7 @@ class Replayer:
         return await numbers_from(self._store, self._keyring, link.next_txg)
 
     async def _level(self, way: "_Way", link: Link) -> Level | None:
-        """Return the largest valid level object that begins right after a link, or None."""
+        """Return the largest valid level object that starts right after a link, or None."""
         while (key := levels.longest(way.ends, link, way.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)

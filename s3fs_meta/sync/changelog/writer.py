@@ -417,9 +417,9 @@ class Shipper:
         )
 
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
-        """Begin a new time span if a wrong clock gave the last txg a later time than this cut.
+        """Start a new time span if a wrong clock gave the last txg a later time than this cut.
 
-        A time span begins only with an image, because no level object spans an image. It begins
+        A time span starts only with an image, because no level object spans an image. It starts
         only if the clocks of the store and of this host agree.
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):

@@ -71,7 +71,7 @@ class Follower:
         Args:
             volume: a filesystem that was opened to follow another host.
             cache: the mount's block cache.
-            kernel: drops the cached replies that a txg changes.
+            kernel: drops cached replies that are no longer valid after a txg.
             clock: the clock for the times that ``status`` shows.
             interval_s: the time between two polls for the next txg.
             degrade: called with the reason if the mount can no longer show any txg.
@@ -104,7 +104,7 @@ class Follower:
     # --- schedule polls ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Poll for new txgs at intervals and show them, until cancelled or closed."""
+        """Poll for new txgs at regular intervals and show them, until cancelled or closed."""
         while not self._ended.is_set():
             await self.poll_once()
             with trio.move_on_after(self._interval_s):
@@ -133,7 +133,7 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Apply no txg in the with-block, so that the caller may use the second connection."""
+        """Apply no txg during the with-block, so that the caller may use the second connection."""
         async with self._turn:
             yield
 
@@ -148,7 +148,7 @@ class Follower:
             self._applier = None
 
     async def applier(self) -> Database:
-        """Return the second connection, which applies txgs, to a caller inside ``paused``."""
+        """Return the second connection, which applies txgs; call this only inside ``paused``."""
         if self._applier is None:
             self._applier = await trio.to_thread.run_sync(
                 Database.open, self._db.path, self._db.pragmas
@@ -162,7 +162,7 @@ class Follower:
 
         Args:
             must_list: list the changelogs if the next changelog is missing, because garbage
-                collection may have deleted it although later changelogs exist.
+                collection may have deleted it while later changelogs still exist.
 
         Raises:
             S3fsError: a txg is unavailable; the mount shows the complete state of the txg before
@@ -179,7 +179,7 @@ class Follower:
             await self._begin_anew(str(exc), None)
 
     async def _poll(self, *, must_list: bool) -> FetchedChangelog | None:
-        """Return the changelog after the shown txg, or None. Sends one small request."""
+        """Return the changelog after the shown txg, or None if there is none. Sends one request."""
         volume = self._volume
         try:
             fetched = await chain.fetch_next(volume.store, volume.keyring, volume.uuid, self.link)
@@ -192,7 +192,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise an error if the shown txg is missing, or the next txg although later txgs exist."""
+        """Raise an error if the shown txg is missing, or if later txgs exist but not the next."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0
@@ -231,8 +231,8 @@ class Follower:
         """Restore the newest txg into a second database, and switch to that database.
 
         Raises:
-            StoreError, CorruptionError: the newest txg is unavailable. The next restore is tried
-                after FOLLOW_ANEW_S.
+            StoreError, CorruptionError: the newest txg is unavailable. No other restore is tried
+            until FOLLOW_ANEW_S have passed.
         """
         if trio.current_time() < self._anew_not_before_s:
             raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")

@@ -1,4 +1,4 @@
-"""Quarantining a follower's cached blocks that are perhaps last copies, before the cache is dropped.
+"""Quarantining a follower's cached blocks that may be last copies, before the cache is dropped.
 
 Owns: a directory ``kept-…`` with the quarantined block files and their rows. Does not know: which
 blocks are last copies (``sync.last_copies``), what happens after the quarantine.
@@ -40,7 +40,7 @@ _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 async def quarantine(
     state_dir: StateDir, applier: Database, restored: Path, cache: BlockCache, clock: Clock
 ) -> None:
-    """Quarantine cached blocks that are perhaps the last copies of their content, if any exist.
+    """Quarantine cached blocks that may be the last copies of their content, if there are any.
 
     Args:
         state_dir: the state directory of the follower.
@@ -99,7 +99,7 @@ def _fill(
 
 
 def _copy_rows(applier: Database, last: Sequence[BlockId], copy: Path) -> None:
-    """Copy the database durably; the copy lists only the cached blocks of *last*."""
+    """Make a durable copy of the database that lists only the cached blocks in *last*."""
     image_copy.remove(copy)
     snapshot = applier.open_snapshot()
     try:

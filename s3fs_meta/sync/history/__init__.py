@@ -9,8 +9,8 @@ garbage:        objects that no retained txg needs; ``garbage_search`` lists, ``
 older bucket:   a bucket that was reset to an older copy, to which the writer uploads its state.
 
 Start at ``points_in_time``. ``txg_log`` lists the changes of each txg, ``path_log`` the txgs that
-changed a path. If content of a snapshot is lost, ``newest_locations`` finds equal content in the
-newest state.
+changed a path. If content of a snapshot is lost, ``newest_locations`` finds identical content in
+the newest state.
 Below: image, lease, superblock, upload.
 Above: opening, session.
 """

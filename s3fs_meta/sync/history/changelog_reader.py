@@ -1,6 +1,6 @@
 """Reading single changelogs, in any order, to examine their changes.
 
-Owns: parallel requests, and a cache of the changes that were read last.
+Owns: parallel requests, and a cache of the most recently read changes.
 Does not know: the meaning of the changes.
 Keeps: a changelog is used only if its content is authentic under its key and fsck has not abandoned
 it. The reader knows abandoned changelogs once it has read the fence record after them. Hashes are
@@ -64,20 +64,20 @@ class ChangelogReader:
     async def scan(
         self, txgs: Sequence[Txg], function: Function[_T]
     ) -> list[Scanned[_T] | UnreadableTxg]:
-        """Call a function with the changeset in each section of some txgs.
+        """Call a function with every changeset of the given txgs.
 
         Args:
             txgs: the numbers of the changelogs, which are all requested at the same time. A caller
                 that reads backwards sees no abandoned txg, because it has read the fence record
                 after it.
-            function: called in a thread with a changeset, and whether the txg has only this
+            function: called in a thread with a changeset, and True if the txg has only this
                 changeset.
 
         Returns:
             One value for each txg, in the same order.
 
         Raises:
-            NewerFormatError: a newer program wrote a changelog.
+            NewerFormatError: a newer version of the program wrote a changelog.
             StoreError: the bucket cannot be read.
         """
         found: dict[Txg, Scanned[_T] | UnreadableTxg] = {}

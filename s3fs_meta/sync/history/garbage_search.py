@@ -43,7 +43,7 @@ _HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ 
 
 
 class Garbage(NamedTuple):
-    """Objects that can be deleted once the retention floor is shipped, in order of deletion."""
+    """Objects that can be deleted once the retention floor is shipped, in deletion order."""
 
     floor: Txg
     packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
@@ -152,7 +152,7 @@ class StoredImages:
     async def _refuse_newer(self, named: Iterable[ManifestRef]) -> None:
         """Raise NewerFormatError if an authentic object refers to an image of an unknown version.
 
-        Other manifests that claim an unknown version are ignored; they and their pieces stay.
+        Other manifests that claim an unknown version are ignored, and are kept with their pieces.
         """
         known = {one.key for one in named}
         known.update(one.previous.key for one in self._facts.values() if one.previous is not None)
@@ -171,7 +171,7 @@ class StoredImages:
         return image is not None and image.key == manifest
 
     def _compare_hashes(self, named: Sequence[ManifestRef], claimed: Sequence[ManifestRef]) -> None:
-        """Collect the manifests whose hash differs from their recorded hash."""
+        """Collect the manifests whose content does not match their recorded hash."""
         hashes, claims = ({one.key: one.hash for one in refs} for refs in (named, claimed))
         exchanged: set[ObjectKey] = set()
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
@@ -240,7 +240,7 @@ class StoredImages:
         return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
-        """Return the manifests of the images that precede *images*."""
+        """Return the manifest keys of the images that directly precede *images*."""
         named = (self._facts[image.key].previous for image in images)
         return {one.key for one in named if one is not None}
 
@@ -249,7 +249,7 @@ class StoredImages:
         return all(info.key != manifest for info in self._manifests)
 
     def stored_bytes(self, image: Image) -> int:
-        """Return the listed size of an image's pieces."""
+        """Return the total size of an image's pieces, as listed in the bucket."""
         return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
 
     async def garbage(
@@ -261,12 +261,13 @@ class StoredImages:
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
-        Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
-        the pieces of its image stay until the base image is later. Then no restore can need them.
+        Only images that this filesystem wrote are considered. A damaged or replaced manifest and
+        the pieces of its image are kept until the base image is a later one and no restore can need
+        them.
 
         Args:
             stay: manifests to retain.
-            before: objects of images from this txg on are retained, because an upload may be
+            before: objects of images of this txg or later are retained, because an upload may be
                 unfinished.
             base: the txg of the image from which a restore of the floor starts.
             pins: the objects that kept points need.
@@ -421,7 +422,7 @@ class Finder:
         return found
 
     async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
-        """Return packs that no kept point and no txg from *floor* on needs."""
+        """Return packs that are needed by no kept point and by no txg from *floor* onwards."""
 
         def is_needed(row: PackRow) -> bool:
             died = row.died_txg  # None for a condemned pack that never had live blocks
@@ -459,12 +460,12 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg before which all objects are pinned; 0 if a point was dropped later."""
+        """Return the txg before which all objects are pinned; 0 if a point has been dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 
     async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
-        """Return the changelogs before the changelog of the base image, the oldest first."""
+        """Return the changelogs before the one of the base image, oldest first."""
         found: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:
@@ -474,7 +475,7 @@ class Finder:
     async def _changelogs_from(
         self, start: Txg, base: Txg, pins: KeptPointPins, limit: int, found: list[ObjectInfo]
     ) -> Txg | None:
-        """Add changelogs to *found*, up to a pinned run; return the txg after that run, or None."""
+        """Add changelogs to *found* up to the next pinned run; return the txg after it, or None."""
         after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
             async for info in listing:
@@ -509,7 +510,7 @@ class Finder:
         return [*found, *(info for parts in strays for info in parts)]
 
     async def _levels(self, base: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
-        """Return the unpinned level objects that begin at the base image or earlier."""
+        """Return the unpinned level objects that start at the base image or earlier."""
         found: list[ObjectInfo] = []
         start = self._cleared_upto(pins)
         for level in range(1, LEVELS_MAX + 1):
@@ -528,7 +529,7 @@ class Finder:
         return found
 
     async def _history(self, base: Txg) -> list[ObjectInfo]:
-        """Return index objects that end before the base image; list them once for each image."""
+        """Return index objects that end before the base image; list them once per base image."""
         if base == self._indexed_from:
             return []
         found: list[ObjectInfo] = []
@@ -554,9 +555,9 @@ class Finder:
     ) -> list[ObjectInfo]:
         """Return packs of epochs before the floor's epoch that no row and no changelog lists.
 
-        An object that has the name of a pack but is not authentic is foreign, and is never
-        returned. Packs of later epochs stay, because quarantined state of a fenced host may refer
-        to them. Packs that a rebuild of the metadata could not read stay forever.
+        An object that has a pack's name but was not written by this filesystem is never returned.
+        Packs of later epochs are kept, because quarantined state of a fenced host may refer to
+        them. Packs that a rebuild of the metadata could not read are kept forever.
         """
         is_done = self._orphans_before >= floor_epoch and self._orphans_after <= pins.last_epoch
         if is_done or limit <= 0 or pins.needs_stray_pack(Epoch(floor_epoch - 1)):
@@ -591,7 +592,7 @@ class Finder:
 
 
 def groups(count: int) -> Iterable[str]:
-    """Return prefixes of pack names; each prefix matches about RECLAIM_PACK_ROWS packs or fewer."""
+    """Return prefixes of pack names; each prefix matches at most about RECLAIM_PACK_ROWS packs."""
     digits = 0
     while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
         digits += 1

@@ -109,7 +109,7 @@ class IndexChecker:
         return await trio.to_thread.run_sync(merger.finish)
 
     async def _differs_from_parts(self, index: HistoryIndex) -> str | None:
-        """Compare an index object with the valid objects of the level below; return any fault."""
+        """Compare an index object with the valid objects one level below; return any fault."""
         step = HISTORY_FAN_OUT ** (index.level - 1)
         for bit, end in enumerate(range(index.first + step - 1, index.last + 1, step)):
             if index.unknown >> bit & 1:
@@ -134,7 +134,7 @@ class IndexChecker:
 
 
 def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
-    """Return whether an index object has exactly the changes of one part. The call blocks."""
+    """Return whether an index object records exactly the changes of one part. The call blocks."""
     same_inodes = all(
         one == other for one, other in zip_longest(_inodes(index, 1 << bit), _inodes(part))
     )
@@ -144,14 +144,14 @@ def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
 
 
 def _inodes(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bool, bool]]:
-    """Yield each inode that the parts in *mask* changed, and two flags: content, other change."""
+    """Yield each inode changed in the parts in *mask*, with flags for content and other changes."""
     for ino, content, other in index.inodes:
         if (content | other) & mask:
             yield ino, bool(content & mask), bool(other & mask)
 
 
 def _names(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield the names that the parts in *mask* removed."""
+    """Yield the names that were removed in the parts in *mask*."""
     for row in index.names:
         if row.mask & mask:
             yield row[:4]

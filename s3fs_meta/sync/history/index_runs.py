@@ -1,4 +1,4 @@
-"""Computing the content of an index object, from changelogs or from objects one level below.
+"""Computing the content of an index object from changelogs or from objects one level below.
 
 Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
 Keeps: changes that are not in an index object are marked as unknown, so a search reads them
@@ -59,12 +59,12 @@ class RunChanges(NamedTuple):
         return len(self.inodes) + len(self.names)
 
     def marked(self, bit: int) -> "RunChanges":
-        """Return the changes in a part, with *bit* instead of each nonzero mask."""
+        """Return the changes in a part, with each nonzero mask replaced by *bit*."""
         return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 
 class TxgChanges(NamedTuple):
-    """The changed inodes and names of one txg; every nonzero mask is 1."""
+    """The changed inodes and removed names of one txg, with every nonzero mask set to 1."""
 
     link: Link
     previous: str  # content_hash of the previous changelog
@@ -78,7 +78,7 @@ class TxgChanges(NamedTuple):
 
 
 async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog) -> TxgChanges:
-    """Return the changes in a changelog; read its parts one after the other.
+    """Return the changes in a changelog, reading its parts one after another.
 
     Raises:
         ObjectMissingError, FormatError: a part is missing or damaged.
@@ -105,7 +105,7 @@ def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunCha
 
 
 def changes_in(rows: ChangedRows) -> RunChanges:
-    """Return changed rows as columns; every nonzero mask is 1. The call blocks."""
+    """Return changed rows as columns, with every nonzero mask set to 1. The call blocks."""
     inos = array("Q", sorted(rows.content | rows.other))
     inodes = Inodes(
         inos,
@@ -119,11 +119,12 @@ class RunMerger:
     """Merges all parts of one run, in any order, into an index object.
 
     After adding a part, the caller must call ``join`` if ``is_full`` is true. ``join`` fails for a
-    run with too many changes. So at most the changes of two objects and one part are in memory.
+    run with too many changes. At any time, memory therefore holds at most the changes of two
+    objects and one part.
     """
 
     def __init__(self, level: int, uuid: str) -> None:
-        """Begin a run.
+        """Start a run.
 
         Args:
             level: the level of the run.
@@ -216,8 +217,8 @@ class RunMerger:
 class _Joined:
     """Joined changes, with one row for each inode and one for each name.
 
-    Added changes wait until they exceed the bounds of one object. So each row is joined only a few
-    times, even if the run has many parts.
+    Added changes wait until they exceed the bounds of one object. Each row is therefore joined only
+    a few times, even if the run has many parts.
     """
 
     def __init__(self) -> None:
@@ -225,7 +226,7 @@ class _Joined:
         self._waiting: list[tuple[int, RunChanges]] = []  # (mask, changes) of each part
 
     def add(self, mask: int, changes: RunChanges) -> None:
-        """Add the changes in a part; *mask* replaces each of their nonzero masks."""
+        """Add the changes in a part, replacing each of their nonzero masks with *mask*."""
         self._waiting.append((mask, changes))
 
     @property
@@ -236,7 +237,7 @@ class _Joined:
         return inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX
 
     def join(self) -> RunChanges:
-        """Return all changes. The call blocks.
+        """Join all changes and return them. The call blocks.
 
         Raises:
             TooManyChangesError: the changes exceed the bounds of one object.
@@ -303,11 +304,11 @@ def _joined_names(parts: Sequence[RemovedNames]) -> Iterator[RemovedName]:
 
 
 def _ranges(parts: Sequence[Any], largest: Callable[[Any], object]) -> Iterator[list[slice]]:
-    """Divide sorted parts at common values; yield the rows between two values in each part.
+    """Split sorted parts at common values; yield the rows between two such values in each part.
 
     Args:
         parts: the parts, whose rows can be compared with each other.
-        largest: returns the largest row that must be in the range of a given row.
+        largest: returns the largest row that must be in the same range as a given row.
 
     Yields:
         one slice of each part, which contains at most _ROWS_AT_ONCE rows.

@@ -67,7 +67,7 @@ class _Run(NamedTuple):
         return RUNS.first_of(self.level, self.last)
 
     def parts(self) -> list["_Run"]:
-        """Return the runs of the level below, one for each bit of a mask, in order."""
+        """Return this run's parts, which are one level below, in order: one per bit of a mask."""
         step = HISTORY_FAN_OUT ** (self.level - 1)
         ends = range(self.first + step - 1, self.last + 1, step)
         return [_Run(self.level - 1, Txg(end)) for end in ends]
@@ -88,7 +88,7 @@ class HistorySearch:
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
     def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":
-        """Return a walk through the txgs in a range that match a search, the latest first.
+        """Return a walk through the txgs in a range that match a search, latest first.
 
         Args:
             match: returns the parts of a run that match the search.
@@ -146,7 +146,7 @@ class HistorySearch:
         return missing
 
     async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
-        """Return the parts of a run that may match, and whether the index has their changes.
+        """Return the parts of a run that may match, each with whether the index has its changes.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -174,7 +174,7 @@ class HistorySearch:
         return stored
 
     async def _fetch_all(self, runs: Sequence[_Run]) -> None:
-        """Fetch the index objects of runs in parallel, and then the hashes that prove them."""
+        """Fetch the index objects of runs in parallel, then the hashes that verify them."""
         found: dict[_Run, HistoryIndex | None] = {}
 
         async def fetch(run: _Run) -> None:
@@ -240,7 +240,7 @@ class HistorySearch:
 
         The hash of the last changelog proves this, because it depends on all earlier changelogs. An
         index object of a higher level does not contain the hashes of its parts, so it does not
-        prove them.
+        verify them.
         """
         await self._find_hash(index.last)
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
@@ -258,7 +258,7 @@ class HistorySearch:
         return True
 
     async def _find_hash(self, txg: Txg) -> None:
-        """Record the hash of a changelog, which the next changelog contains."""
+        """Record the hash of a changelog as found in the next changelog."""
         if txg in self._hashes:
             return
         found = await chain.hash_before(self._store, self._keyring, self._uuid, Txg(txg + 1))
@@ -278,7 +278,7 @@ class HistorySearch:
 
 
 class Walk:
-    """A walk through the txgs that a search finds, the latest first."""
+    """A walk through the txgs that a search finds, latest first."""
 
     def __init__(self, search: HistorySearch, match: Match, first: Txg, last: Txg) -> None:
         self._search = search
@@ -288,7 +288,7 @@ class Walk:
         self._waiting = [(run, True) for run in _covering(first, last)][::-1]
 
     async def take(self, most: int) -> list[Candidate]:
-        """Return at most *most* further txgs; return an empty list at the end of the range.
+        """Return up to *most* more txgs, or an empty list at the end of the range.
 
         The search stops at a txg whose changes are not in the index. The caller can read these
         changes before the next call, whose matches may depend on them.
@@ -314,10 +314,10 @@ class Walk:
 
 
 def _covering(first: Txg, last: Txg) -> Iterator[_Run]:
-    """Yield runs that together contain a range of txgs, the latest first.
+    """Yield runs that together cover a range of txgs, latest first.
 
     Each run ends within the range, except perhaps the last run of level 1. The earliest run may
-    begin before the range.
+    start before the range.
     """
     end = RUNS.end_of(1, last)
     while end >= max(first, 1):

@@ -58,7 +58,7 @@ class Indexer:
         self.older = Txg(0)
 
     async def run(self) -> None:
-        """Index new and old txgs, until cancelled."""
+        """Index new and old txgs until cancelled."""
         while True:
             await trio.sleep(HISTORY_CHECK_S)
             if not self._status.ships:
@@ -103,7 +103,7 @@ class Indexer:
         await self._make_older(self.done)
 
     async def _make_older(self, done: Txg) -> None:
-        """Index earlier runs that are retained, the latest first."""
+        """Index earlier runs that are still retained, latest first."""
         made = 0
         while made < HISTORY_OLDER_RUNS and self.older > 0:
             last = self.older
@@ -166,8 +166,8 @@ class Indexer:
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
         """Replace an index object of another history; keep an object that an earlier mount made.
 
-        If a bucket lost its last changelogs, its index objects may describe another history. For
-        example, an incomplete replica lacks the last changelogs.
+        In a bucket that lost its last changelogs, such as an incomplete replica, index objects may
+        describe another history.
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)

@@ -2,7 +2,7 @@
 
 Owns: the assignment of packs to kept points. Does not know: how kept points are stored, how packs
 are deleted.
-Tasks: any task; the rows are read in slices.
+Tasks: any task; the rows are read in batches.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ from s3fs_meta.model import ObjectKey, Txg
 
 
 class Costs(NamedTuple):
-    """The bytes of packs that kept points need, but no present or retained txg."""
+    """The bytes of packs that are needed by kept points but by no present or retained txg."""
 
     alone: dict[ObjectKey, int]  # bytes of packs that only one kept point needs, by its key
     total: int  # bytes of packs that at least one kept point needs
@@ -33,7 +33,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
     Args:
         db: the database of the present state.
         points: the kept points.
-        floor: the retention floor; packs that died after it are retained in any case.
+        floor: the retention floor; packs whose last block died after it are retained in any case.
     """
     ordered = sorted(points, key=lambda point: point.txg)
     txgs = [point.txg for point in ordered]

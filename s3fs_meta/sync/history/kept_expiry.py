@@ -1,9 +1,9 @@
 """Expiry of kept points: deciding which points a policy drops because of their age.
 
-Owns: the rules, which are those of ``restic forget``: the latest point of each period stays. Does
+Owns: the rules, which are those of ``restic forget``: the latest point of each period is kept. Does
 not know: the bucket, the caller that drops the points.
-Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand
-stays until the user drops it. Points are ordered by txg, so a wrong clock never makes a new point
+Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand is
+kept until the user drops it. Points are ordered by txg, so a wrong clock never makes a new point
 older than the points before it.
 """
 
@@ -22,7 +22,7 @@ class Expiring(Protocol):
 
     @property
     def txg(self) -> int:
-        """Return the number of the kept point's txg, which orders the points."""
+        """Return the number of the kept point's txg, by which the points are ordered."""
         ...
 
     @property
@@ -32,7 +32,7 @@ class Expiring(Protocol):
 
     @property
     def kept_ns(self) -> int:
-        """Return the time at which the user kept the point, which orders points of one txg."""
+        """Return the time at which the user kept the point; it orders points of the same txg."""
         ...
 
     @property
@@ -80,7 +80,7 @@ def judge(
     Args:
         points: kept points; points that users named by hand are left out.
         policy: a policy that is not empty.
-        zone: the time zone of days; None: this host's time zone.
+        zone: the time zone that defines days; None: this host's time zone.
     """
     assert not policy.is_empty, "an empty policy would drop every point"
     ordered = sorted(
@@ -102,7 +102,7 @@ def judge(
 def _latest_of_each(periods: Sequence[tuple[int, ...]], count: int) -> list[int]:
     """Return the indices of the latest points in the last *count* periods that have a point.
 
-    If there are fewer periods, the oldest point also stays until later points have replaced it.
+    If there are fewer periods, the oldest point is also kept until later points have replaced it.
     """
     found: list[int] = []
     last: tuple[int, ...] | None = None

@@ -21,7 +21,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 
 
 class UnreadablePoint(NamedTuple):
-    """An object that has the key of a kept point and cannot be decoded."""
+    """An object that has the key of a kept point but cannot be decoded."""
 
     key: ObjectKey
     txg: Txg  # the txg that the object's name contains
@@ -29,13 +29,13 @@ class UnreadablePoint(NamedTuple):
 
 
 class KeptPoints(NamedTuple):
-    """The kept points of a filesystem, the oldest first."""
+    """The kept points of a filesystem, oldest first."""
 
     points: tuple[KeptPoint, ...] = ()
     unreadable: tuple[UnreadablePoint, ...] = ()
 
     def named(self, name: str) -> list[KeptPoint]:
-        """Return the points with a name, the latest first; two writers in a race may leave two."""
+        """Return the points with a name, latest first; a race of two writers may leave two."""
         found = [point for point in self.points if point.name == name]
         return sorted(found, key=lambda point: point.kept_ns, reverse=True)
 
@@ -68,7 +68,7 @@ class KeptPointReader:
         return await self._read(infos)
 
     async def find(self, name: str) -> KeptPoint:
-        """Return the kept point of a name.
+        """Return the kept point with a name.
 
         Raises:
             SettingsError: no kept point has the name.
@@ -126,7 +126,7 @@ class KeptPointReader:
         )
 
     async def _fetch(self, key: ObjectKey) -> KeptPoint | UnreadablePoint | None:
-        """Return a kept point, or why it is unreadable; None if it was dropped concurrently."""
+        """Return a kept point or the reason why it is unreadable; None if it was just dropped."""
         try:
             data = (await self._store.get(key, kept_codec.ENCODED_BYTES_MAX)).data
             point = kept_codec.decode(key, data, self._keyring)

@@ -1,11 +1,11 @@
-"""Results of one function for the changes of txgs, kept so that several searches share them.
+"""Results of one function for the changes of txgs, cached so that several searches share them.
 
-Owns: the kept results and their bound. Does not know: the meaning of the results.
-Keeps: each changelog is decoded once for all searches, unless its results exceed the bound.
+Owns: the cached results and their limit. Does not know: the meaning of the results.
+Keeps: each changelog is decoded once for all searches, unless its results exceed the limit.
 
 The searches for several files read the same txgs, each from the latest to the earliest. So results
-are kept until the bound is reached, and later results are computed again for each search. If the
-results that were used last were kept instead, each search would evict what the next one needs first.
+are cached until the limit is reached, and all further results are computed again for each search.
+With least-recently-used eviction, each search would evict what the next one needs first.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +22,7 @@ _T = TypeVar("_T", bound=Collection[object])
 
 
 class KeptScan(Generic[_T]):
-    """Calls one function with the changes of txgs, and keeps the results."""
+    """Calls one function with the changes of txgs and caches the results."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class KeptScan(Generic[_T]):
         function: Callable[[bytes, bool], _T],
         kept_max: int,
     ) -> None:
-        """Create a scan without results.
+        """Create a scan that has no results yet.
 
         Args:
             changelogs: reads the changes of txgs.
@@ -43,7 +43,7 @@ class KeptScan(Generic[_T]):
         self._kept: dict[Txg, Scanned[_T] | UnreadableTxg] = {}
 
     async def scan(self, txgs: Sequence[Txg]) -> list[Scanned[_T] | UnreadableTxg]:
-        """Return the results for some txgs, in the same order; see ``ChangelogReader.scan``."""
+        """Return the results for the txgs, in the same order; see ``ChangelogReader.scan``."""
         missing = [txg for txg in txgs if txg not in self._kept]
         read = await self._changelogs.scan(missing, self._function) if missing else []
         found = {one.txg: one for one in read}

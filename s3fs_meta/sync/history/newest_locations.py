@@ -62,7 +62,7 @@ class NewestState:
         return None if self._db is None else intact_location(self._db, located)
 
     async def run(self) -> None:
-        """Restore the newest database at the first search, and keep the database open."""
+        """Restore the database of the newest state at the first search, and keep it open."""
         await self._wanted.wait()
         try:
             await self._restore()
@@ -92,7 +92,7 @@ class NewestState:
 
 
 def intact_location(db: Database, located: Located) -> Found | None:
-    """Return the location of an intact block in *db* with equal content, or None."""
+    """Return the location of an intact block in *db* with the same content, or None."""
     row = None if located.hash is None else blocks.intact(db, located.hash)
     if row is None or row.pack is None or row.plain_bytes == 0:
         return None

@@ -1,4 +1,4 @@
-"""An overview of a filesystem from its bucket alone, for the owner of a lost machine.
+"""An overview of a filesystem from nothing but its bucket, for the owner of a lost machine.
 
 Owns: the facts that a few requests show: the newest txg, the holder of the lease, the last image,
 and whether this image and the changelogs after it are complete.
@@ -56,7 +56,7 @@ class Newest(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The facts that the overview of a filesystem contains."""
+    """The facts in the overview of a filesystem."""
 
     superblock: Superblock
     lease: Lease | None  # None if the lease is missing or damaged
@@ -76,7 +76,8 @@ async def examine(
     """Return an overview of a filesystem whose keys are available.
 
     Raises:
-        NewerFormatError: a newer program wrote the newest changelog or the last image.
+        NewerFormatError: a newer version of the program wrote the newest changelog or the last
+            image.
         StoreError: the store cannot be reached.
         The same errors as ``read_bucket``.
     """
@@ -215,7 +216,7 @@ async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock
     """Return an unverified overview of an encrypted filesystem whose passphrase is unknown.
 
     Raises:
-        NewerFormatError: a newer program wrote the superblock or the lease.
+        NewerFormatError: a newer version of the program wrote the superblock or the lease.
         StoreError: the store cannot be reached.
         The same errors as ``peek``.
     """
@@ -245,7 +246,7 @@ async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock
 
 
 def _within_reach(head: Txg, txgs: Sequence[Txg]) -> list[Txg]:
-    """Return the txgs up to the first long gap; only the keys could verify a later txg."""
+    """Return the txgs up to the first long gap; later ones cannot be verified without the keys."""
     found: list[Txg] = []
     for txg in txgs:
         if txg - (found[-1] if found else head) > TXG_GAP_MAX:

@@ -1,10 +1,10 @@
-"""The proof, by the content of an object, that this filesystem wrote it.
+"""Proving from the content of an object that this filesystem wrote it.
 
 Owns: the proof. Does not know: why a caller needs the proof.
-Keeps: this filesystem wrote an object if its keys decrypt or verify the object under the object's
-key. One verified object of an image proves all objects of the image. A verified manifest that lists
-pieces of the image also proves them. Checksums of a plain filesystem are also keyed, so objects of
-another filesystem fail verification.
+Keeps: this filesystem wrote an object if its cryptographic keys decrypt or verify the object under
+its name. One verified object of an image proves all objects of the image. A verified manifest also
+proves the pieces of other images that it lists. Checksums of a plain filesystem are also keyed, so
+objects of another filesystem fail verification.
 """
 
 from collections.abc import Sequence

@@ -62,13 +62,13 @@ class PathLog:
         self._tree = SubtreeHistory(db, tops, last, names_max=former_names_max)
 
     async def backwards(self, first: Txg) -> AsyncGenerator[FetchedChangelog | Gap, None]:
-        """Yield the changelogs that changed the path, the latest first, down to the txg *first*.
+        """Yield the changelogs that changed the path, latest first, down to the txg *first*.
 
         A changelog that is unreadable, or that fsck abandoned, becomes a gap.
 
         Raises:
             UsageError: too many names were removed, so not all of them can be followed.
-            NewerFormatError: a newer program wrote a changelog.
+            NewerFormatError: a newer version of the program wrote a changelog.
             StoreError: the bucket cannot be read.
         """
         walk = self._search.walk(self._match, first)
@@ -91,7 +91,7 @@ class PathLog:
         return Gap(one.txg, one.why)
 
     def _concerns(self, one: Scanned[ChangedRows]) -> bool:
-        """Return whether a txg changed an inode of the path; store the names that it removed."""
+        """Return whether a txg changed an inode of the path; record the names that it removed."""
         former = [(lost.ino, lost.parent, one.txg) for rows in one.results for lost in rows.names]
         self._tree.assume(former)
         changed = {ino for rows in one.results for ino in rows.content | rows.other}
@@ -100,10 +100,10 @@ class PathLog:
         return is_found
 
     def _match(self, index: HistoryIndex) -> int:
-        """Return the parts that may have changed the path; store names that other parts removed.
+        """Return the parts that may have changed the path; record names that other parts removed.
 
-        The index may not have the changes of a part. A name that this part removed may be the only
-        link between the path and an inode of an earlier part. So earlier parts are also examined.
+        If the index lacks the changes of a part, a name that this part removed may be the only link
+        between the path and an inode of an earlier part. So earlier parts are also examined.
         """
         step = HISTORY_FAN_OUT ** (index.level - 1)
 

@@ -1,16 +1,16 @@
 """The versions of a path: the inodes that the path referred to, and the changes of each inode.
 
 Owns: following a path and its inodes back in time. Does not know: how versions are shown.
-Keeps: memory grows with the number of versions that a caller requests, and not with the history.
+Keeps: memory grows with the number of versions that a caller requests, not with the history.
 
-The inode of a name changes over time, because programs replace a file by renaming a new file
-over it. So a path is followed from the root. For each name in a directory, the index lists the txgs
-that removed the name or gave it another inode. Between two of these txgs the name referred to one
-inode (a *stay*). The versions of the path are the changes of these inodes, including changes under
-earlier names.
+The inode behind a name changes over time, because programs replace a file by renaming a new one
+over it. A path is therefore followed from the root. For each name in a directory, the index lists
+the txgs that removed the name or gave it another inode. Between two of these txgs the name referred
+to one inode (a *stay*). The versions of the path are the changes of these inodes, including changes
+under earlier names.
 
 The newest state is in a database. The attributes of an inode at each earlier txg are computed by
-undoing its changes one by one, the latest first.
+undoing its changes one by one, latest first.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
@@ -66,7 +66,7 @@ class Stay(NamedTuple):
 
 
 class _Stays(NamedTuple):
-    """The stays of a path, the latest first."""
+    """The stays of a path (txg ranges in which it referred to one inode), latest first."""
 
     found: list[Stay]
     are_all: bool  # False if a name referred to more inodes than the search considers
@@ -91,7 +91,7 @@ class Version(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """The versions of a path, the latest first."""
+    """The versions of a path, latest first."""
 
     found: list[Version]
     is_complete: bool  # False if the file has earlier versions that are not listed
@@ -172,7 +172,7 @@ class PathVersions:
             attributes: also return txgs that changed only attributes.
 
         Raises:
-            UsageError: no retained txg has the path.
+            UsageError: the path exists in no retained txg.
             StoreError: the bucket cannot be read.
         """
         reached = self._required(names, await self._reached(names))
@@ -184,8 +184,8 @@ class PathVersions:
     ) -> list[Versions]:
         """Return the latest versions of several names in one directory, in the given order.
 
-        The searches share the changes that they read, so the directory may have many files that
-        large txgs changed.
+        The searches share the changes that they read, so many files that were changed by large txgs
+        are no problem.
 
         Args:
             above: the components of the directory's path.
@@ -194,7 +194,7 @@ class PathVersions:
             attributes: also return txgs that changed only attributes.
 
         Raises:
-            UsageError: no retained txg has one of the paths.
+            UsageError: one of the paths exists in no retained txg.
             StoreError: the bucket cannot be read.
         """
         directories = await self._reached(above)
@@ -237,7 +237,7 @@ class PathVersions:
             The names in order, and whether all matching names are included.
 
         Raises:
-            UsageError: no retained txg has the directory.
+            UsageError: the directory exists in no retained txg.
             StoreError: the bucket cannot be read.
         """
         reached = await self._reached(above)
@@ -302,10 +302,10 @@ class PathVersions:
     # --- find the inodes of a path ---------------------------------------------------------------
 
     async def stays(self, names: Sequence[bytes]) -> list[Stay]:
-        """Return the inodes that a path referred to, the latest first, each inode once.
+        """Return the inodes that a path referred to, latest first, each inode once.
 
         Raises:
-            UsageError: no retained txg has the path.
+            UsageError: the path exists in no retained txg.
         """
         reached = self._required(names, await self._reached(names))
         self.has_all_stays &= reached.are_all
@@ -321,7 +321,7 @@ class PathVersions:
         return _Stays(latest, reached.are_all)
 
     async def _reached(self, names: Sequence[bytes]) -> _Stays:
-        """Return all stays of a path, the latest first; there may be none."""
+        """Return all stays of a path, latest first; there may be none."""
         reached = _Stays([Stay(self._top, self._first, self._last)], True)
         for name in names:
             losses = self._scan_of_losses([stay.ino for stay in reached.found], [name])
@@ -329,7 +329,7 @@ class PathVersions:
         return reached
 
     async def _below(self, above: _Stays, name: bytes, losses: _Losses) -> _Stays:
-        """Return the stays of a name in a directory with some stays, the latest first."""
+        """Return the stays of a name, given the stays of its directory, latest first."""
         found: list[Stay] = []
         are_all = above.are_all
         for stay in above.found:
@@ -358,8 +358,8 @@ class PathVersions:
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg, losses: _Losses) -> Ino | None:
         """Return the inode that a name referred to after a txg, or None if the name did not exist.
 
-        The result is the next inode that loses the name, or else the present inode of the name. If
-        that inode was given the name after the txg, the result is None.
+        The result is the next inode that later loses the name or, failing that, the present inode
+        of the name. It is None if that inode was given the name only after the txg.
         """
         ino = dentries.find(self._db, parent, name)
         if txg >= self._last:
@@ -395,7 +395,7 @@ class PathVersions:
             return any([any(map(gets, one.results)) async for one in scanned])
 
     def _scan_of_losses(self, parents: Sequence[Ino], names: Sequence[bytes]) -> _Losses:
-        """Return a scan for the txgs in which some names in some directories lost their inodes."""
+        """Return a scan for the txgs in which given names were removed or given another inode."""
         within, wanted = frozenset(parents), frozenset(names)
         hashes = frozenset(map(self._db.name_hash, names))
 
@@ -411,7 +411,7 @@ class PathVersions:
         return KeptScan(self._changelogs, lost, self._kept_max)
 
     def _scan_of_changes(self, inos: Sequence[Ino]) -> _Changes:
-        """Return a scan for the changes of some inodes."""
+        """Return a scan for the changes of the given inodes."""
         wanted = frozenset(inos)
 
         def changes(changeset: bytes, is_whole: bool) -> dict[Ino, InodeChange]:
@@ -429,7 +429,7 @@ class PathVersions:
         *,
         most: int | None,
     ) -> list[tuple[Txg, Ino]]:
-        """Return the txgs of a range in which a name lost its inode, the latest first."""
+        """Return the txgs of a range that removed a name or gave it another inode, latest first."""
         hashed = self._db.name_hash(name)
 
         def is_wanted(row: RemovedName | LostName) -> bool:
@@ -454,7 +454,7 @@ class PathVersions:
     async def _scanned(
         self, match: Match, scan: KeptScan[_T], first: Txg, last: Txg
     ) -> AsyncGenerator[Scanned[_T], None]:
-        """Yield the results of a scan for the readable txgs of a range, the latest first."""
+        """Yield the results of a scan for the readable txgs of a range, latest first."""
         walk = self._search.walk(match, first, last)
         batch = await self._scan_unshipped(scan) if last == self._last else []
         while True:
@@ -467,7 +467,7 @@ class PathVersions:
             batch = await scan.scan(txgs)
 
     async def _scan_unshipped(self, scan: KeptScan[_T]) -> list[Scanned[_T] | UnreadableTxg]:
-        """Scan the changes that are not uploaded, as if they were a txg."""
+        """Scan the changes that are not uploaded yet as if they were a txg."""
         if not self._unshipped:
             return []
         return await scan.scan_changes(Link(self._last, "", 0), self._unshipped)
@@ -519,12 +519,12 @@ def _end_of(stay: Stay) -> tuple[Txg, Txg]:
 
 
 def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
-    """Join the changes in the sections of a txg, the last section first."""
+    """Join the changes in the sections of a txg, last section first."""
     return reduce(InodeChange.with_earlier, changes) if changes else None
 
 
 def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Version, _Row | None]:
-    """Return the version that a txg made, and the attributes before that txg (None: no inode).
+    """Return the version that a txg made, and the attributes before it (None: no inode existed).
 
     Args:
         link: the link of the txg.

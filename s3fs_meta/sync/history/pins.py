@@ -84,7 +84,7 @@ class KeptPointPins:
 
     @property
     def intervals(self) -> frozenset[tuple[Txg, Txg]]:
-        """Return the first and last txg in each run of pinned changelogs."""
+        """Return the first and last txg of each run of pinned changelogs."""
         return frozenset(self._intervals)
 
     def needs_pack(self, pack: PackId, died: Txg) -> bool:
@@ -97,7 +97,7 @@ class KeptPointPins:
         return is_renumbered and bisect_left(self._txgs, min(died, self._renumbered.txg)) > 0
 
     def needs_stray_pack(self, epoch: Epoch) -> bool:
-        """Return whether a kept point may need a pack without a row.
+        """Return whether a kept point may need a pack that has no row.
 
         The row may be lost, or the point may belong to txgs that a repair abandoned.
         """
@@ -128,7 +128,7 @@ _ANY_TXG = Txg(NUMBER_MAX + 1)
 
 
 def _merged(intervals: Iterable[_Interval]) -> Sequence[_Interval]:
-    """Return the union of intervals as ascending intervals that do not overlap."""
+    """Return the union of intervals as ascending, non-overlapping intervals."""
     merged: list[_Interval] = []
     for one in sorted(intervals):
         if merged and one.first <= merged[-1].last + 1:

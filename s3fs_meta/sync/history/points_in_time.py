@@ -6,8 +6,8 @@ Does not know: how a txg is restored, how users write times (``option_syntax``).
 
 Within a *time span*, the times in changelogs strictly increase along the chain. So a binary search
 over txg numbers finds the last txg that is not later than a time, with one request per step. A new
-span begins where fsck corrected the times of a wrong clock. The search uses the newest span that
-begins early enough.
+span starts where fsck corrected the times of a wrong clock. The search uses the newest span that
+starts early enough.
 """
 
 from contextlib import aclosing
@@ -59,7 +59,8 @@ class PointsInTime:
         """Return the last link of the chain that is not later than a point in time.
 
         Raises:
-            SettingsError: the point in time is unavailable; the message says which are available.
+            SettingsError: the point in time is unavailable; the message says which points are
+                available.
             BrokenChainError: the link cannot be determined, because a changelog is unreadable.
             StoreError, FormatError: the bucket cannot be read.
         """
@@ -95,7 +96,7 @@ class PointsInTime:
         raise _too_early(wanted.text, oldest)
 
     async def span_starts(self, oldest: Link, newest: Link) -> list[Link]:
-        """Return the links after *oldest* that begin a time span, the newest first."""
+        """Return the links after *oldest* that start a time span, newest first."""
         found: list[Link] = []
         for txg in sorted(await self._images(), reverse=True):
             if oldest.txg < txg <= newest.txg and await self.readable(txg) is not None:
@@ -108,7 +109,7 @@ class PointsInTime:
         return found
 
     async def newest(self) -> Link:
-        """Return the last readable link, now ``end``; store later txgs in ``unreadable_end``."""
+        """Return the last readable link, also as ``end``; put later txgs in ``unreadable_end``."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -130,7 +131,7 @@ class PointsInTime:
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     async def txgs_after_head(self) -> list[Txg]:
-        """Return the txgs with a changelog from the head on, and the last txg, in ascending order.
+        """Return the last txg and all txgs with a changelog from the head on, in ascending order.
 
         A level object may show that the last txg exists although its changelog is missing.
         """
@@ -237,7 +238,7 @@ class PointsInTime:
         return None
 
     def why_unreadable(self, txg: Txg) -> str:
-        """Return why a changelog for which ``readable`` returned None cannot be read."""
+        """Return the reason why ``readable`` could not read a changelog."""
         return self._unreadable[txg]
 
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
@@ -276,7 +277,7 @@ class PointsInTime:
     async def _is_kept(self, txg: Txg) -> bool:
         """Return whether an object key in the bucket claims that a txg is a kept point.
 
-        The key alone proves nothing; it only decides whether a restore is tried.
+        The key proves nothing by itself; it only decides whether a restore is attempted.
         """
         async with aclosing(self._store.list(kept_codec.prefix_of(txg))) as listing:
             async for info in listing:
@@ -292,7 +293,7 @@ class PointsInTime:
         return self._broken(Txg(first - 1), txg)
 
     async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
-        """Return the last link from *oldest* on and before *newest* that is not later than a time.
+        """Return the last link not later than a time, at or after *oldest* and before *newest*.
 
         Raises:
             BrokenChainError: the link after the result is unreadable. Its time is unknown, so it
@@ -368,7 +369,8 @@ async def require_at_least(
             listing of the bucket is checked.
 
     Returns:
-        One line for the user if the hashes cannot be compared; None if the bucket has the mark.
+        One line for the user if the hashes cannot be compared; None if the bucket contains the
+        required txg.
 
     Raises:
         OlderBucketError: the required txg is missing, or the bucket's txg with this number differs.
@@ -395,7 +397,7 @@ async def require_at_least(
 
 
 async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Link) -> str | None:
-    """Compare a required txg with the link that the mount shows; a listing may be newer."""
+    """Compare a required txg with the link that the mount shows, not with a newer listing."""
     if served.txg < mark.txg:
         why = f"the last txg that can be shown is {served.txg}"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

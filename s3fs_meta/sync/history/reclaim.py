@@ -3,8 +3,8 @@
 Owns: the order of steps (condemn rows, ship the rows, DELETE, remove rows), the number of objects
 per pass.
 Does not know: why a pack died, which objects are garbage (``garbage_search``, ``retention``).
-Keeps: an object is deleted only after a txg is confirmed that condemns it, abandons it, or raises
-the floor above it. The floor is never lowered. An object of another writer is never deleted.
+Keeps: an object is deleted only after the confirmation of a txg that condemns it, abandons it, or
+raises the floor above it. The floor is never lowered. An object of another writer is never deleted.
 Tasks: any task may call ``run`` and ``plan``; one pass runs at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
@@ -125,7 +125,7 @@ class Reclaimer:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Prevent passes of garbage collection in the with-block."""
+        """Prevent passes of garbage collection during the with-block."""
         async with self._lock:
             yield
 
@@ -227,7 +227,7 @@ class Reclaimer:
     async def reclaim(
         self, progress: Progress = no_progress, limit: int = RECLAIM_KEYS_MAX
     ) -> Garbage:
-        """Delete garbage, at most *limit* objects; return the deleted objects.
+        """Delete at most *limit* garbage objects, and return the deleted objects.
 
         Raises:
             StoreError: some objects may already be deleted; the next call deletes the others.
@@ -253,7 +253,7 @@ class Reclaimer:
     # --- condemn dead packs --------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Record in rows that objects are condemned, so that no new row refers to these objects.
+        """Mark objects as condemned in the database, so that no new row refers to them.
 
         The next txg ships these rows.
         """
@@ -278,7 +278,7 @@ class Reclaimer:
         self._hook("packs condemned")
 
     def _condemn_pack(self, pack: PackId, floor: Txg) -> bool:
-        """Condemn a pack that died before the floor; return whether it is condemned now."""
+        """Condemn a pack whose last block died before the floor; return whether it is condemned."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
             return False  # the pack has no row any more, or blocks refer to it or soon will

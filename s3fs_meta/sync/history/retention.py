@@ -57,11 +57,11 @@ class TxgTimes:
     ) -> Txg:
         """Return the newest txg from *low* to *high* that is not later than a time, or *low*.
 
-        The time of an unreadable changelog is unknown, so the result may be an earlier txg. Then
-        more is retained, never less.
+        The time of an unreadable changelog is unknown, so the result may be an earlier txg. In that
+        case more is retained, never less.
 
         Args:
-            images: the txgs that are images, because a time span may begin with each image.
+            images: the txgs that are images, because a time span may start with each image.
         """
         for txg in sorted(images, reverse=True):
             begin = await self.stamp(txg) if low < txg <= high else None
@@ -96,7 +96,7 @@ class TxgTimes:
         """Return the time and the epoch of a changelog, or None if it cannot be read.
 
         Raises:
-            NewerFormatError: a newer program wrote the changelog.
+            NewerFormatError: a newer version of the program wrote the changelog.
         """
         if txg not in self._known:
             self._known[txg] = await self._read(txg)
@@ -117,7 +117,7 @@ class StoredAges:
     """The ages of txgs, according to the times at which their changelogs were stored.
 
     If the store has its own clock, these times are reliable. In any other store they come from this
-    host's clock, which may have been wrong by years for an hour. So the time between two txgs is
+    host's clock, which may at times have been wrong by years. So the time between two txgs is
     limited to RETENTION_GAP_S_MAX, and a wrong clock can only extend the retention.
     """
 
@@ -158,7 +158,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*; limit the time between two txgs."""
+        """Return the ages of the txgs after *low*, with the time between two txgs limited."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -176,7 +176,7 @@ class StoredAges:
 
 
 def newest(images: Sequence[Image]) -> list[Image]:
-    """Return the last IMAGES_KEPT images, which are always retained, the latest first."""
+    """Return the last IMAGES_KEPT images, which are always retained, latest first."""
     return sorted(images, reverse=True)[:IMAGES_KEPT]
 
 
@@ -194,7 +194,7 @@ async def newest_old(
     low: Txg,
     high: Txg,
 ) -> Txg:
-    """Return the newest txg whose own time and upload time are both older than the retention.
+    """Return the newest txg whose own time and upload time are both past the retention age.
 
     Args:
         now_ns: the present time.
@@ -207,7 +207,7 @@ async def newest_old(
 
 
 def floor_of(images: Sequence[Image], low: Txg, old: Txg) -> Txg:
-    """Return the retention floor, from the present floor up to the oldest image that always stays.
+    """Return the new floor: at least the present one, at most the oldest image that is always kept.
 
     Args:
         images: at least as many as ``may_rise`` requires.
@@ -226,7 +226,8 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     """Return the manifests of images that must be retained.
 
     These are the newest images, the base image of the floor, images whose changelogs have no
-    changes, and some images at intervals. So every retained txg has an image shortly before it.
+    changes, and further images at intervals, so that every retained txg has an image shortly before
+    it.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

@@ -73,14 +73,14 @@ class Bucket:
     async def find(self, wanted: PointInTime) -> Link:
         """Return the link of a point in time. Raises the errors of ``PointsInTime.find``.
 
-        A relative time is counted back from the store's time if this host's clock disagrees with
-        the store's clock.
+        A relative time is counted back from the store's clock if this host's clock disagrees with
+        it.
         """
         wanted, now_ns = await self.by_store(wanted)
         return await self.points.find(wanted, now_ns)
 
     async def by_store(self, wanted: PointInTime) -> tuple[PointInTime, int]:
-        """Return a point in time relative to the store's clock, and the present time.
+        """Return a point in time based on the store's clock, and the present time.
 
         Raises:
             StoreError: the store's clock cannot be read.
@@ -158,7 +158,7 @@ async def read_bucket(
         remembered: the superblock copy in the filesystem's state directory on this host; it is only
             read.
         secret: unlocks the superblock.
-        clock: the clock for the search of a time.
+        clock: the clock used to search for a time.
 
     Raises:
         UnfinishedFilesystemError: the bucket has no lease and no complete image.

@@ -28,7 +28,7 @@ _NOTHING = Summary(0, 0, 0, 0, 0)
 
 
 class TxgRecord(NamedTuple):
-    """The facts about one transaction group that ``log`` shows."""
+    """The facts that ``log`` shows about one transaction group."""
 
     link: Link
     epoch: int
@@ -46,7 +46,7 @@ class Gap(NamedTuple):
 
 
 class _Names:
-    """Checks hashes while the chain is read backwards: each changelog records the previous hash."""
+    """Checks hashes while the chain is read backwards; each changelog records its predecessor's."""
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
@@ -55,12 +55,12 @@ class _Names:
         self._is_sure = True
 
     def take(self, found: FetchedChangelog | Gap) -> FetchedChangelog | Gap:
-        """Check the hash of the next earlier changelog; return the changelog, or a gap.
+        """Check the hash of the changelog read next; return the changelog, or a gap.
 
         A gap is returned unchanged; an abandoned changelog before a fence record becomes a gap.
 
         Raises:
-            FormatError: the hash differs, or a newer program wrote the changelog.
+            FormatError: the hash differs, or a newer version of the program wrote the changelog.
         """
         if isinstance(found, Gap):
             self._is_sure = False
@@ -79,15 +79,14 @@ class _Names:
 async def backwards(
     bucket: Bucket, last: Link, first: Txg
 ) -> AsyncGenerator[FetchedChangelog | Gap, None]:
-    """Yield the changelogs from one link back to a txg, the latest changelog first.
+    """Yield the changelogs from one link back to a txg, latest first.
 
     A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
-    may refer to an earlier link than the link directly before it; the txgs in between were
-    abandoned.
+    may refer to a link earlier than its direct predecessor; the txgs in between were abandoned.
 
     Raises:
-        FormatError: a hash differs from the hash in the next changelog, or a newer program wrote a
-            changelog.
+        FormatError: a changelog's hash differs from the hash recorded in the next changelog, or a
+            newer program wrote a changelog.
     """
     if last.hash == NO_HASH:
         return
@@ -119,7 +118,7 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[FetchedChangelo
 
 
 async def describe(bucket: Bucket, fetched: FetchedChangelog) -> TxgRecord:
-    """Return the facts about a txg that ``log`` shows."""
+    """Return the facts that ``log`` shows about a txg."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0
     async with aclosing(chain.sections(bucket.store, bucket.keyring, changelog)) as found:

@@ -28,7 +28,7 @@ Take = Callable[[int], Awaitable[None]]
 
 
 async def at_once(_size_bytes: int) -> None:
-    """Return immediately, because no upload limit applies."""
+    """Return immediately, because uploads are not limited."""
 
 
 class NewImage(NamedTuple):
@@ -40,7 +40,7 @@ class NewImage(NamedTuple):
 
 
 def new_image(txg: Txg, epoch: Epoch) -> NewImage:
-    """Return a new image with keys that no other attempt has."""
+    """Return a new image whose keys no other attempt uses."""
     random_bytes = secrets.token_bytes(image_codec.RANDOM_BYTES)
     return NewImage(txg, epoch, image_codec.image_prefix(txg, epoch, random_bytes))
 
@@ -54,7 +54,7 @@ async def put_pieces(
     progress: Progress,
     take: Take = at_once,
 ) -> tuple[Piece, ...]:
-    """Upload the pieces of a database file that differ from pieces of *old* at the same offsets.
+    """Upload the pieces of a database file that differ from the *old* ones at the same offsets.
 
     Args:
         old: pieces that are in the store (``require_pieces``).
@@ -106,7 +106,8 @@ async def put_first(
     """Upload the pieces of a filesystem's first image.
 
     Returns:
-        The head and the manifest's bytes, as from ``describe``; the manifest is not stored yet.
+        The head and the encoded manifest, as ``describe`` returns them; the manifest is not stored
+        yet.
 
     Raises:
         The same errors as ``put_pieces``.
@@ -133,7 +134,7 @@ async def describe(
     previous: Head | None,
     changelog: str,
 ) -> tuple[Head, bytes]:
-    """Return the head and the manifest bytes for an image of a finished database copy."""
+    """Return the head and the encoded manifest for an image of a finished database copy."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,

@@ -1,8 +1,8 @@
 """Messages between the daemon and the process that restores a database for it.
 
 Owns: the framing of messages, and the form of errors in them. Does not know: their content.
-Keeps: a message is a JSON object and bytes, both of bounded length. No message can make the
-receiver call code or import modules.
+Keeps: a message is a JSON object followed by bytes, both of limited length. No message can make the
+receiver run code or import modules.
 Tasks: any task may send; one task receives.
 """
 

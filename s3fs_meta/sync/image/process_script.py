@@ -1,9 +1,9 @@
-"""The entry point of the restoring process; it drops inherited state before other imports.
+"""The entry point of the restoring process, which drops inherited state before other imports.
 
 Owns: the state that the process inherits: signals, open files, directory, priority. Does not know:
 restores (``process_worker``).
-The daemon starts the process by execve(2), with a socket as descriptor 0. The process has no other
-open file of the daemon, and exits with the daemon.
+The daemon starts the process by execve(2), with a socket as descriptor 0. The process inherits no
+other open file, and exits when the daemon does.
 """
 
 import ctypes

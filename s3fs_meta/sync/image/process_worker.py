@@ -56,11 +56,11 @@ class DaemonStore:
 
     @property
     def endpoint(self) -> str:
-        """Return "", because this process does not connect to a server."""
+        """Return an empty string, because this process does not connect to a server."""
         return ""
 
     async def ask(self, **fields: Any) -> Message:
-        """Send a request to the daemon and return its reply; raise the error in the reply."""
+        """Send a request to the daemon and return its reply, or raise the error in the reply."""
         self._last += 1
         number = self._last
         send, receive = trio.open_memory_channel[Message](1)
@@ -75,7 +75,7 @@ class DaemonStore:
         return reply
 
     def replied(self, reply: Message) -> None:
-        """Pass a reply to the task that waits for it, unless that task was cancelled."""
+        """Pass a reply to the task waiting for it, unless that task was cancelled."""
         waiting = self._waiting.get(reply.fields["number"])
         if waiting is not None:
             waiting.send_nowait(reply)

@@ -1,4 +1,4 @@
-"""Restoring a metadata database from the bucket: an image, and the changelogs after it.
+"""Restoring a metadata database from an image in the bucket and the changelogs after it.
 
 Owns: the choice of the image, the download of its pieces, the image's position in the chain.
 Does not know: local state, leases.
@@ -83,7 +83,7 @@ class Restorer:
     async def restore(
         self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
     ) -> Link:
-        """Restore a database to *target* atomically: the file appears complete.
+        """Restore a database to *target* atomically: the file does not appear until it is complete.
 
         The file is synced, unless the restorer was created with *is_throwaway*.
 
@@ -122,7 +122,7 @@ class Restorer:
             upto: the txg to restore.
 
         Returns:
-            None if the changelogs after the earlier txg do not lead to *upto*: an image
+            None if *upto* cannot be reached through the changelogs after the earlier txg: an image
             replaces one of the changelogs, or an object is damaged. In these cases, ``restore``
             succeeds or reports the reason.
 
@@ -150,7 +150,7 @@ class Restorer:
     async def _restore_from_some_image(
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
     ) -> Link:
-        """Restore from the newest image from which the requested txg can be reached."""
+        """Restore from the newest image that allows the requested txg to be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
         # The error with the latest restorable txg.
@@ -208,8 +208,8 @@ class Restorer:
     async def _is_of_kept_point(self, broken: BrokenChainError, upto: Txg | None) -> bool:
         """Return whether an image cannot reach the txg because changelogs after it were deleted.
 
-        Only a kept point needs such an image, so the failure does not prove damage of the present
-        state.
+        Only a kept point needs such an image, so the failure does not prove that the present state
+        is damaged.
         """
         lost = Txg(broken.last_txg + 1)
         floor = await chain.floor_after(self._store, self._keyring, self._uuid, lost)
@@ -218,10 +218,10 @@ class Restorer:
     async def _may_lead_past_all(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may reach a later txg than newer images.
+        """Return whether restoring from an image may reach a later txg than newer images did.
 
-        This limits the attempts to one image of a kept point, because the changelogs after such
-        images were deleted.
+        Without this check, a restore would try the images of all kept points, after which
+        changelogs were deleted.
         """
         for broken in breaks:
             if not await self._may_lead_past(broken, ref, upto):
@@ -233,8 +233,7 @@ class Restorer:
     ) -> bool:
         """Return whether a restore from an older image may avoid an unreadable changelog.
 
-        A restore from an older image also needs the unreadable changelog, unless a level object
-        replaces it.
+        It also needs that changelog, unless a level object replaces the changelog.
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
@@ -257,7 +256,7 @@ class Restorer:
         self.notices.append(f"the image {key} is unusable: {exc}")
 
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
-        """Return the keys of the manifests in the bucket, the latest first."""
+        """Return the keys of the manifests in the bucket, latest first."""
         found: list[tuple[Txg, int, ObjectKey]] = []
         async with aclosing(self._store.list("image/")) as listing:
             async for info in listing:
@@ -267,7 +266,7 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Restore an image and the txgs after it; if a level object is wrong, use its changelogs.
+        """Restore an image and the txgs after it; use changelogs if a level object is wrong.
 
         Only the changelogs after a level object prove that the object belongs to this chain.
         """
@@ -335,7 +334,7 @@ class Restorer:
         return link
 
     def _finish(self, path: Path, target: Path) -> None:
-        """Rename a database to *target*; sync it unless it is temporary. The call blocks."""
+        """Rename a database to *target*, syncing it unless it is temporary. The call blocks."""
         if not self._is_throwaway:
             _sync(path)
         path.rename(target)
@@ -353,7 +352,7 @@ def _settle(db: Database, link: Link, uuid: str) -> None:
 
 
 def _forget_frames(exc: BaseException) -> None:
-    """Release the stack frames of an error and its causes; they may refer to a huge manifest."""
+    """Release the stack frames of an error and its causes, which may refer to a huge manifest."""
     exc.__traceback__ = None
     for before in (exc.__cause__, exc.__context__):
         if before is not None:
@@ -416,12 +415,12 @@ async def _fetch_all(
 
 
 def has_room(path: Path, size_bytes: int) -> bool:
-    """Return whether a database fits on the disk of its file. The call blocks."""
+    """Return whether the disk has room for a database of a given size. The call blocks."""
     return size_bytes <= free_bytes(path)
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes on the disk of the database's file. The call blocks."""
+    """Return the free bytes on the disk that has the database file. The call blocks."""
     figures = os.statvfs(path.parent)
     return figures.f_bavail * figures.f_frsize
 
@@ -442,7 +441,7 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
-    """Decode a piece, write it at its offset; raise FormatError for damage. The call blocks."""
+    """Decode a piece and write it at its offset. The call blocks. Raises FormatError."""
     write_piece(path, number, image_codec.decode_piece(piece, data, keyring))
 
 
@@ -469,7 +468,7 @@ def copy_database(source: Path, path: Path) -> None:
 
 @contextmanager
 def _naming_a_full_disk(path: Path) -> Iterator[None]:
-    """Add the directory of *path*, and advice, to an error about a full disk."""
+    """Add the directory of *path* and advice to an error about a full disk."""
     try:
         yield
     except OSError as exc:

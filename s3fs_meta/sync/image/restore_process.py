@@ -59,7 +59,7 @@ class ProcessRestorer:
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def restore(self, newest: ManifestRef | None, target: Path, upto: Txg) -> Link:
-        """Restore a database to *target*, in a process.
+        """Restore a database to *target* in a separate process.
 
         Raises:
             The same errors as ``Restorer.restore``.
@@ -187,8 +187,8 @@ class _Process:
         """Stop the process; return its wait status, or None if the process does not exit.
 
         Args:
-            ends_itself: true if the process has closed the connection, so that it exits by itself
-                and its exit status gives the reason.
+            ends_itself: True if the process has closed the connection, so it will exit by itself
+                with a status that gives the reason.
         """
         status: int | None = None
         self._stream.socket.close()

@@ -45,7 +45,7 @@ _PARTS_OF_ONE_LOST: Final = 10  # images that lost over 1/10 of their pieces are
 
 
 class _Name(NamedTuple):
-    """The name of an image; names sort by txg and epoch."""
+    """The name of an image; names are ordered by txg and epoch."""
 
     txg: Txg
     epoch: Epoch
@@ -63,7 +63,7 @@ class SalvagedImage(NamedTuple):
 
     @property
     def lacks_much(self) -> bool:
-        """Return whether the image lost more than a tenth of its pieces."""
+        """Return whether the image has lost more than a tenth of its pieces."""
         return self.missing * _PARTS_OF_ONE_LOST > self.pieces
 
 
@@ -80,7 +80,7 @@ class Salvager:
         *,
         images_max: int = SALVAGE_IMAGES_MAX,
     ) -> None:
-        """Create the salvager; the images of the manifests *last* are used last."""
+        """Create the salvager; images whose manifests are in *last* are tried last."""
         self._last = last
         self._images_max = images_max
         self._store = store
@@ -90,12 +90,12 @@ class Salvager:
         self.newer: NewerFormatError | None = None  # first object that claims a newer version
 
     async def lay_out(self, path: Path) -> AsyncGenerator[SalvagedImage, None]:
-        """Write each image with a first piece to a file and yield the image, the best image first.
+        """Write each image that has a first piece to a file and yield the image, best first.
 
         The images have this order:
 
-        1. images with at least nine tenths of their pieces, the newest first
-        2. other images that are complete with pieces of earlier images; manifests are ignored
+        1. images with at least nine tenths of their pieces, newest first
+        2. other images that pieces of earlier images complete; manifests are ignored
         3. images with fewer pieces, ordered by the share of missing pieces
         4. the images that the caller named
 
@@ -103,7 +103,7 @@ class Salvager:
             path: the path of the file; each image replaces the image before it.
 
         Raises:
-            NewerFormatError: a newer program wrote an authentic manifest.
+            NewerFormatError: a newer version of the program wrote an authentic manifest.
             StoreError: the store is unavailable.
             OSError: the file cannot be written, for example because the disk is full.
         """
@@ -185,7 +185,7 @@ class Salvager:
         return SalvagedImage(key, name.txg, len(sizes), 0, listed=False)
 
     async def _without(self, good: set[str]) -> list[_Name]:
-        """Return the images with pieces in the bucket, except for *good*, the newest first."""
+        """Return all images except *good* that have pieces in the bucket, newest first."""
         found = set()
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -195,7 +195,7 @@ class Salvager:
         return sorted(found, reverse=True)[: self._images_max]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
-        """Return the newest piece for each piece number, from an image and all earlier images."""
+        """Return the newest piece for each piece number among an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -288,7 +288,7 @@ class Salvager:
         return True
 
     async def _fill(self, path: Path, missing: dict[str, list[int]], other: ObjectKey) -> None:
-        """Fill gaps in the file with equal pieces of another image."""
+        """Fill gaps in the file with identical pieces of another image."""
         manifest = await self._manifest(other) if missing else None
         for piece in manifest.pieces if manifest is not None else ():
             numbers = missing.get(piece.hash, [])

@@ -79,7 +79,7 @@ class Imager:
         self.last_ns = created_ns
 
     def put_off(self, exc: Exception) -> None:
-        """Record and log why no image was made; a later call of ``make`` retries."""
+        """Record and log the reason why no image was made; a later call of ``make`` retries."""
         self.last_error = str(exc)
         _log.warning("cannot make an image of the metadata, will retry: %s", exc)
 
@@ -87,7 +87,7 @@ class Imager:
         """Return whether the changelogs since the last image are large compared to that image.
 
         Args:
-            changelog_bytes_min: up to this size, changelogs are small compared to any image.
+            changelog_bytes_min: changelogs up to this total size are small compared to any image.
 
         Raises:
             StoreError: the bucket cannot be listed.
@@ -98,7 +98,7 @@ class Imager:
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """Measure, by listings, the last image and the later changelogs of earlier mounts."""
+        """Measure the last image and the changelogs that earlier mounts shipped after it."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -195,7 +195,7 @@ class Imager:
 
     @contextlib.asynccontextmanager
     async def _room(self, progress: Progress) -> AsyncIterator[Path]:
-        """Yield a path with disk space for a copy of the database; remove the copy at exit."""
+        """Yield a path with disk space reserved for a database copy; remove the copy at exit."""
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
@@ -211,7 +211,7 @@ class Imager:
                     await trio.to_thread.run_sync(image_copy.remove, copy)
 
     def _copies_bytes(self) -> int:
-        """Return the disk space for a copy; outside WAL mode the snapshot is a second copy."""
+        """Return the disk space that a copy needs: double outside WAL mode, for the snapshot."""
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
@@ -237,7 +237,7 @@ class Imager:
         *,
         take: image_pieces.Take,
     ) -> tuple[Head, bytes]:
-        """Upload the pieces that are not in *old*; return the head and the manifest's bytes.
+        """Upload the pieces that are not in *old*; return the head and the encoded manifest.
 
         Args:
             link: the txg of the image, and the hash of a changelog for the manifest.
@@ -266,7 +266,7 @@ class Imager:
         image_head.note_attempt(self._db, head)
 
     async def _move_head(self, head: Head) -> None:
-        """Make an uploaded image the head in the lease, then in the rows of this host."""
+        """Make an uploaded image the head, first in the lease and then in the rows of this host."""
         self._unsure = True
         try:
             await self._keeper.move_head(head)
@@ -293,7 +293,7 @@ class Imager:
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Record on this host that an attempt is the head; a crash before this call is harmless."""
+        """Record the attempted image as the head on this host; a crash before that is harmless."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

@@ -50,7 +50,7 @@ class Fencer:
         clock: Clock,
         hook: Hook,
     ) -> None:
-        """Create the fencer of one state directory; *keeper* must have read the lease."""
+        """Create the fencer for one state directory; *keeper* must have read the lease."""
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -102,11 +102,12 @@ class Fencer:
         raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch in the last changelog of the chain and in this host's rows.
+        """Return the later of two epochs: in the chain's last changelog and in this host's rows.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.
-            NewerFormatError: a newer program wrote the last changelog; nothing was changed.
+            NewerFormatError: a newer version of the program wrote the last changelog; nothing was
+                changed.
         """
         lease, link = self._keeper.lease, chain.recorded(db)
         last = Epoch(int(local_state.get(db, "epoch") or 0))
@@ -152,7 +153,7 @@ class Fencer:
         return False
 
     async def _send(self, db: Database) -> bool:
-        """Append the attempted changelog, if it exists; return False if its txg number is taken."""
+        """Append the attempted changelog, if there is one; return False if its number is taken."""
         attempt = pending.outbox(db)
         if attempt is None:
             return True

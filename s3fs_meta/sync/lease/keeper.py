@@ -64,7 +64,7 @@ def new_nonce() -> str:
 
 
 def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
-    """Raise HeldError for an unreleased lease of another state directory, unless *force* is set.
+    """Raise HeldError if another state directory holds the lease, unless *force* is set.
 
     Raises:
         HeldError: the message names the holder, the time, and what to do.
@@ -82,7 +82,7 @@ def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
 
 
 class LeaseKeeper:
-    """This host's view of one filesystem's lease, and its hold on the lease."""
+    """This host's view of one filesystem's lease, and its hold on that lease."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class LeaseKeeper:
         conditional: bool = True,
         check_s: float = LEASE_CHECK_S,
     ) -> None:
-        """Create a keeper that does not hold the lease yet.
+        """Create a keeper that does not yet hold the lease.
 
         Args:
             store: the bucket with the lease.
-            clock: the clock for the time of an acquisition, which is only shown to users.
+            clock: the clock for acquisition times, which are only shown to users.
             conditional: whether the store honours conditional writes.
             check_s: minimum time between two checks that this host still holds the lease.
         """
@@ -155,7 +155,8 @@ class LeaseKeeper:
         """Read the lease in the bucket.
 
         Raises:
-            UnfinishedFilesystemError: the lease is missing: mkfs was interrupted, or it was lost.
+            UnfinishedFilesystemError: the lease is missing, because mkfs was interrupted or because
+                the lease was lost.
             FormatError: the lease is damaged; the message says what to do.
         """
         try:
@@ -190,8 +191,8 @@ class LeaseKeeper:
     async def confirm(self) -> None:
         """Check that this host still holds the lease, at most once per *check_s*.
 
-        The check only limits how long a fenced mount uploads useless packs. So an unavailable
-        lease only postpones the check.
+        The check only limits how long a fenced mount uploads useless packs, so it is merely
+        postponed if the lease is unavailable.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -229,7 +230,7 @@ class LeaseKeeper:
 
         Raises:
             LostLeaseError: the lease is missing or damaged.
-            NewerFormatError: a newer program wrote the lease.
+            NewerFormatError: a newer version of the program wrote the lease.
         """
         etag = None
         try:
@@ -251,9 +252,9 @@ class LeaseKeeper:
     async def put_back(self, lost: LostLeaseError) -> None:
         """Store this host's lost lease again; this host must have written the last txg.
 
-        The nonce stays the same. Another host may have replaced this lease. The bucket may have
-        lost the lease of that host before that host appended a fence record. That host then
-        recognises this lease as the lease that it replaced, and replaces it again.
+        The nonce stays the same. Another host may have replaced this lease, and the bucket may have
+        lost that host's lease before that host appended a fence record. That host then recognises
+        this lease as the one that it replaced, and replaces it again.
 
         Raises:
             PreconditionError: the lease has changed since its loss was noticed.
@@ -267,7 +268,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether a lease is an earlier lease that this host held or replaced."""
+        """Return whether a lease is one that this host held or replaced earlier."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -288,7 +289,7 @@ class LeaseKeeper:
         )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Record and return the FencedError: another writer has used the key of the next txg."""
+        """Record and return a FencedError: another writer has already used the next txg's key."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 
@@ -300,7 +301,7 @@ class LeaseKeeper:
         """Create the lease of a new filesystem, in the state "released".
 
         Raises:
-            PreconditionError: a lease exists already.
+            PreconditionError: a lease already exists.
         """
         self._hold = Hold(holder, (new_nonce(),))
         lease = self._ours(Epoch(0), head, released=True)
@@ -399,8 +400,8 @@ def _lease_of_this_process(
 def _same_hold(one: Lease, other: Lease) -> bool:
     """Return whether one holder wrote both leases during one acquisition.
 
-    If a server applies a write late, after its timeout, the holder's next write finds the holder's
-    own earlier lease.
+    If a server applies a write only after the write has timed out, the holder's next write finds
+    the holder's own earlier lease.
     """
     return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 

@@ -81,8 +81,8 @@ def took_last(db: Database, lease: Lease) -> bool:
     """Return whether no other host can have taken the lease since this host took it.
 
     The result is true if this state directory wrote the lease, in this or an earlier acquisition.
-    The result is also true for the lease that this host replaced. In that case the bucket is an
-    older copy that no host has used.
+    It is also true for the lease that this host replaced, because the bucket is then an older copy
+    that no host has used.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):
         return False
@@ -100,14 +100,14 @@ def _named(lease: Lease) -> str:
 
 
 def keep(state_dir: StateDir, hold: Hold) -> None:
-    """Record this host's proof of a lease in the file ``holder``, durably. The call blocks."""
+    """Durably record this host's proof of a lease in the file ``holder``. The call blocks."""
     state_dir.keep_holder([hold.holder, *hold.nonces])
 
 
 async def refuse_copy(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, db: Database, *, force: bool
 ) -> None:
-    """Raise HeldError if a copy of this state directory has written under an unreleased lease.
+    """Raise HeldError if a copy of this state directory has written while the lease was held.
 
     The lease has the holder name and a nonce of this state directory. So if a txg of the lease's
     epoch is unknown to this directory, a copy of the directory wrote it. Late appends of an earlier

@@ -49,7 +49,7 @@ async def mend_lease(
 
     Raises:
         UnfinishedFilesystemError: the bucket has no complete image; nothing was changed.
-        NewerFormatError: a newer program wrote the lease or the last changelog.
+        NewerFormatError: a newer version of the program wrote the lease or the last changelog.
         PreconditionError: another process stored a lease concurrently.
     """
     etag: ETag | None = None
@@ -90,7 +90,7 @@ async def read_or_derive(
     *,
     only_head: bool = False,
 ) -> str | None:
-    """Read the lease for a caller that only reads the filesystem; write nothing.
+    """Read the lease without writing, for a caller that only reads the filesystem.
 
     If the lease is missing or damaged, a lease is derived from the newest complete image in the
     bucket.
@@ -104,7 +104,7 @@ async def read_or_derive(
 
     Raises:
         UnfinishedFilesystemError: the bucket has neither a lease nor a complete image.
-        NewerFormatError: a newer program wrote the lease or the last changelog.
+        NewerFormatError: a newer version of the program wrote the lease or the last changelog.
         StoreError: the store is unavailable, so the state of the lease is unknown.
     """
     try:
@@ -125,7 +125,7 @@ async def read_or_derive(
 
 
 async def _newest_image(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
-    """Return a released lease that refers to the newest complete image, with its epoch."""
+    """Return a released lease that refers to the newest complete image and has its epoch."""
     manifests, pieces = [], set()
     async with aclosing(store.list(image_codec.PREFIX)) as listing:
         async for info in listing:
@@ -177,8 +177,8 @@ async def _newest_complete(
 ) -> Head | None:
     """Return the first complete image of *keys* as a head, or None if no image is complete.
 
-    An image that claims a newer version is ignored if another image is complete. No object refers
-    to it, and this program can read the last changelog.
+    An image that claims a newer version is ignored if another image is complete, because no object
+    refers to it and this program can read the last changelog.
 
     Raises:
         NewerFormatError: no image is complete, and one claims a newer version.
@@ -204,7 +204,7 @@ async def _newest_complete(
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
     """Return an epoch that is at least the epoch of every changelog.
 
-    Epochs increase along the chain. Each unreadable changelog may have begun a new epoch.
+    Epochs increase along the chain, and each unreadable changelog may have started a new epoch.
     """
     damaged = 0
     for txg in sorted(txgs, reverse=True):

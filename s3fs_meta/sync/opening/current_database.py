@@ -1,7 +1,7 @@
 """A database with the last txg of the chain: the local database, or a restored database.
 
-Owns: the rule that local state stays until another database has replaced it; the choice of the txg
-from which to continue if the last changelogs of the chain cannot be read.
+Owns: the rule that local state is kept until another database has replaced it; the choice of the
+txg from which to continue if the last changelogs of the chain cannot be read.
 Does not know: the rules of the lease, how txgs are abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
@@ -119,7 +119,7 @@ class CurrentDatabase:
         return db
 
     async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
-        """Record that the next txg is an image of the local state, and which txg precedes it."""
+        """Record that the next txg must be an image of the local state, and its predecessor."""
         why = chooser.lost_end
         self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
         self.mended.append(f"{why}; an image of the local state replaces it")

@@ -1,4 +1,4 @@
-"""Writing the local state again after a sync of its files failed, unless the machine rebooted.
+"""Writing the local state again after a sync of its files failed, unless the machine has rebooted.
 
 Owns: writing files again. Does not know: why the disk failed, and how the failure is recorded
 (``sync_failures``).
@@ -62,8 +62,8 @@ async def write_database_again(state_dir: StateDir) -> None:
 async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:
     """If a sync has failed, write all dirty blocks again and clear the record; return notices.
 
-    Deleted blocks from which a dirty block may be restored are also written again.
-    Uploaded blocks are dropped from memory and become suspect: their content is compared with their
+    Deleted blocks that may be needed to restore a dirty block are also written again. Uploaded
+    blocks are dropped from memory and become suspect: their content is checked against their
     hashes, as after a power loss.
 
     Args:
@@ -110,7 +110,7 @@ def _replace(path: Path, copy: Path) -> None:
 
 
 def _drop_reports(state_dir: StateDir) -> None:
-    """Make the kernel report errors of the last mount now, not at a later syncfs(2)."""
+    """Make the kernel report errors from the last mount now, not in a later syncfs(2)."""
     with contextlib.suppress(OSError):
         BlockFiles(state_dir.blocks, state_dir.tmp).sync_everything()
 

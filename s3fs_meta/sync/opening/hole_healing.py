@@ -97,7 +97,7 @@ async def heal_holes(volume: Volume) -> list[str]:
 
 
 def _quarantined(state_dir: StateDir) -> list[Path]:
-    """Return the directories of quarantined states, the newest first."""
+    """Return the directories of quarantined states, newest first."""
     found = sorted(state_dir.path.glob(state_dir.quarantine("*").name), reverse=True)
     return [path for path in found if (path / state_dir.database.name).exists()][
         :QUARANTINES_SEARCHED_MAX
@@ -109,7 +109,7 @@ def _lost_parts(db: Database) -> list[LostPart]:
 
 
 def _opened(path: Path, uuid: str) -> Database | None:
-    """Open the database of a quarantined state, or return None. The call blocks."""
+    """Open the database of a quarantined state; return None if it is unusable. The call blocks."""
     try:
         db = Database.open(path / "meta.db", Pragmas(), read_only=True)
     except S3fsError as exc:
@@ -136,7 +136,7 @@ class _Healer:
         self.files_healed: set[Ino] = set()
 
     async def heal(self, lost: Sequence[LostPart]) -> None:
-        """Refill the lost parts whose content the quarantined state has."""
+        """Refill the lost parts whose content is in the quarantined state."""
         for part in lost:
             if not self._is_unchanged(part.ino):
                 continue
@@ -144,7 +144,7 @@ class _Healer:
                 await self._heal_some(part.ino, holes)
 
     def _is_unchanged(self, ino: Ino) -> bool:
-        """Return whether a file is equal in both states, except for its holes."""
+        """Return whether a file is the same in both states, apart from its holes."""
         now, then = inodes.find(self._db, ino), inodes.find(self._source, ino)
         return (
             now is not None
@@ -154,7 +154,7 @@ class _Healer:
         )
 
     def _holes(self, part: LostPart) -> Iterator[list[_Hole]]:
-        """Yield, in lists of bounded length, holes for which the quarantined state has a block."""
+        """Yield lists of limited length with holes for which the quarantined state has a block."""
         first = part.first
         while True:
             with contextlib.closing(
@@ -197,7 +197,7 @@ class _Healer:
             raise full
 
     def _content(self, row: BlockRow) -> bytes | None:
-        """Return a quarantined block, or None if its hash is wrong. The call blocks."""
+        """Return a quarantined block, or None if its hash does not match. The call blocks."""
         try:
             fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
         except OSError:

@@ -95,7 +95,7 @@ def examine(
 
 
 def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
-    """Return whether an error reports damage of the local database."""
+    """Return whether an error reports damage to the local database."""
     return exc.key == str(state_dir.database) and not isinstance(exc, NewerFormatError)
 
 
@@ -107,7 +107,7 @@ def with_advice(exc: FormatError) -> FormatError:
 
 @contextlib.contextmanager
 def advising(state_dir: StateDir) -> Iterator[None]:
-    """Add advice to errors about damage of the local database that the with-block raises."""
+    """Add advice to errors that the with-block raises about damage to the local database."""
     try:
         yield
     except FormatError as exc:
@@ -124,7 +124,7 @@ def volatility(pragmas: Pragmas) -> str:
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the last run, with its pragmas, may have lost committed rows at its end."""
+    """Return whether the last run may have lost committed rows, given its pragmas and its end."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
@@ -410,9 +410,9 @@ class Chooser:
     async def _follows_there(self, txg: Txg) -> bool:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
-        If the result is false, this single object was exchanged, and the bucket was not reset. The
-        result is also true if one of the two changelogs cannot be read. It is also true if the
-        later changelog is a fence record, which may refer to an earlier link.
+        If the result is false, only this object was replaced, and the bucket was not reset. The
+        result is also true if one of the two changelogs cannot be read, or if the later one is a
+        fence record, which may refer to an earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -436,20 +436,20 @@ class Chooser:
         return True
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
-        """Record that local state is not used, because its changelog was deleted or lost."""
+        """Record that local state will not be used, because its changelog was deleted or lost."""
         first = await chain.listed_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and (first[0] > link.txg or await self._is_passed(link.txg))
         return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
 
     async def _is_passed(self, txg: Txg) -> bool:
-        """Return whether a txg is older than the retention, so its changelog may be missing."""
+        """Return whether a txg is older than the retention, which explains a missing changelog."""
         uuid = self._superblock.uuid
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
         """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
 
-        The txg number of this record is above all used numbers. So the record usually does not
+        The txg number of this record is above all used numbers, so the record usually does not
         directly follow the link in the rows.
         """
         attempt = pending.outbox(db)
@@ -535,7 +535,7 @@ def _is_settled(db: Database) -> bool:
 
 
 def _why_kept(left: ReplacedState, restored: Path) -> str:
-    """Return why shipped state is quarantined, or "" if it can be dropped. The call blocks."""
+    """Return a reason to quarantine shipped state, or "" to drop it. The call blocks."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
         if last_copies.exist(left.db, newest):
@@ -562,7 +562,7 @@ def _is_of_replaced_history(db: Database, newest: Database) -> bool:
 
 
 def is_exact(db: Database) -> bool:
-    """Return whether the rows equal the state of their link, so that later changelogs fit them.
+    """Return whether the rows match the state at their link, so that later changelogs fit them.
 
     Packs that no changelog lists yet make the result false, because another host may have used
     their IDs.

@@ -141,7 +141,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
     The state of a follower is complete after each txg, except for totals, which are recounted.
 
     Raises:
-        OfflineError: the local state is not complete, or has other keys.
+        OfflineError: the local state is incomplete or uses different keys.
     """
     if local.db is None or local.doubtful:
         raise OfflineError(why, "the local metadata is not complete")
@@ -173,10 +173,11 @@ def _notice(why: str, *, follows: bool) -> str:
 def _require_mark(url: str, link: Link, mark: AbbreviatedLink) -> None:
     """Raise OlderBucketError if the local state is older than the txg that the caller requires.
 
-    A later link is accepted, because the marked txg's hash cannot be read without the bucket.
+    A later link is accepted, because the hash of the required txg cannot be read without the
+    bucket.
 
     Raises:
-        OlderBucketError: the state is older, or has a different txg with the marked number.
+        OlderBucketError: the state is older, or has a different txg with the required number.
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:

@@ -245,8 +245,8 @@ class _Opening:
 
         An upload of this state would use the bucket's keys.
 
-        State from an earlier program has no record of its keys. It is accepted if the keys of the
-        bucket's superblock decrypt an image.
+        State from an older version of the program has no record of its keys. It is accepted if the
+        keys of the bucket's superblock decrypt an image.
 
         Raises:
             ExchangedSuperblockError: the keys differ. If the user accepts the bucket's superblock,
@@ -317,7 +317,7 @@ class _Opening:
         )
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
-        """Apply to the database the txgs that the former writer appended late."""
+        """Apply the txgs that the former writer appended late to the database."""
         db = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
         note_start(db, self._keyring, holder, None)
         return db
@@ -353,10 +353,10 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
 
 
 def _volatile(db: Database, *, crashed: bool) -> str:
-    """Return the event that may lose rows in use: ``crash``, ``power`` (loss) or ``nothing``.
+    """Return the event that may lose rows: ``crash``, ``power`` (loss) or ``nothing``.
 
-    Until block files contain all content of a crashed process's intent log, earlier programs must
-    quarantine the state after a power cut.
+    Until all content in a crashed process's intent log is also in block files, an older version of
+    the program must quarantine the state after a power cut.
     """
     volatile = local_state_choice.volatility(db.pragmas)
     return (
@@ -365,7 +365,7 @@ def _volatile(db: Database, *, crashed: bool) -> str:
 
 
 async def close_filesystem(volume: Volume, *, release: bool) -> None:
-    """Mark the local state clean, close the database, unlock the state directory.
+    """Mark the local state clean, close the database and unlock the state directory.
 
     Args:
         volume: returned by ``open_filesystem``.

@@ -115,7 +115,8 @@ async def _publish(
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
     """Create missing superblock objects in the bucket, and finish an interrupted change.
 
-    The caller must hold the lease. Then the filesystem exists, and no other host can remove it.
+    The caller must hold the lease, which guarantees that the filesystem exists and that no other
+    host can remove it.
 
     Returns:
         One line for the user about each object that was created again.
@@ -178,7 +179,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
 
 
 async def _create(store: ObjectStore, copy: SuperblockCopy, data: bytes) -> bool:
-    """Create a missing object; return false if another process has created it."""
+    """Create a missing object; return False if another process has created it."""
     assert copy.key is not None, "the copy must be an object in the bucket"
     with contextlib.suppress(PreconditionError):
         await store.create(copy.key, data)

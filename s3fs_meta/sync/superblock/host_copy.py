@@ -2,7 +2,7 @@
 
 Owns: the file, and the rule that a newer generation is replaced only on explicit request.
 Does not know: the bucket, which of several copies is used (``selection``).
-Keeps: after a crash the file is either the old or the new copy. The copy stays if the database of
+Keeps: after a crash the file is either the old or the new copy. The copy is kept if the database of
 the directory is replaced, and is removed only together with the directory.
 """
 
@@ -77,7 +77,8 @@ def _is_older(data: bytes, present: bytes) -> bool:
     """Return whether *data* is an older superblock than *present* of the same filesystem.
 
     The result is also true for different bytes with the same generation. Every change raises the
-    generation, so the object must have been exchanged. Early programs always wrote generation 0.
+    generation, so the object must have been swapped. Early versions of the
+    program always wrote generation 0.
     """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:

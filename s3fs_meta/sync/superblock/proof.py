@@ -59,7 +59,7 @@ async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> N
 
     Raises:
         LostSuperblockError: the superblock with these keys belongs to another filesystem.
-        NewerFormatError: a newer program wrote the objects.
+        NewerFormatError: a newer version of the program wrote the objects.
     """
     refused: list[CorruptionError] = []
     for kind in (_MANIFESTS, _CHANGELOGS, _PIECES, _PACKS):

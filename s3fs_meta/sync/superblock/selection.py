@@ -112,7 +112,7 @@ async def open_keys(
         OlderSuperblockError: all superblocks in the bucket are older than this host's copy.
         PassphraseError: the secret does not unlock the superblock, or unlocks only an older copy.
         FormatError: the fields of the superblock are not authentic.
-        NewerFormatError: a newer program wrote the superblock.
+        NewerFormatError: a newer version of the program wrote the superblock.
         StoreError: the superblock cannot be read now.
     """
     primary, second, local = await _read_all(store, remembered)
@@ -257,11 +257,11 @@ def _missing(key: ObjectKey | None) -> SuperblockCopy:
 def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> SuperblockCopy:
     """Decode a copy of the superblock; a fault becomes a field of the result.
 
-    A newer program changes the first object before the second object. So if the first object is of
-    this version and authentic, a second object of a newer version is treated as damaged.
+    A newer version of the program changes the first object before the second. A second object of a
+    newer version is therefore treated as damaged if the first is authentic and of this version.
 
     Raises:
-        NewerFormatError: a newer program wrote the first object or this host's copy.
+        NewerFormatError: a newer version of the program wrote the first object or this host's copy.
     """
     try:
         return SuperblockCopy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
@@ -329,7 +329,7 @@ def _with_block_size_of(
 
 
 def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[SuperblockCopy]) -> str:
-    """Return how a copy in the bucket differs from the copy in use, or "" if they are equal."""
+    """Return how a copy in the bucket differs from the copy in use, or "" if they are identical."""
     assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE
@@ -348,7 +348,7 @@ def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[Super
 
 
 def _agrees(local: SuperblockCopy, best: SuperblockCopy) -> bool:
-    """Return whether this host's copy is missing, equal or of an earlier generation."""
+    """Return whether this host's copy is missing, identical or of an earlier generation."""
     return local.found is None or local.data == best.data or _generation(local) < _generation(best)
 
 
@@ -434,7 +434,7 @@ def _refuse_plain(
     """Raise an error if the bucket's copies are plain but this host's copy is encrypted.
 
     Raises:
-        ExchangedSuperblockError: the bucket has only plain copies of the same uuid.
+        ExchangedSuperblockError: the bucket has only plain copies with the same UUID.
     """
     if local.found is None or not local.found.encrypted:
         return

@@ -83,10 +83,10 @@ class Compactor:
 
     @part(Cause.COMPACTION)
     async def run_once(self, *, packs_max: int = COMPACT_PACKS_MAX) -> int:
-        """Seal the live blocks of some packs, so that they are moved; return their number.
+        """Seal the live blocks of some packs, so that the uploader moves them; return their number.
 
-        The uploader moves the sealed blocks; garbage collection deletes the packs after two more
-        images. A missing or damaged pack is marked, reported and skipped.
+        Garbage collection deletes the packs after two more images. A missing or damaged pack is
+        marked, reported and skipped.
 
         Args:
             packs_max: the maximum number of packs to empty.
@@ -163,7 +163,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove the files of fetched blocks without a row: the move failed or became obsolete."""
+        """Remove files of fetched blocks without a row, whose move failed or became obsolete."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)

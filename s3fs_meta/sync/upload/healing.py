@@ -1,12 +1,12 @@
 """Damage in the bucket: marking proven damage, and healing it with intact copies.
 
     mark: records that the store lost the content of a location; no new block shares the location.
-    heal: records the location of equal content for a damaged block. References to the block do not
-          change, so the next txg repairs every file that shares the block, on every host.
+    heal: records the location of identical content for a damaged block. References to the block do
+          not change, so the next txg repairs every file that shares the block, on every host.
 
 Equal content that a program writes heals a damaged block when it is uploaded (``move_damaged``). A
 clean cached copy also heals the block: the uploader stores it like a block that compaction moves.
-An equal block in another pack heals it at once.
+An identical block in another pack heals it at once.
 
 Owns: the decision when a mark is set, and the choice of the blocks that are healed. Does not know:
 how damage is proven (``cache.fetcher``), which marks are obsolete (fsck --deep).
@@ -37,9 +37,9 @@ _FIRST = FilePart(Ino(0), BlockIndex(0))
 
 
 def move_damaged(db: Database, placed: Placed) -> BlockId | None:
-    """Give damaged blocks the location of equal content; return the first healed block, or None.
+    """Give damaged blocks the location of identical content; return the first healed block.
 
-    Requires an open transaction, which the next txg ships.
+    Returns None if no block was healed. Requires an open transaction, which the next txg ships.
     """
     if not damage_marks.exist(db):
         return None
@@ -72,7 +72,7 @@ class DamageMarker:
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        If one record of a pack is damaged, the complete object may be truncated or exchanged. So no
+        If one record of a pack is damaged, the complete object may be truncated or replaced. So no
         new block shares a location in the pack until fsck --deep has read the complete pack.
         """
         row = blocks.find(self._db, located.block)
@@ -125,7 +125,7 @@ class Healer:
                 await self.heal()
 
     async def heal(self, *, scan_rows: int = DAMAGE_SCAN_ROWS) -> int:
-        """Heal marked blocks that are cached or equal to an intact block; return the number.
+        """Heal marked blocks that are cached or have an intact duplicate; return their number.
 
         Args:
             scan_rows: the number of blocks of files to read between two schedule points.
@@ -149,7 +149,7 @@ class Healer:
         return [row for row in found if row.refs > 0 and offset in {None, row.pack_offset}]
 
     def _take_equal(self, row: BlockRow) -> bool:
-        """Give a block the location of an intact, equal block; return False if none exists."""
+        """Give a block the location of an intact, identical block; return False if none exists."""
         now = self._still_damaged(row)
         equal = None if now is None or now.hash is None else blocks.intact(self._db, now.hash)
         if equal is None or equal.hash is None or equal.pack is None:

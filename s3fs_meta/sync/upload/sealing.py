@@ -38,7 +38,7 @@ class Sealer:
 
         Args:
             bounds: the age at which blocks are sealed, the size of a batch.
-            lost: blocks whose only copy is lost; ``seal_all`` removes the blocks that no file uses.
+            lost: blocks whose only copy is lost; ``seal_all`` removes those that no file uses.
             remove: removes a block that no file uses.
         """
         self._db = db
@@ -57,8 +57,8 @@ class Sealer:
     async def next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks.
 
-        The dirty blocks are sealed in slices of the event loop. Another task may meanwhile take
-        them all; the result is then empty.
+        The dirty blocks are sealed in small steps. Between two steps another task may take them
+        all, and the result is then empty.
         """
         chosen = self._waiting()
         if not chosen:
@@ -75,7 +75,7 @@ class Sealer:
         self._in_flight.difference_update(row.block for row in batch)
 
     async def _seal(self, ripe: Sequence[BlockId]) -> None:
-        """Seal blocks that are still dirty, in slices of the event loop."""
+        """Seal blocks that are still dirty in small steps, between which other tasks run."""
         for piece in slices(ripe):
             self._db.begin_local()
             self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))
@@ -114,7 +114,7 @@ class Sealer:
     # --- seal the blocks of a cut --------------------------------------------------------------
 
     async def seal_most(self) -> None:
-        """Seal dirty blocks in slices before a cut, because a cut seals blocks in a single slice.
+        """Seal dirty blocks in small steps before a cut, which seals the rest without interruption.
 
         Sealed blocks that no file uses are removed, because no later cut contains them.
         """

@@ -17,7 +17,7 @@ class Speed(NamedTuple):
     content_bytes: float  # size of the blocks in the sent packs before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
-        """Return the speed, reduced to a maximum transfer rate; None: there is no maximum."""
+        """Return the speed, capped at a maximum transfer rate (None: no maximum)."""
         if sent_bytes_max is None or self.sent_bytes <= sent_bytes_max:
             return self
         return Speed(sent_bytes_max, self.content_bytes / self.sent_bytes * sent_bytes_max)

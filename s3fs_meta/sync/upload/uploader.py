@@ -112,7 +112,7 @@ class Uploader:
     # --- choose the blocks to upload -----------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal blocks that have not changed for a while, and upload them in packs, until cancelled.
+        """Seal blocks that have not changed for a while, and upload them in packs until cancelled.
 
         While writers wait for cache space, all blocks are sealed immediately. The rows are then
         synced after each upload, so that the uploaded blocks may be evicted.
@@ -236,7 +236,7 @@ class Uploader:
             self._landed = trio.Event()
 
     async def _store_packs(self, fresh: Sequence[Hashed]) -> dict[bytes, tuple[Placed, PackRecord]]:
-        """Upload blocks in packs, one after another; return the location of each content by hash.
+        """Upload blocks in packs, one after another; return the locations by content hash.
 
         A batch has only one pack in memory: the next pack is made after the upload.
         """
@@ -267,10 +267,10 @@ class Uploader:
             _log.error("cannot upload a block: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
-        """Record blocks that are zeros or whose content is already stored; return all other blocks.
+        """Record blocks that are all zeros or whose content is already stored; return the others.
 
         Returns:
-            The blocks to upload, and the blocks that are equal to one of them.
+            The blocks to upload, and the duplicates of these blocks.
         """
         fresh: dict[bytes, Hashed] = {}
         doubles: list[Hashed] = []
@@ -324,7 +324,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Give blocks the location of an equal block in their batch, even of a removed block."""
+        """Give blocks the location of an identical block in their batch, even if it was removed."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -356,7 +356,7 @@ class Uploader:
         return True
 
     def _record_equal(self, one: Hashed) -> bool:
-        """Give a block of the open cut an equal block's location; return whether one exists."""
+        """Give a block of the open cut an identical block's location; return whether one exists."""
         sealed = one.sealed
         found = None if self._cut is None else self._cut.equal(sealed.block, one.hash)
         if found is not None:
@@ -403,7 +403,7 @@ class Uploader:
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
-        """Make a file refer to an equal, stored block instead of its own block."""
+        """Make a file refer to an identical stored block instead of its own."""
         placements.apply(
             self._db,
             [
@@ -468,7 +468,7 @@ class Uploader:
         return self._cut is not None and self._cut.resolve(place, record)
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
-        """Record the location of a block, and of damaged blocks with equal content."""
+        """Record the location of a block, and of damaged blocks with the same content."""
         healed = healing.move_damaged(self._db, place)
         if healed is not None:
             self._cache.evictor.reconsider()

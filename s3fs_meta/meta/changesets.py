@@ -202,8 +202,8 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
     """Yield the table, the old values and the new values of each changed row.
 
-    An INSERT has no old values, a DELETE no new values. Values that an UPDATE does not change are
-    ``apsw.no_change``, but the old values always contain the primary key.
+    An INSERT has no old values, and a DELETE has no new values. Values that an UPDATE does not
+    change are ``apsw.no_change``, but the old values always contain the primary key.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -365,8 +365,8 @@ def summary(changeset: bytes) -> Summary:
 def touched(changeset: bytes) -> Touched:
     """Return the names, inodes and contents that a changeset changes.
 
-    If a name refers to another inode now, the changeset does not contain the name. The name's
-    cookie is returned in ``cookies`` instead; the database can look up the name.
+    If a name now refers to another inode, the changeset does not contain the name. Its cookie is
+    then returned in ``cookies``, and the database can look up the name.
 
     Raises:
         FormatError: the changeset is damaged.

@@ -104,7 +104,7 @@ class _Mapped:
     """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Create an empty object; *next_block* is used if the changeset has no such number."""
+        """Create an empty object; *next_block* is used if the changeset records no such number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 

@@ -22,7 +22,7 @@ PAST: Final = "past"  # name of the attached database in SQL statements
 
 @contextlib.contextmanager
 def attached(db: Database, path: Path) -> Iterator[None]:
-    """In a ``with`` block, let SQL statements read the tables of another file as ``past.<table>``.
+    """Let SQL statements in a with-block read the tables of another file as ``past.<table>``.
 
     Raises:
         DatabaseError, FormatError: the file cannot be read.

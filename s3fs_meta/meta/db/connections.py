@@ -43,8 +43,8 @@ def connect(
 
     Args:
         value_bytes_max: a longer row or value raises an error before memory is allocated for it.
-        defensive: forbid SQL that could damage the file; for a file that is not verified yet. Do
-        not set it for a database in use, because it makes ``journal_mode=off`` ineffective.
+        defensive: forbid SQL that could damage the file; meant for files that are not verified yet.
+            Do not set it for a database in use, because it makes ``journal_mode=off`` ineffective.
 
     Raises:
         apsw.Error: the file cannot be opened, or is not a database.
@@ -97,7 +97,7 @@ def in_memory() -> apsw.Connection:
 
 @contextlib.contextmanager
 def short_values(connection: apsw.Connection, value_bytes_max: int) -> Iterator[None]:
-    """In a ``with`` block, make rows and values above a length raise apsw.TooBigError."""
+    """In a with-block, make rows and values above a length raise apsw.TooBigError."""
     before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
     try:
         yield
@@ -122,7 +122,7 @@ def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: b
 
 
 def note_failed_sync(exc: apsw.Error, path: Path) -> None:
-    """Record a database error that may come from a failed sync."""
+    """Record a database error that may be due to a failed sync."""
     if isinstance(exc, apsw.IOError) and getattr(exc, "extendedresult", 0) not in _READS:
         sync_failures.note(path.parent)
 

@@ -1,4 +1,4 @@
-"""Hashes of names, the main part of the cookies (readdir positions) of dentries.
+"""Hashes of names, which form the main part of the cookies (readdir positions) of dentries.
 
 Owns: the keyed hash. ``dentries`` assigns different cookies to names with equal hashes.
 The key is secret, so that a user cannot choose names with equal hashes.

@@ -1,6 +1,6 @@
 """The connection to the metadata database: statements, groups, counters.
 
-Owns: the only writing connection, its pragmas, the beginning and end of groups, the row of counters.
+Owns: the only writing connection, its pragmas, the start and end of groups, the row of counters.
 Does not know: the meaning of rows (other modules of ``meta``), files, tasks.
 Keeps: the counters equal the rows at every commit.
 Tasks: the event loop, except ``sync_wal``, ``checkpoint`` and copying a snapshot, which run in a
@@ -106,7 +106,7 @@ class Database(Statements):
         Raises:
             UsageError: the pragmas are invalid, or the disk does not support them; nothing was
             changed.
-            DatabaseError: the file exists already, or cannot be created.
+            DatabaseError: the file already exists or cannot be created.
         """
         assert len(properties["cookie_key"]) == COOKIE_KEY_BYTES, "cookie_key has 16 bytes"
         pragmas.validate()
@@ -262,7 +262,7 @@ class Database(Statements):
         self.connection.close()
 
     def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
-        """Set the recorder for the next groups; it replaces an earlier recorder."""
+        """Set the recorder for the next groups, replacing any earlier recorder."""
         self.recorder, self.bulk_recorder = recorder, bulk
 
     # --- groups of operations ------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Database(Statements):
         self.changed = changed
 
     def note_shared_hash(self) -> None:
-        """Record that some names have equal hashes, so that inserts search for a free cookie."""
+        """Record that some names have the same hash, so that inserts search for a free cookie."""
         self.shares_hashes = True
 
     def begin_local(self) -> None:
@@ -327,7 +327,7 @@ class Database(Statements):
         """Commit the open group, if there is one.
 
         Raises:
-            DatabaseError: the group is lost, or part of it (under journal_mode=off).
+            DatabaseError: the group is lost, or under journal_mode=off a part of it.
         """
         if not self.in_group:
             return
@@ -453,7 +453,7 @@ class Database(Statements):
             self._view.pin()
 
     def lead(self) -> None:
-        """Undo ``follow``: move the rows of fetched blocks to the file; groups change the file."""
+        """Undo ``follow``: move the rows of fetched blocks to the file, which groups now change."""
         assert self._view is not None, "only the database of a follower is pinned"
         self.commit()
         with self._translating():
@@ -464,9 +464,9 @@ class Database(Statements):
     def exchange(self, other: Path, aside: Path) -> None:
         """Replace the file of a follower's database with another database, and open the new file.
 
-        The rows of fetched blocks are lost, even after an error: they are outside the file. A kill
-        during the replacement leaves a log without a database, or no file; the next mount then
-        restores the database.
+        The rows of fetched blocks are lost, even after an error, because they are outside the file.
+        A kill during the replacement leaves a log without a database, or no file; the next mount
+        then restores the database.
 
         Args:
             other: a database with the same pragmas, which no process has open.

@@ -1,4 +1,4 @@
-"""The recorders and listeners that a database calls when a group begins, commits or is lost.
+"""The recorders and listeners that a database calls when a group starts, commits or is lost.
 
 Owns: the order in which listeners are notified of a lost group. Does not know: groups, rows.
 """
@@ -23,7 +23,7 @@ class Recorder(Protocol):
     """Records the changes of each group, from its BEGIN to its COMMIT."""
 
     def group_opened(self) -> None:
-        """Begin to record a new group. The database calls this before the first change."""
+        """Start recording a new group. The database calls this before the first change."""
         ...
 
     def group_committing(self) -> None:
@@ -35,7 +35,7 @@ class BulkRecorder(Recorder, Protocol):
     """A recorder that also accepts a changeset made by its caller."""
 
     def pause(self) -> None:
-        """Stop recording, because the caller itself makes a changeset of the next changes."""
+        """Stop recording, because the caller makes a changeset of the next changes itself."""
         ...
 
     def go_on(self, changeset: bytes) -> None:
@@ -51,11 +51,11 @@ class GroupListeners:
         self._of_loss: list[tuple[LossStep, Callable[[], None]]] = []
 
     def when_opened(self, listener: Callable[[], object]) -> None:
-        """Register a function to be called after each group begins."""
+        """Register a function to call after each group is opened."""
         self.of_opening.append(listener)
 
     def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
-        """Register a function to call when a group is lost; functions run in the order of steps."""
+        """Register a function to call when a group is lost; functions run in order of step."""
         self._of_loss.append((step, listener))
         self._of_loss.sort(key=operator.itemgetter(0))
 

@@ -79,7 +79,7 @@ class InodeTable:
             self.settle()
 
     def has_row(self, ino: Ino) -> bool:
-        """Return whether the table already has a row of an inode; the row may be outdated."""
+        """Return whether the table already has a row for an inode; the row may be outdated."""
         return not self.changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:
@@ -136,7 +136,7 @@ class InodeTable:
         return self._db.one(sql, arguments)
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows of a query on the table ``inodes``; the query must bound their number."""
+        """Return all rows of a query on the table ``inodes``; the query must limit their number."""
         self.flush()
         return self._db.all(sql, arguments)
 
@@ -170,7 +170,7 @@ class InodeTable:
         return made, changed
 
     def _make_room(self) -> None:
-        """Drop unchanged rows from memory; the table has the same values."""
+        """Drop unchanged rows from memory, because the table has the same values."""
         kept = {ino: self._rows[ino] for ino in self.changed}
         self._rows.clear()
         self._rows.update(kept)

@@ -77,7 +77,7 @@ def create_empty(path: Path) -> None:
     Must run before SQLite opens the file, because closing a descriptor releases SQLite's locks.
 
     Raises:
-        FileExistsError: the file exists already.
+        FileExistsError: the file already exists.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -89,8 +89,9 @@ def create_empty(path: Path) -> None:
 def set_nocow(fd: int) -> bool:
     """Disable copy-on-write for an empty file; return whether the filesystem supports this.
 
-    Only Btrfs accepts the flag. The database is then overwritten in place instead of fragmented into
-    a million extents. It loses the checksums of Btrfs, but packs and images have their own checksums.
+    Only Btrfs accepts the flag. The database is then overwritten in place instead of being
+    fragmented into a million extents. It loses the checksums of Btrfs, but packs and images have
+    their own checksums.
     """
     # The ioctl number encodes the size of a long, but the kernel reads an int.
     flags = array.array("i", [0, 0])

@@ -4,7 +4,7 @@ Owns: reading schema.sql and local.sql (which define the rows), the lists of tab
 an earlier schema version. Does not know: opening databases, recording changes.
 
 Every database is upgraded when it is opened: local databases, images, and copies of earlier points
-in time. The upgrade is not recorded as a change, so it must create equal rows on all hosts that
+in time. The upgrade is not recorded as a change, so it must create the same rows on all hosts that
 follow one chain. Therefore a new column keeps its default until the first change that contains it.
 Changes of the earlier version can then be applied before or after the upgrade with the same result.
 

@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A snapshot of the database, readable until ``close``; meanwhile the WAL only grows."""
+    """A snapshot of the database, readable until ``close``; until then the WAL only grows."""
 
     def __init__(
         self,

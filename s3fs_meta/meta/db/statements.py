@@ -53,7 +53,7 @@ class Statements(abc.ABC):
         """Return an S3fsError for an SQLite exception; discard the group if it cannot continue."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row of a query that has few rows, or None if it has no row."""
+        """Return the first row of a query with few rows, or None if it has none."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -63,7 +63,7 @@ class Statements(abc.ABC):
     def recent(self) -> dict[Any, Any]:
         """Return the cache of query results, to which the caller may add results.
 
-        Any changed row empties it. While another connection changes rows, it is empty at each call.
+        Any change to a row empties it. While another connection changes rows, it is always empty.
         """
         try:
             total = self._total_changes()
@@ -79,7 +79,7 @@ class Statements(abc.ABC):
         self._recent_at = -1
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows of a query; the query must bound their number."""
+        """Return all rows of a query; the query must limit their number."""
         try:
             return self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:

@@ -54,7 +54,7 @@ _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.Inte
 
 
 class Checkpoint(NamedTuple):
-    """The result of a checkpoint: the frames in the log, and the copied frames."""
+    """The result of a checkpoint: the number of frames in the log, and of copied frames."""
 
     frames: int
     copied_frames: int
@@ -83,7 +83,7 @@ class Wal:
     def _open(self) -> None:
         """Open the log file, which SQLite creates before the first commit.
 
-        SQLite has no locks on the log file, so closing another descriptor releases none.
+        SQLite holds no locks on the log file, so closing another descriptor releases none.
         """
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ class Wal:
         return self.size_bytes + WAL_ROOM_BYTES // 2 > self._file_bytes
 
     def append_room(self, room_bytes: int = WAL_ROOM_BYTES) -> None:
-        """Append zeros, so that the file has *room_bytes* after the log; ``sync`` must follow.
+        """Append zeros, so that *room_bytes* of the file follow the log; call ``sync`` afterwards.
 
         Must run on the event loop while no group is open: the append makes the file newer, and the
         next mount assumes that block files older than the log are committed (``last_change_ns``).
@@ -157,9 +157,9 @@ class Wal:
 
     @property
     def nearly_copied(self) -> bool:
-        """Return whether to restart the log: it is long, and nearly all of its frames are copied.
+        """Return whether to restart the log, because it is long and nearly all frames are copied.
 
-        The longer the log is, the more uncopied frames are accepted. So the log stays bounded under
+        The longer the log, the more uncopied frames are accepted, so the log stays bounded under
         any load.
         """
         return (

@@ -1,7 +1,7 @@
 """The conversion of a database copy to an image.
 
-Owns: adding the locations of blocks that were being uploaded, and dropping the local tables. Then
-any host can use the copy. Does not know: image pieces, manifests, the store. Tasks: all calls
+Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so
+that any host can use the copy. Does not know: image pieces, manifests, the store. Tasks: all calls
 block, so call them in a thread; no other task may use the copy.
 """
 
@@ -62,7 +62,7 @@ def finish(
     *,
     txg: Txg | None = None,
 ) -> None:
-    """Convert a database copy to an image: set locations of blocks, drop the local tables.
+    """Convert a database copy to an image: set block locations and drop the local tables.
 
     Args:
         path: path of the copy.

@@ -83,7 +83,7 @@ _REWRITTEN: Final = (
 
 
 class ImageRows(NamedTuple):
-    """The extent to which the rows of an image were read."""
+    """Which rows of an image could be read."""
 
     next_block: int  # blocks with higher or equal numbers are newer than the image
     knows_blocks: bool  # True if all rows of the table blocks were readable
@@ -119,7 +119,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
 
 
 def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> None:
-    """Insert rows; replace rows with equal keys, such as the root directory."""
+    """Insert rows, replacing rows with the same keys, such as that of the root directory."""
     columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
     sql = f"INSERT OR REPLACE INTO {target} ({columns}) VALUES ({places})"
     while batch := list(islice(rows, SALVAGE_ROWS_AT_ONCE)):
@@ -138,7 +138,7 @@ def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
 
 
 def _pass_given_numbers(db: Database) -> None:
-    """Increase the counters beyond every inode and block number that was read."""
+    """Raise the counters above every inode and block number that was read."""
     row = db.one(
         "SELECT (SELECT max(ino) FROM inodes), (SELECT coalesce(max(ino), 0) FROM block_map),"
         " (SELECT coalesce(max(block), 0) FROM temp.image_blocks),"
@@ -173,7 +173,7 @@ def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
 
 
 def count_files(db: Database) -> tuple[int, int]:
-    """Return the number of regular files, and the number of regular files outside lost+found."""
+    """Return the number of all regular files, and of those outside lost+found."""
     row = db.one(
         "SELECT count(*), coalesce(sum(parent IS NOT (SELECT ino FROM dentries WHERE parent = ?1"
         " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",

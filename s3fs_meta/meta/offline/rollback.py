@@ -103,9 +103,9 @@ def _list_present(past: Database, present: Database) -> None:
 def _match_packs(past: Database, strays: Collection[ObjectKey]) -> None:
     """Give the packs of the earlier txg the numbers that they have in the current database.
 
-    A rebuild assigns new numbers to packs, and two histories may assign one number to different
-    packs. A pack without a row in the current database is assigned an unused number. Of these
-    packs, only *strays* are marked as stored.
+    A rebuild assigns new numbers to packs, and two histories may assign the same number to
+    different packs. A pack without a row in the current database is assigned an unused number. Of
+    these packs, only *strays* are marked as stored.
     """
     past.run(f"DELETE FROM packs AS q WHERE NOT {_HAS_BLOCKS}")
     past.run("CREATE TEMP TABLE matched (old INTEGER PRIMARY KEY, new INTEGER)")

@@ -111,7 +111,7 @@ class DamagedDatabase:
 
         Raises:
             FormatError: the schema of the file is unreadable or different.
-            NewerFormatError: the schema version in the file is that of a newer program.
+            NewerFormatError: a newer version of the program wrote the file.
         """
         require_schema_tree(path, key)
         try:
@@ -277,7 +277,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the SQL for all columns; it replaces text, which may not be UTF-8, with NULL."""
+        """Return the SQL for all columns, which replaces text (perhaps not UTF-8) with NULL."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 

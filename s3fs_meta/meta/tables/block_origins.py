@@ -99,7 +99,7 @@ def origins_not_uploaded(db: Database) -> set[BlockId]:
 
 
 def not_uploaded(db: Database) -> list[Copy]:
-    """Return the copied blocks that are not in the bucket; an origin precedes its copies."""
+    """Return the copied blocks that are not in the bucket; each origin precedes its copies."""
     rows = db.all(
         "SELECT c.block, c.origin, c.keep_bytes, c.plain_bytes, b.plain_bytes,"
         " c.hash, c.pack, c.pack_offset, c.stored_bytes FROM copies AS c"

@@ -119,9 +119,9 @@ def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
 
 
 def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
-    """Return at most EQUAL_BLOCKS_MAX blocks with the given content hash, the oldest first.
+    """Return at most EQUAL_BLOCKS_MAX blocks with the given content hash, oldest first.
 
-    Usually at most one block has a given hash. But concurrent uploads may store equal content
+    Usually at most one block has a given hash. But concurrent uploads may store the same content
     twice.
     """
     rows = db.all(
@@ -149,7 +149,7 @@ def is_damaged(db: Database, row: BlockRow) -> bool:
 
 
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
-    """Return the blocks in a pack, sorted by offset; the size of the pack bounds their number."""
+    """Return the blocks in a pack, sorted by offset; the size of the pack limits their number."""
     rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
     return [_row(row) for row in rows]
 
@@ -208,7 +208,7 @@ def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockInde
 def drop_ref(db: Database, block: BlockId) -> int:
     """Remove one reference to a block; return the number of references that remain.
 
-    The row stays even with 0 references: the caller decides whether the block is still needed.
+    The row is kept even with 0 references: the caller decides whether the block is still needed.
     Requires an open transaction.
 
     Raises:

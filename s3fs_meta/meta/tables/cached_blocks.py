@@ -1,6 +1,7 @@
 """Rows of ``cached_blocks``: the blocks cached on this host, and their states.
 
-Owns: the rows of cached_blocks. Does not know: block files, the valid changes of state (``cache``).
+Owns: the rows of cached_blocks. Does not know: block files, which changes of state are valid
+(``cache``).
 """
 
 import json
@@ -157,7 +158,7 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
 
 
 def unseal_all(db: Database) -> None:
-    """Undo sealing after a crash: referenced blocks become dirty, all others doomed.
+    """Undo sealing after a crash: referenced blocks become dirty, and all others doomed.
 
     A block that compaction was moving keeps its old location. It becomes UPLOADED, because its
     location may not be synced yet; the next sync makes it CLEAN.
@@ -189,7 +190,7 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Count the cached blocks and bytes of each state by a scan, for mount and fsck."""
+    """Scan for the number and bytes of cached blocks in each state; for mount and fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
         "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"
@@ -230,7 +231,7 @@ def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[Blo
 
 
 def _marked_packs(db: Database, marked: Database) -> Iterator[tuple[PackId, set[int | None]]]:
-    """Yield packs of *db* with their damaged offsets; an offset None means the complete pack.
+    """Yield packs of *db* with their damaged offsets; an offset of None means the complete pack.
 
     Pack numbers of the two databases may differ, so packs are compared by their object keys.
     """

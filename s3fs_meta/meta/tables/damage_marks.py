@@ -75,7 +75,7 @@ def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
 
 
 def exist(db: Database) -> bool:
-    """Return whether the database has any damage mark, by one index lookup."""
+    """Return whether the database has any damage mark, with one index lookup."""
     return db.one(f"SELECT 1 WHERE {ANY}") is not None
 
 

@@ -176,9 +176,9 @@ def page(
 ) -> list[tuple[bytes, Cookie, Attributes]]:
     """Return at most *limit* names of a directory after a cookie, sorted by cookie.
 
-    A listing in pages, starting at 0, returns each name that stays in the directory exactly once.
-    Other names may be added or removed between two pages. An inode with an unreadable row has the
-    attributes of ``inodes.unreadable``.
+    A listing in pages that starts at cookie 0 returns each name that stays in the directory exactly
+    once. Other names may be added or removed between two pages. An inode with an unreadable row has
+    the attributes of ``inodes.unreadable``.
     """
     return [listed(parent, row) for row in page_rows(db, parent, after, limit)]
 

@@ -78,7 +78,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Replace the recorded parent of an inode if that directory has no name of the inode left."""
+    """Replace the recorded parent of an inode if that directory no longer has a name of it."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

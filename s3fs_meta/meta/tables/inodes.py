@@ -54,7 +54,7 @@ def attributes_of(row: Row) -> Attributes:
     """Return the attributes in a row with the columns of COLUMNS.
 
     Raises:
-        BadRowError: a value is not a number, or too large for a reply to the kernel.
+        BadRowError: a value is not a number, or is too large for a reply to the kernel.
     """
     # The operator "|" checks all types in 0.25 us: it raises TypeError unless all are integers.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row

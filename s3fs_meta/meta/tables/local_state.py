@@ -25,7 +25,7 @@ def get(db: Database, name: str) -> str | None:
 
 
 def put(db: Database, name: str, value: str) -> None:
-    """Record one fact, and replace its former value. Requires an open transaction."""
+    """Record one fact, replacing its former value. Requires an open transaction."""
     db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
 
 

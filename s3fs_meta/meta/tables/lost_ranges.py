@@ -64,7 +64,7 @@ def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
 
 
 def iterate(db: Database) -> Iterator[LostPart]:
-    """Yield the lost parts of all files, by a scan; some parts may have new content by now."""
+    """Yield the lost parts of all files with a scan; some parts may have new content by now."""
     block_bytes = int(get(db, "block_bytes"))
     for ino, value in db.iterate("SELECT ino, value FROM xattrs WHERE name = ?", (ATTRIBUTE,)):
         for one in parse(value) if isinstance(value, bytes) else ():

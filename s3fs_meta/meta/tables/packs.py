@@ -176,10 +176,10 @@ def find_condemned(db: Database, limit: int) -> list[PackRow]:
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
     """Return stored packs that no txg from *floor* onwards needs, sorted by died_txg.
 
-    The result omits packs that a running copy from the past needs.
+    The result omits packs that are needed by a copy from the past that is still running.
 
     Args:
-        after: the last row of the previous result, or None to begin.
+        after: the last row of the previous result, or None at the start.
     """
     last = (-1, 0) if after is None else (after.died_txg, after.pack)
     rows = db.all(
@@ -213,7 +213,7 @@ def outlive(db: Database, txg: Txg) -> None:
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether a stored pack lost its last live block after txg *after* and up to *upto*."""
+    """Return whether a stored pack lost its last live block after *after*, but not after *upto*."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",
@@ -265,7 +265,7 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
     """Return stored packs in which some bytes, but at most *fraction* of them, are live.
 
-    The packs are sorted by dead bytes, the largest number first.
+    The packs are sorted by dead bytes, largest number first.
     Packs that are marked as damaged are skipped.
     """
     rows = db.all(

@@ -119,7 +119,7 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Pause recording; the caller records its changes to rows that the group did not change."""
+        """Pause recording; the caller records its changes, which affect only unchanged rows."""
         if self._session is not None:
             self._session.enabled = False
 
@@ -316,7 +316,7 @@ def merged_run(
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
-    """Return the records of a run from ``small_run``, which bounds their total size."""
+    """Return the records of a run from ``small_run``, which limits their total size."""
     rows = connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
     ).fetchall()
@@ -334,7 +334,7 @@ class ChangedInodes(NamedTuple):
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
     """Return inodes that the records after *seq_after* change; stop after *count_max* inodes.
 
-    Whole records are read, so the result can have more than *count_max* inodes.
+    Records are always read completely, so the result can have more than *count_max* inodes.
     """
     last: dict[Ino, int] = {}
     last_seq = seq_after
@@ -355,7 +355,7 @@ def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, 
 
 
 def _block_floor(connection: apsw.Connection) -> BlockId:
-    """Return the lowest number of a block that is new in the next changelog."""
+    """Return the lowest number of the blocks that are new in the next changelog."""
     rows = connection.execute("SELECT value FROM local_state WHERE name = ?", (_FLOOR,)).fetchall()
     return BlockId(int(str(rows[0][0])) if rows else 1)
 

@@ -1,4 +1,4 @@
-"""Rows of ``properties``: facts chosen by mkfs, abandoned images, and packs that must be kept.
+"""Rows of ``properties``: facts set by mkfs, abandoned images, and packs that must be kept.
 
 A fact never changes after mkfs, except the schema version, which an upgrade increases.
 

@@ -28,7 +28,7 @@ def add_bytes(db: Database, added_bytes: int) -> None:
 
 
 def sum_bytes(db: Database, which: str, value: int | str) -> int:
-    """Return the bytes of the names and values of the rows that satisfy a condition.
+    """Return the total size of the names and values in the rows that satisfy a condition.
 
     Args:
         db: the database.
@@ -43,19 +43,19 @@ def sum_bytes(db: Database, which: str, value: int | str) -> int:
 
 
 def size_bytes(db: Database, ino: Ino, name: bytes) -> int:
-    """Return the bytes of one attribute's name and value, or 0 if the inode does not have it."""
+    """Return the size of one attribute's name and value, or 0 if the inode does not have it."""
     row = db.one("SELECT length(value) FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return 0 if row is None else len(name) + int(row[0])
 
 
 def find(db: Database, ino: Ino, name: bytes) -> bytes | None:
-    """Return the value of one attribute, or None if the inode does not have it."""
+    """Return the value of one extended attribute, or None if the inode does not have it."""
     row = db.one("SELECT value FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return None if row is None else row_types.blob(row[0], "an attribute", ino)
 
 
 def get(db: Database, ino: Ino, name: bytes) -> bytes:
-    """Return the value of one attribute.
+    """Return the value of one extended attribute.
 
     Raises:
         NoAttributeError: the inode does not have the attribute.
@@ -75,7 +75,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
     must_be_new: bool = False,
     must_exist: bool = False,
 ) -> None:
-    """Set one attribute of an inode. Requires an open transaction.
+    """Set one extended attribute of an inode. Requires an open transaction.
 
     Args:
         must_be_new: fail if the attribute exists (XATTR_CREATE).
@@ -98,7 +98,7 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
 
 
 def remove(db: Database, ino: Ino, name: bytes) -> None:
-    """Remove one attribute of an inode. Requires an open transaction.
+    """Remove one extended attribute of an inode. Requires an open transaction.
 
     Raises:
         NoAttributeError: the inode does not have the attribute; nothing was changed.
@@ -112,13 +112,13 @@ def remove(db: Database, ino: Ino, name: bytes) -> None:
 
 
 def names(db: Database, ino: Ino) -> list[bytes]:
-    """Return the sorted names of an inode's attributes."""
+    """Return the sorted names of an inode's extended attributes."""
     rows = db.all("SELECT name FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
     return [row_types.blob(row[0], "an attribute", ino) for row in rows]
 
 
 def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
-    """Return an inode's attributes with their values, sorted by name."""
+    """Return the names and values of an inode's extended attributes, sorted by name."""
     rows = db.all("SELECT name, value FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
     return [
         (
@@ -130,7 +130,7 @@ def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
 
 
 def delete_all(db: Database, ino: Ino) -> None:
-    """Remove all attributes of an inode, if it has any. Requires an open transaction."""
+    """Remove all extended attributes of an inode, if any. Requires an open transaction."""
     if db.counters.xattr_bytes is not None:
         add_bytes(db, -sum_bytes(db, "ino = ?", ino))
     if db.run("DELETE FROM xattrs WHERE ino = ?", (ino,)):

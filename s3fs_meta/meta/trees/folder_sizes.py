@@ -102,7 +102,7 @@ class FolderSizes:
         return None if at is None else self._at(at)
 
     def below(self, ino: Ino) -> list[FolderSize]:
-        """Return the sizes of the directories in a directory, the largest first."""
+        """Return the sizes of the directories in a directory, largest first."""
         at = self._find(ino)
         if at is None:
             return []
@@ -217,7 +217,7 @@ def names(db: Database, directory: Ino, inos: Sequence[Ino]) -> dict[Ino, bytes]
 
 
 def largest_files(db: Database, directory: Ino, most: int) -> list[tuple[bytes, int]]:
-    """Return the name and size of each of the *most* largest files in a directory.
+    """Return the names and sizes of the largest files in a directory, at most *most* of them.
 
     A file with several names is omitted: its size is counted in only one of its directories.
     """

@@ -204,7 +204,7 @@ def share_range(
 
 
 def is_retained(db: Database, pack: PackId, key: ObjectKey) -> bool:
-    """Return whether a past pack is stored and not marked as damaged, so its blocks are usable."""
+    """Return whether a past pack is stored and undamaged, so that its blocks are usable."""
     row = packs.find(db, pack)
     return _is_stored(row, key) and not (
         damage_marks.exist(db) and bool(damage_marks.marks_of(db, pack))

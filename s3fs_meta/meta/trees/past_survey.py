@@ -46,7 +46,7 @@ _NEXT: Final = (
 
 
 class PastSurvey:
-    """One tree of a past database."""
+    """One directory tree in a database of a past txg."""
 
     def __init__(self, path: Path, txg: Txg, top: Ino) -> None:
         """Open the database and list the inodes of a tree.
@@ -75,7 +75,7 @@ class PastSurvey:
         self._connection.close()
 
     def packs(self) -> dict[PackId, ObjectKey] | None:
-        """Return the packs with content of the tree, or None if a block has no location."""
+        """Return the packs that contain the tree's blocks, or None if a block has no location."""
         found: dict[PackId, ObjectKey] = {}
         with self._explained():
             for pack, key in self._connection.execute(_PACKS):

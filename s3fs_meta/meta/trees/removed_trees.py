@@ -67,7 +67,7 @@ _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHER
 
 
 class Scope(NamedTuple):
-    """The names that one slice deletes: all names of several tops, or some of one top."""
+    """The names that one slice deletes: all names of several tops, or some names of one top."""
 
     parents: list[Ino]
     until: Cookie | None  # last cookie of the slice, or None for all names of the parents
@@ -182,7 +182,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 
 def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:
-    """Delete the inodes of the plain files in tallies. Their names remain. Needs a transaction."""
+    """Delete the inodes of plain files in tallies, but not their names. Needs a transaction."""
     counters = db.counters
     small: list[Ino] = []
     for of in tallies:
@@ -384,7 +384,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
 
 
 def lock(db: Database, inos: Collection[Ino]) -> None:
-    """Set the flag LOCKED on inodes; no time changes. Requires an open transaction."""
+    """Set the flag LOCKED on inodes without changing times. Requires an open transaction."""
     locked = InodeFlag.LOCKED
     db.inodes.run(
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",

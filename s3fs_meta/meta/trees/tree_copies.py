@@ -239,7 +239,7 @@ def copy_names(
 
 
 def _shares_hashes(db: Database) -> bool:
-    """Return whether a chosen name has the hash of another name, so that lookups must search."""
+    """Return whether a chosen name has the same hash as another, so that lookups must search."""
     sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
     return db.one(sql) is not None
 

@@ -103,7 +103,7 @@ class TreeDiff:
     """Compares two states of one filesystem."""
 
     def __init__(self, before: Database, after: Database, *, piece_rows: int = _PIECE_ROWS) -> None:
-        """Prepare a comparison of at most *piece_rows* names of each state at once."""
+        """Prepare a comparison of at most *piece_rows* names of each state at a time."""
         self._piece_rows = piece_rows
         for db in (before, after):
             db.inodes.flush()

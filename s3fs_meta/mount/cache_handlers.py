@@ -93,7 +93,7 @@ class CacheHandlers:
         """Return the value of a setting.
 
         Raises:
-            UsageError: the setting cannot be changed while mounted, or the value is wrong.
+            UsageError: the setting cannot be changed while mounted, or the value is invalid.
         """
         if word not in self._mounted_with or not isinstance(text, str):
             settable = list(self._mounted_with)
@@ -122,7 +122,7 @@ class CacheHandlers:
     # --- load and evict content ----------------------------------------------------------------
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
-        """Sync block locations, so that uploaded blocks become clean; drop clean blocks."""
+        """Drop clean blocks, after a sync of block locations that makes uploaded blocks clean."""
         if self._session.status.writable:
             await self._session.durability.sync_all()
         wanted = self._cache.index.blocks()
@@ -169,7 +169,7 @@ class CacheHandlers:
         await self._pins.load()
 
     async def run(self) -> None:
-        """Keep pinned trees in the cache, until cancelled."""
+        """Keep pinned trees in the cache until cancelled."""
         await self._pins.run()
 
     async def _on_pins(self, _arguments: Message, _report: Report) -> Message:

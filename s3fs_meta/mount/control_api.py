@@ -119,7 +119,7 @@ async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
 
 
 async def request_end(place: Target, *, keep: bool = False) -> None:
-    """Make a mount refuse further changes and end, even while programs use it.
+    """Make a mount refuse further changes and end, even if programs are using it.
 
     Args:
         place: the filesystem of the mount.

@@ -1,7 +1,7 @@
 """The cost of a filesystem's requests: today, in the last 30 days, and per month.
 
 Owns: the sums, and the extrapolation to a month. Does not know: how counts are stored or shown.
-Keeps: a month has 30 days, and days begin at midnight UTC, as in the bill of a store.
+Keeps: a month has 30 days, and days start at midnight UTC, as on the bill of a store.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def _costs(
 
 
 def _of_cause(ledger: Ledger, prices: PriceTable, span: CostSpan, cause: str) -> dict[str, Any]:
-    """Return the requests with one cause by request class, their bytes and their cost."""
+    """Return the requests that have one cause, by request class, with their bytes and cost."""
     counts: dict[str, Billed] = {}
     for day, usage in ledger.usage.items():
         for (found, kind), billed in usage.items():

@@ -71,7 +71,7 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
 
     Args:
         figures: the statistics of the mount, from ``request_status``.
-        free_percent: free part of the disk with the cache.
+        free_percent: percentage of free space on the disk that has the cache.
         limits: the limits that the user has chosen.
     """
     found = exposure(figures)

@@ -42,7 +42,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
 
     Raises:
         NotMountedError: the path is not on a filesystem of s3fs-meta.
-        OtherUserError: the path is in a mount of another user, who alone may access it.
+        OtherUserError: the path is in a mount of another user, and only that user may access it.
     """
     above, name = os.path.split(os.path.abspath(path))
     absolute = os.path.join(os.path.realpath(above), name)

@@ -1,8 +1,8 @@
 """The requests from a mount's session and control socket to the kernel.
 
 Owns: ignoring requests before the mountpoint exists. Does not know: how requests are sent.
-The session is created before the FUSE handlers, so it uses a ``KernelSide``. After ``serve`` was
-called, a ``KernelSide`` forwards requests to the kernel.
+The session is created before the FUSE handlers, so it uses a ``KernelSide``, which forwards
+requests to the kernel once ``serve`` has been called.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class KernelSide:
         return self._served is None or await self._served.write_back.collect()
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop the cached replies that a txg changes."""
+        """Make the kernel drop the cached replies that a txg affects."""
         if self._served is not None:
             await self._served.cache.before_turn(turned)
 
@@ -44,6 +44,6 @@ class KernelSide:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop changed file content, and replies older than the txg."""
+        """Make the kernel drop replies older than the txg, and the file content that changed."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

@@ -69,6 +69,6 @@ def unshipped(path: Path) -> Unshipped | None:
 
 
 def described(path: Path) -> str:
-    """Return a clause that locates a directory's unshipped changes. The call blocks."""
+    """Return a clause that says where a directory's unshipped changes are. The call blocks."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described

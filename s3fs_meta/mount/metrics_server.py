@@ -39,7 +39,7 @@ Collect = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 async def _nothing() -> Mapping[str, Any]:  # noqa: RUF029 - has the type of a waiting function
-    """Return an empty mapping, the statistics before ``serve`` is called."""
+    """Return an empty mapping as the statistics before ``serve`` is called."""
     return {}
 
 
@@ -94,8 +94,8 @@ class MetricsServer:
     def _refusal(self, request: HttpRequest) -> Reply | None:
         """Return the error reply to a refused request, or None if the request is accepted.
 
-        A web page could make a browser on this host resolve the page's host name to 127.0.0.1. Then
-        the page could read the statistics. So on loopback only names of this host are accepted.
+        A web page could make a browser on this host resolve the page's host name to 127.0.0.1, and
+        could then read the statistics. On loopback, only names of this host are therefore accepted.
         """
         if self._is_loopback and not _is_own_name(_header(request, b"host")):
             return Reply(http_server.MISDIRECTED, b"this is not the host of these figures\n")

@@ -50,7 +50,7 @@ class Node(NamedTuple):
 
 
 def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
-    """Return the files and directories at paths that are readable and in one filesystem.
+    """Return the files and directories at paths, which must be readable and on one filesystem.
 
     Symbolic links are followed, even at the end of a path.
 

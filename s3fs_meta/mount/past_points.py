@@ -1,4 +1,4 @@
-"""The past states in a mount: the connection of ``fs.past`` with the session and local state.
+"""The past states in a mount: connecting ``fs.past`` to the session and the local state.
 
 Owns: which mounts show past states, and the names of temporary state. Does not know:
 requests.

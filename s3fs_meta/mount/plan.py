@@ -119,7 +119,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
     """Return a shell command that mounts a filesystem with the given options.
 
-    The command omits options for a single mount: takeover, and at_least.
+    The command omits takeover and at_least, which apply to a single mount only.
     """
     flags: list[str] = []
     for field in _FLAGS:
@@ -166,7 +166,7 @@ def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> 
 
 
 def pragmas_of(options: MountOptions) -> Pragmas:
-    """Return SQLite's settings; options that were not given have defaults."""
+    """Return SQLite's settings, with defaults for options that were not given."""
     pragmas = Pragmas(**_slice(options, SqliteOptions))
     if options.page_size is not None:
         pragmas = replace(pragmas, page_size=options.page_size)
@@ -186,7 +186,7 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Raise UsageError for an unusable mountpoint; accept a killed mount and an automounter.
+    """Raise UsageError for an unusable mountpoint; a killed mount or an automounter is accepted.
 
     An automounter's directory is not accessed, because the access would wait for this mount.
 

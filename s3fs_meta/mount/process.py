@@ -18,7 +18,7 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 
 
 def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
-    """Raise the soft limit of open files to *wanted*, or to the hard limit if that is lower.
+    """Raise the soft limit on open files to *wanted*, or to the hard limit if that is lower.
 
     The usual soft limit of 1,024 protects programs that use select(2), which this program does
     not use. The hard limit is usually much higher.

@@ -52,7 +52,7 @@ def asks_for_it(options: Sequence[str]) -> bool:
 
 
 def remount(url: str, directory: Path, options: Sequence[str]) -> None:
-    """Switch a mount to read-only, or to writable.
+    """Make a mount read-only or writable.
 
     Raises:
         NotMountedError: no filesystem of s3fs-meta is mounted on *directory*.

@@ -377,7 +377,7 @@ class Mount:
         """Detach the mount of a killed daemon from the mountpoint.
 
         Programs cannot access the mountpoint before this call. So they never write into the
-        directory below the mount, even if the new mount fails.
+        directory underneath the mount, even if the new mount fails.
         """
         mountpoint = self._plan.mountpoint
         if await dead_mount.is_left(mountpoint, self._plan.place.url):

@@ -78,7 +78,7 @@ def own_cachedir() -> Path:
 
 
 def notes_dir() -> Path:
-    """Return the directory of the notes of mounts in this process's PID namespace."""
+    """Return the directory for notes about mounts in this process's PID namespace."""
     notes, namespace = runtime_dir(os.environ, os.geteuid()), _own_namespace()
     return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"{_NAMESPACE}{namespace}"
 
@@ -102,7 +102,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
     """Return the target of a mountpoint, even if it is unmounted and its daemon still uploads.
 
     Raises:
-        NotMountedError: no filesystem is mounted on the path, and no note names the path.
+        NotMountedError: no filesystem is mounted on the path, and no note mentions the path.
     """
     path = mount_table.resolve(mountpoint)
     mounted = mount_table.find(path)
@@ -182,7 +182,7 @@ def of_either(target: str, cachedir: Path | None) -> Target:
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     """Return whether the note of a running mount describes *mounted*, at any mountpoint.
 
-    The device number alone does not suffice, because the kernel reuses the numbers of ended mounts.
+    The device number is not enough, because the kernel reuses the numbers of ended mounts.
     A daemon that uploads after its unmount can have the device number of a newer mount. Both mounts
     may even have the same URL on different servers.
     """
@@ -473,7 +473,7 @@ def is_running(pid: int) -> bool:
 def _started(pid: int) -> int:
     """Return the start time of a process in ticks since boot, or 0 if it does not run.
 
-    PIDs are reused, so a PID alone does not identify a process. See proc_pid_stat(5).
+    PIDs are reused, so a PID is not enough to identify a process. See proc_pid_stat(5).
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()

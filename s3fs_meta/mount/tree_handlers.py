@@ -89,7 +89,7 @@ class TreeHandlers:
         return {}
 
     async def wait_for_removal(self, show: Callable[[TreeProgress], None]) -> None:
-        """Wait until every removed tree is emptied.
+        """Wait until every removed tree has been emptied.
 
         Raises:
             ReadOnlyStateError: the mount no longer accepts changes.
@@ -138,7 +138,7 @@ class _Counted:
         self._show = _throttled(report, "copying")
 
     def copied(self, progress: TreeProgress) -> None:
-        """Record and report the progress after a slice of entries."""
+        """Record and report the progress after a batch of entries."""
         self._entries = progress.done
         self._show(progress)
 

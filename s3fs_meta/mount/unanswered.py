@@ -51,7 +51,7 @@ def _reason(place: Target) -> NotMountedError:
 
 
 def of_closed_path(path: str) -> OtherUserError | None:
-    """Return the error for a path in a mount that is closed to this user; None for other paths.
+    """Return the error for a path in a mount that this user may not access; None for other paths.
 
     Without ``allow_other`` the kernel denies other users, including root, any access: even the
     attributes of the mountpoint are unreadable.

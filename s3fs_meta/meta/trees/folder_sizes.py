@@ -112,7 +112,7 @@ class FolderSizes:
         return sorted(found, key=lambda one: (-one.total_bytes, one.ino))
 
     def grown_since(self, before: "FolderSizes", most: int) -> list[tuple[FolderSize, int]]:
-        """Return the directories whose own files grew most since an earlier state, with the growth.
+        """Return the directories whose own files grew the most since an earlier state, with growth.
 
         Args:
             before: the earlier state.

@@ -226,7 +226,7 @@ def is_news(changeset: bytes) -> bool:
 
 
 def former_values(changeset: bytes, table: str, key: int | str) -> dict[int, Any]:
-    """Return the old values that an UPDATE of one row replaces, by column number.
+    """Return the old values replaced by an UPDATE of one row, keyed by column number.
 
     *key* is the row's primary key, its first column. Columns that the UPDATE does not change are
     not in the result.
@@ -244,7 +244,7 @@ def former_values(changeset: bytes, table: str, key: int | str) -> dict[int, Any
 
 
 def inserts(changeset: bytes, table: str, key: int | str) -> bool:
-    """Return whether a changeset inserts the row whose first column, its primary key, is *key*.
+    """Return whether a changeset inserts the row with the primary key *key*, its first column.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -257,7 +257,7 @@ def inserts(changeset: bytes, table: str, key: int | str) -> bool:
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
-    """Compute the change of each block's reference count from the changes to block_map.
+    """Compute the change in each block's reference count from the changes to block_map.
 
     Blocks with an unchanged count are not in the result.
 
@@ -472,7 +472,7 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 
 
 def _require_numbers(values: Iterable[object]) -> None:
-    """Raise FormatError if a value is not an integer. Testing a set is faster than a loop."""
+    """Raise FormatError if a value is not an integer. A set of types is faster than a loop."""
     if not {*map(type, values)} <= {int}:
         raise FormatError(_CHANGESET, "an integer column has a value of a different type")
 

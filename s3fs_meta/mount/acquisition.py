@@ -55,7 +55,7 @@ async def open_for_mount(
 
     Raises:
         UsageError, DatabaseError: the page size could not be changed; the filesystem is unchanged.
-        The errors of ``open_filesystem``.
+        The same errors as ``open_filesystem``.
     """
     state_dir = StateDir(plan.place.state)
 

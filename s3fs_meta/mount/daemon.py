@@ -61,7 +61,7 @@ class RemoteFront:
         return str(reply["answer"])
 
     def ready(self) -> None:
-        """Make the parent exit with success."""
+        """Make the parent exit successfully."""
         if self.detach_at_end:
             os.setsid()
         self._send({"ready": True})

@@ -129,7 +129,7 @@ class HttpServer:
         await trio.serve_listeners(converse, [self._listener])
 
     async def _converse(self, stream: trio.SocketStream, answer: Answer) -> None:
-        """Answer the request of one connection, and close the connection."""
+        """Answer the request on one connection, then close the connection."""
         exchange = _Exchange(stream, self._bounds, self._headers)
         try:
             async with stream:

@@ -16,7 +16,7 @@ from s3fs_meta.sync.session import Session
 
 
 class KeepHandlers:
-    """The handlers of requests about kept points to one mount."""
+    """The handlers of requests to one mount about kept points."""
 
     def __init__(
         self, session: Session, changed: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint

@@ -51,7 +51,7 @@ def read() -> list[Mounted]:
 
 
 class Flags(NamedTuple):
-    """The options in the kernel's entry of one mounted filesystem."""
+    """The options in the kernel's entry for one mounted filesystem."""
 
     mount: frozenset[str]  # options of one mountpoint, such as nosuid, relatime
     filesystem: frozenset[str]  # options of the filesystem at every mountpoint, such as ro

@@ -51,7 +51,7 @@ class PastSources:
             SettingsError: its point in time is not available.
             NoInodeError: no past inode has the number.
             StoreError, BrokenChainError: the bucket cannot be reached or read.
-            The errors of ``Session.flush``.
+            The same errors as ``Session.flush``.
         """
         ino = source.get("ino")
         if isinstance(ino, int):

@@ -132,7 +132,7 @@ def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:
-    """Return the options with implied options: ``at`` implies ``ro``."""
+    """Return the options including implied ones: ``at`` implies ``ro``."""
     return options if options.at is None else replace(options, read_only=True)
 
 

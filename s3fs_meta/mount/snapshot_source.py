@@ -52,7 +52,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     """Open a filesystem for reading, for the duration of a context.
 
     Raises:
-        The errors of ``read_bucket``.
+        The same errors as ``read_bucket``.
     """
     memory_allocator.bound_free_memory()
     secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
@@ -81,7 +81,7 @@ async def opened_snapshot(
         earlier: an open snapshot; its database is copied if later changelogs lead to *wanted*.
 
     Raises:
-        The errors of ``open_snapshot``.
+        The same errors as ``open_snapshot``.
     """
     own = locate_snapshot_state(reading.place.state, f"process {os.getpid()} {part}".rstrip())
     await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)

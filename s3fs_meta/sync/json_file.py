@@ -17,7 +17,7 @@ DAMAGED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionErro
 
 
 class NewerFileError(Exception):
-    """A newer program wrote the file, so this program does not change it."""
+    """A newer version of the program wrote the file, so this version does not change it."""
 
 
 def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ class StoreClock:
             _log.warning("%s", self.disagreement)
 
     async def measure(self) -> None:
-        """Compare the clocks without logging. Raises the errors of ``compare``."""
+        """Compare the clocks without logging. Raises the same errors as ``compare``."""
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
@@ -87,7 +87,7 @@ class StoreClock:
     async def compare_after_a_jump(self) -> None:
         """Compare the clocks if this host's clock jumped or the host slept.
 
-        Raises the errors of ``compare``.
+        Raises the same errors as ``compare``.
         """
         passed_ns = self._clock.now_ns() - self._looked_ns
         elapsed_ns = int((trio.current_time() - self._looked_s) * _S)

@@ -53,7 +53,7 @@ _NOTE_DURABLE_COMMIT: Final = (
 
 
 class Database(Statements):
-    """One open metadata database; ``create`` and ``open`` return it."""
+    """One open metadata database, as returned by ``create`` and ``open``."""
 
     def __init__(self, path: Path, pragmas: Pragmas, connection: apsw.Connection) -> None:
         super().__init__(connection)

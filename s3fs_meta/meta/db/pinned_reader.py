@@ -1,4 +1,4 @@
-"""The read view of a follower's mount: one txg, until the follower switches to a later txg.
+"""The read view of a follower's mount: one txg until the follower switches to a later one.
 
 Owns: a long read transaction, and temporary tables that replace the local tables which a read-only
 mount writes. Does not know: the source of txgs (``replica`` applies them through a second connection,

@@ -1,4 +1,4 @@
-"""A consistent snapshot of the database; it can be copied while the writer continues.
+"""A consistent snapshot of the database that can be copied while the writer continues.
 
 Owns: the read transaction (WAL) or the immediate copy (other journal modes).
 Does not know: images, the rows that are removed from the copy.

@@ -1,4 +1,4 @@
-"""Comparison of two databases of one filesystem that should be states of one history.
+"""Comparing two databases of one filesystem that should be states of the same history.
 
 Owns: the facts that never change within a history: each number is assigned once: to one pack, one
 content, or one inode with its birth time; a removed inode does not return; the change time of an

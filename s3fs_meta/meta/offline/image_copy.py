@@ -1,4 +1,4 @@
-"""The conversion of a database copy to an image.
+"""Converting a database copy to an image.
 
 Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so
 that any host can use the copy. Does not know: image pieces, manifests, the store. Tasks: all calls

@@ -1,4 +1,4 @@
-"""Adopting rows of a damaged image into a database that is rebuilt from packs.
+"""Adopting rows of a damaged image into a database that is being rebuilt from packs.
 
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: reading rows, pack objects.

@@ -132,7 +132,7 @@ class DamagedDatabase:
         self._connection.close()
 
     def require_intact(self) -> None:
-        """Raise FormatError if the file is not one consistent database."""
+        """Raise FormatError if the file is not a single consistent database."""
         try:
             [(found,)] = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
         except apsw.Error as exc:
@@ -200,7 +200,7 @@ class TableReader:
             yield from self._search(*gaps.pop(), gaps)
 
     def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
-        """Search between two keys; yield the rows of the run found, and add new gaps to *gaps*."""
+        """Search between two keys; yield the run of rows found, and add new gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
             # A position may be rounded down, so the search may find the lower key again.
@@ -217,7 +217,7 @@ class TableReader:
             return
 
     def _probe(self, place: int) -> int | None:
-        """Return the first key at or after a position, or None if the search reads a bad page."""
+        """Return the first key at or after a position, or None if the search hits a bad page."""
         self._probes += 1
         sql = (
             f"SELECT {self._columns()} FROM {self._table.name} WHERE {self._key} >= {self._places}"

@@ -58,7 +58,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow the durable content of a block; replace a recorded hole or gap.
+    """Record that zeros follow the durable content of a block, replacing any hole or gap.
 
     Requires an open transaction.
     """

@@ -182,7 +182,7 @@ def set_size_and_mtime(
 def change_directory(
     db: Database, ino: Ino, now_ns: int, *, entries: int = 0, subdirectories: int = 0
 ) -> None:
-    """Record added or removed names of a directory: change its size, nlink, mtime and ctime.
+    """Record names added to or removed from a directory: change its size, nlink, mtime and ctime.
 
     Args:
         entries: number of names added, minus names removed.

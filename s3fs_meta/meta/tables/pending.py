@@ -64,7 +64,7 @@ class ChangeRecorder:
         db.listeners.when_lost(LossStep.RELOAD, self._load)
 
     def when_recorded(self, listener: Callable[[], None]) -> None:
-        """Register a function to call after a group was recorded, before its COMMIT."""
+        """Register a function to call after a group is recorded and before its COMMIT."""
         self._listeners.append(listener)
 
     def begin_txg(self) -> int:

@@ -58,7 +58,7 @@ class FolderSize(NamedTuple):
 
 
 class FolderSizes:
-    """The sizes of the directories of one state."""
+    """The sizes of the directories in one state."""
 
     def __init__(
         self, *, folders_max: int = FOLDER_SIZES_MAX, slice_rows: int = FOLDER_SIZES_SLICE

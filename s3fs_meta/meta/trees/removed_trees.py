@@ -74,7 +74,7 @@ class Scope(NamedTuple):
 
 
 class TopTally(NamedTuple):
-    """Counts of the names of one top within a scope, and of the plain files among them."""
+    """The numbers of names in one top within a scope, and of plain files among them."""
 
     parent: Ino
     first: Ino | None  # lowest inode number of the plain files

@@ -302,7 +302,7 @@ def _in_both(some: Collection[Ino], others: Collection[Ino]) -> set[Ino]:
 
 
 def _take(names: dict[_Name, Ino], wanted: set[Ino]) -> dict[Ino, list[_Name]]:
-    """Remove the names of the given inodes from *names*; return them by inode."""
+    """Remove the names of the given inodes from *names*; return them grouped by inode."""
     found: dict[Ino, list[_Name]] = {}
     for name, ino in names.items():
         if ino in wanted:

@@ -276,7 +276,7 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
     Raises:
         ObjectMissingError: the changelog does not exist.
         NewerFormatError: the changelog claims an unknown version, and the next changelog does not
-            prove that its bytes were changed.
+            prove that it is damaged.
         FormatError: the object with the changelog's key is damaged.
     """
     key = key_of(txg)

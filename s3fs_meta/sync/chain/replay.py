@@ -261,7 +261,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Convert a FormatError that the with-block raises to a MisfitError."""
+    """Convert a FormatError raised in the with-block to a MisfitError."""
     try:
         yield
     except FormatError as exc:

@@ -249,7 +249,7 @@ class Shipper:
             await self.ship(progress)
 
     async def require_hold(self) -> None:
-        """Check that this host still holds the lease. Raises the errors of ``ship``."""
+        """Check that this host still holds the lease. Raises the same errors as ``ship``."""
         with self._fencing():
             try:
                 await self._keeper.require_hold()

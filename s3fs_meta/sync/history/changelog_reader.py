@@ -1,4 +1,4 @@
-"""Reading single changelogs, in any order, to examine their changes.
+"""Reading individual changelogs, in any order, to examine their changes.
 
 Owns: parallel requests, and a cache of the most recently read changes.
 Does not know: the meaning of the changes.
@@ -51,7 +51,7 @@ class Scanned(NamedTuple, Generic[_T]):
 
 
 class ChangelogReader:
-    """Reads single changelogs of one filesystem."""
+    """Reads individual changelogs of one filesystem."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
@@ -91,7 +91,7 @@ class ChangelogReader:
         return [self.unless_abandoned(found[txg]) for txg in txgs]
 
     def unless_abandoned(self, one: Scanned[_T] | UnreadableTxg) -> Scanned[_T] | UnreadableTxg:
-        """Return a result, or an unreadable txg if a fence record shows that fsck abandoned it."""
+        """Return a result, or ``UnreadableTxg`` if a fence record shows that fsck abandoned it."""
         if isinstance(one, UnreadableTxg) or not any(one.txg in run for run in self._abandoned):
             return one
         return UnreadableTxg(one.txg, one.link.created_ns, "fsck ended the chain before this txg")

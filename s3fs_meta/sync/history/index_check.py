@@ -43,8 +43,8 @@ class IndexChecker:
         """Return why an index object must not be used, or None if no fault is found.
 
         An object of level 1 is compared with its changelogs. An object of a higher level is
-        compared with the valid objects of the level below. An index object that a newer program
-        wrote is accepted.
+        compared with the valid objects of the level below. An index object that was written by a
+        newer version of the program is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.

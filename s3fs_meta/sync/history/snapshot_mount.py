@@ -71,7 +71,7 @@ class Bucket:
         return self.superblock.uuid
 
     async def find(self, wanted: PointInTime) -> Link:
-        """Return the link of a point in time. Raises the errors of ``PointsInTime.find``.
+        """Return the link of a point in time. Raises the same errors as ``PointsInTime.find``.
 
         A relative time is counted back from the store's clock if this host's clock disagrees with
         it.

@@ -86,7 +86,7 @@ async def backwards(
 
     Raises:
         FormatError: a changelog's hash differs from the hash recorded in the next changelog, or a
-            newer program wrote a changelog.
+            newer version of the program wrote a changelog.
     """
     if last.hash == NO_HASH:
         return

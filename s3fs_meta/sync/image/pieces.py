@@ -32,7 +32,7 @@ async def at_once(_size_bytes: int) -> None:
 
 
 class NewImage(NamedTuple):
-    """A new image: its txg, the epoch of its writer, the prefix of its keys."""
+    """A new image: its txg, the epoch of its writer and the prefix of its keys."""
 
     txg: Txg
     epoch: Epoch

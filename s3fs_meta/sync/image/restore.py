@@ -321,7 +321,7 @@ class Restorer:
     async def _apply(
         self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
-        """Apply the txgs after *link* to the database. Raises errors of ``Replayer.forward``."""
+        """Apply the txgs after *link* to the database. Raises errors from ``Replayer.forward``."""
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
         try:

@@ -159,7 +159,7 @@ def _described(status: int | None) -> str:
 
 
 class _Process:
-    """One restoring process, and the daemon's connection to the process."""
+    """One restoring process, and the daemon's connection to it."""
 
     def __init__(self) -> None:
         """Start the restoring process.

@@ -4,7 +4,8 @@ Owns: the search for intact pieces, including those of other images, and for pie
 manifest. Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version but is
-not authentic is treated as lost. An authentic object of a newer program stops the salvage.
+not authentic is treated as lost. An authentic object from a newer version of the program stops the
+salvage.
 
 The name of a piece contains the txg of its image and the piece's number, which determines its
 offset. An image stores only the pieces that differ from the previous image. So the newest pieces of

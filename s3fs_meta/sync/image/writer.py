@@ -162,7 +162,7 @@ class Imager:
         return head
 
     async def make_anew(self, progress: Progress = no_progress) -> Head:
-        """Publish an image of the local state as the next txg. Raises the errors of ``make``.
+        """Publish an image of the local state as the next txg. Raises the same errors as ``make``.
 
         The image also contains changes that were not recorded, such as repairs by fsck.
         """

@@ -4,7 +4,7 @@ db/:              the connection: groups, statements, write-ahead log, schema, s
 tables/:          one module per table, with its SQL statements.
 trees/:           statements on complete directory trees.
 offline/:         databases outside a mount: images, restored or rolled-back databases.
-changesets:       recorded changes: merge them, apply them, list the changed rows.
+changesets:       merges and applies recorded changes, and lists the changed rows.
 replica:          applies a writer's changelogs to the database of another host.
 placements:       records where uploaded blocks are stored.
 

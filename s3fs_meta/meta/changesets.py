@@ -1,4 +1,4 @@
-"""Recorded changes of the replicated tables: merge them, apply them, list the changed rows.
+"""Recorded changes of the replicated tables: merging, applying and listing them.
 
 Owns: parsing SQLite session changesets, and handling conflicts.
 Does not know: the origin and the storage of a changeset, groups, counters.

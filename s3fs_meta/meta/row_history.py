@@ -5,9 +5,9 @@ Does not know: the storage of changesets, times, paths.
 Tasks: any thread.
 
 Some changes do not create a new version of a file, and are ignored. A read may change only the
-access time. Deduplication may replace a block with an older block of equal content, or a block of
-zeros with a hole. A write creates a new block. Every other change of content also changes the size
-or the mtime.
+access time. Deduplication may replace a block with an older block that has the same content, or a
+block of zeros with a hole. A write creates a new block. Every other change of content also changes
+the size or the mtime.
 """
 
 from collections.abc import Iterable

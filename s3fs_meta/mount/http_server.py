@@ -1,6 +1,6 @@
 """An HTTP server for a few clients: one request and one reply per connection.
 
-Owns: connections, their bounds, and the reaction to clients that misbehave. Does not know: pages,
+Owns: connections, their limits, and the reaction to clients that misbehave. Does not know: pages,
 and which client may read them.
 Keeps: an error in one request never stops the server, and a slow client never blocks another client.
 The body of a request is never read.

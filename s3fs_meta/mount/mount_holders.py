@@ -4,8 +4,8 @@ Owns: reading /proc. Does not know: how callers use the result.
 A container, ``unshare -m`` or a systemd unit with private mounts receives a copy of every mount.
 The filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process
 never accesses a mounted filesystem.
-The kernel reuses the device number of an unmounted filesystem, so two mounts are equal only if
-their sources (URLs) are also equal.
+The kernel reuses the device number of an unmounted filesystem, so two mounts are the same only if
+their sources (URLs) are the same too.
 Source: mount_namespaces(7), proc_pid_mountinfo(5).
 """
 

@@ -5,7 +5,7 @@ is sent.
 
 Owns: the texts and the times of messages. Does not know: how statistics are computed.
 A mount requests more time while its start makes progress, and while the bucket accepts the last
-upload. An unreachable bucket delays a shutdown only for the TimeoutStopSec= of the unit.
+upload. An unreachable bucket delays a shutdown by at most the unit's TimeoutStopSec=.
 Sources: sd_notify(3); sd_watchdog_enabled(3); systemd.service(5), "TimeoutStopSec=".
 """
 

@@ -5,7 +5,7 @@ Does not know: the objects that a kept point needs (``history.pins``), its calle
 Keeps: a point is confirmed only once the metadata that it needs is in the bucket and no garbage
 collection can overlook its object. This host's collection is paused, and a collection on another
 host would need a takeover, which the final check of the lease detects. Once a point exists, no
-older program can open the filesystem.
+older version of the program can open the filesystem.
 Tasks: any task.
 Design: docs/design/durability.md, "Kept points".
 """

@@ -1,4 +1,4 @@
-"""The interface of a session to the kernel: writing back dirty pages, dropping cached replies.
+"""A session's interface to the kernel: writing back dirty pages, and dropping cached replies.
 
 Owns: the interface, and a null implementation for sessions without a mountpoint.
 Does not know: FUSE.

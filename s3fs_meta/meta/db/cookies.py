@@ -1,7 +1,7 @@
 """Hashes of names, which form the main part of the cookies (readdir positions) of dentries.
 
-Owns: the keyed hash. ``dentries`` assigns different cookies to names with equal hashes.
-The key is secret, so that a user cannot choose names with equal hashes.
+Owns: the keyed hash. ``dentries`` assigns different cookies to names with the same hash. The key is
+secret, so that a user cannot choose names with the same hash.
 """
 
 import hashlib

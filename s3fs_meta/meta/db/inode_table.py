@@ -2,7 +2,7 @@
 
 Owns: the rows that are newer in memory than in the table, writing these rows, and every statement on
 the table.
-Does not know: the meaning of a change (``tables.inodes``), the beginning and end of groups
+Does not know: the meaning of a change (``tables.inodes``), the start and end of groups
 (``database``).
 Keeps: a row that the open group created or changed stays in memory until it is written. It is written
 before any other statement on the table, and before the group commits. At most INODE_ROWS_MAX rows

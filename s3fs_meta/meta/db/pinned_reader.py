@@ -5,7 +5,7 @@ mount writes. Does not know: the source of txgs (``replica`` applies them throug
 in a thread).
 Keeps: no statement of the mount's connection reads a partly applied txg or takes the write lock of
 the database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
-written to temporary tables. Groups run in the read transaction and begin none of their own.
+written to temporary tables. Groups run in the read transaction and start none of their own.
 Tasks: the event loop; no method is a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """

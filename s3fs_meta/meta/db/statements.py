@@ -1,7 +1,7 @@
 """Running statements on the writing connection.
 
 Owns: the cursor, the translation of SQLite's errors, and cached results of queries.
-Does not know: the beginning and end of groups (``database``); inodes whose rows are only in memory
+Does not know: the start and end of groups (``database``); inodes whose rows are only in memory
 (``inode_table`` runs the statements on the table ``inodes``).
 """
 

@@ -4,7 +4,7 @@ Owns: the length of the log in frames, fsync and room of the ``-wal`` file, chec
 Does not know: groups, rows.
 Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
 page only once per descriptor. The failure is also recorded (``sync_failures``). The descriptor of
-``sync`` stays open from the first commit. So it also receives the errors that were reported to
+``sync`` stays open from the first commit on, so it also receives the errors that were reported to
 SQLite's descriptor.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a thread.
 

@@ -6,7 +6,7 @@ Keeps: a name occurs at most once in a directory. Its cookie never changes while
 a readdir position stays valid when other names are added or removed.
 
 A cookie is the shifted hash of the name plus a small number. The number is the lowest one that no
-other name with the same hash has in the directory. Names with equal hashes occur only in attacks
+other name with the same hash has in the directory. Names with the same hash occur only in attacks
 and in tests.
 """
 

@@ -9,7 +9,7 @@ damaged. One group contains all changes of a call and its check of the packs.
 A past block is found in this order:
 
 1. its number is still in use, with the same content in an intact location: the block is shared;
-2. another block has equal content in an intact location: that block is shared;
+2. another block has the same content in an intact location: that block is shared;
 3. its pack is retained: a new block is created at its location. The old number is not used again,
    because other hosts deleted its row, and a changelog lists the locations of new numbers only.
 

@@ -1,4 +1,4 @@
-"""The txgs in object keys, and a check whether the chain can have reached them.
+"""The txgs in object keys, and a check of whether the chain can have reached them.
 
 Owns: the rule that a key far beyond the end of the chain proves nothing, the listing of keys.
 Does not know: links, rows.

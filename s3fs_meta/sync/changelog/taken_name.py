@@ -1,6 +1,7 @@
 """Handling of an object that already occupies the key of this writer's next changelog.
 
-Owns: the decision whether another writer wrote the object. Does not know: how images are made.
+Owns: the decision about whether another writer wrote the object. Does not know: how images are
+made.
 Keeps: the object is never changed. The attempted txg counts as the last txg of this host, with an
 unreadable changelog. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.

@@ -4,8 +4,8 @@ Owns: when to poll for the next txg; the order *apply on a second connection, sw
 blocks*; when to restore because changelogs alone do not reach the newest txg. Does not know: FUSE,
 leases, rows.
 Keeps: no reply to a request mixes two txgs. A second connection commits a txg, in a thread, while
-the mount's own connection still reads the previous txg. Then the mount's connection switches in one
-slice of the event loop.
+the mount's own connection still reads the previous txg. Then the mount's connection switches
+without yielding to other tasks.
 Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
 use the second connection.
 Design: docs/design/concurrency.md, "A follower turns".

@@ -1,6 +1,6 @@
 """Kept points in the bucket: listing and reading them.
 
-Owns: the maximum number of kept points, the decision which objects are kept points. Does not
+Owns: the maximum number of kept points, the decision about which objects are kept points. Does not
 know: the objects that a point needs (``pins``), the rules for changes (``keeping``).
 Keeps: an object that cannot be read now is never treated as missing.
 """

@@ -1,13 +1,13 @@
 """The txgs that changed a file, or anything below a directory.
 
-Owns: the check whether a changed inode was below the path. Does not know: how txgs are shown.
+Owns: the check of whether a changed inode was below the path. Does not know: how txgs are shown.
 Keeps: a txg is yielded if it changed an inode that was at the path or below it, or if its changes
 are unknown. Memory does not grow with the history.
 
 The history index lists the inodes that a run of txgs changed. An inode is below the path if an
 inode of the path is one of its ancestors. The present ancestors are in the database. The former
-ancestors are known from removed names, which the index also lists. The search begins at the last
-txg. So when the search reaches a run, it knows all names that were removed after the run.
+ancestors are known from removed names, which the index also lists. The search starts at the last
+txg, so when it reaches a run, it knows all names that were removed after the run.
 
 As in ``path_versions``, an inode is followed to its earlier names. The log of a directory includes
 all earlier changes of a file that was moved into the directory. For a file that was moved out, it

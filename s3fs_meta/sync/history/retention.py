@@ -3,8 +3,8 @@
 Owns: the floor, the search for the txg that is as old as the retention, the images kept for
 restores. Does not know: rows, deletion (``reclaim``).
 Keeps: a wrong clock never causes the loss of a needed object. Times only select a floor between the
-present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images, which always
-stay. A txg is old only if both its own time and the time of its upload are old.
+present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images, which are
+always kept. A txg is old only if both its own time and the time of its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 

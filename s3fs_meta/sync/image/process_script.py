@@ -2,7 +2,7 @@
 
 Owns: the state that the process inherits: signals, open files, directory, priority. Does not know:
 restores (``process_worker``).
-The daemon starts the process by execve(2), with a socket as descriptor 0. The process inherits no
+The daemon starts the process with execve(2) and a socket as descriptor 0. The process inherits no
 other open file, and exits when the daemon does.
 """
 

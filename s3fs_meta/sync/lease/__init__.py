@@ -1,4 +1,4 @@
-"""The lease, which determines the host that may write, and how another host takes over.
+"""The lease, which determines which host may write, and its takeover by another host.
 
 lease:   the object that says which host may write; each new holder has a higher epoch.
 hold:    the holder name and the nonces that prove that a lease belongs to this host.

@@ -1,7 +1,7 @@
 """Replacing a lost or damaged lease with a lease derived from images and epochs in the bucket.
 
 Owns: the choice of the image to which the new lease refers. Only ``fsck -y`` stores the new lease;
-other commands only use the name of the image.
+other commands use only the name of the image.
 Keeps: the new epoch is not below the epoch of any object in the bucket. A host that still holds the
 old lease is fenced.
 """

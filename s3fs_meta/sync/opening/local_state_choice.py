@@ -4,11 +4,11 @@ Owns: the decision, based on the positions of local state and bucket in the chai
 Does not know: the lease, the cache's internals.
 
     Without local state, the state is restored from the bucket.
-    If the bucket ends at this host's link, the local state is used; a follower must have nothing
-      unshipped.
-    If the bucket has later txgs and nothing is unshipped, the txgs are applied.
-    If the bucket has later txgs and something is unshipped, the state is restored from the bucket;
-      the local state is quarantined and reported.
+    If the bucket ends at this host's link, the local state is used; a follower must have no
+      unshipped changes.
+    If the bucket has later txgs and there are no unshipped changes, the txgs are applied.
+    If the bucket has later txgs and there are unshipped changes, the state is restored from the
+      bucket; the local state is quarantined and reported.
     If damage removed this host's link from the bucket, the local state is used; the next txg is
       an image.
     If the bucket is older or differs, the mount is refused; fsck -y may use the local state, and

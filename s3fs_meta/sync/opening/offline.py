@@ -1,6 +1,6 @@
 """Opening a filesystem read-only while its bucket cannot be reached.
 
-Owns: the check whether the local state is complete, and opening it without the bucket.
+Owns: the check of whether the local state is complete, and opening it without the bucket.
 Does not know: FUSE, why the bucket cannot be reached.
 Keeps: only state that this host has verified is used. The superblock is the copy that an earlier
 mount verified. The rows have the state of a link that this host has applied. Later writes of

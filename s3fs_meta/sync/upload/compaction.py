@@ -2,8 +2,8 @@
 
 Owns: choosing a pack, fetching its live blocks, passing these blocks to the uploader.
 Does not know: how the new pack is made, when the old pack may be deleted (``reclaim``).
-Keeps: the old location stays in the rows until the new location is confirmed. So every block is
-readable after a crash at any point. A cached block that differs from the pack is never moved,
+Keeps: the old location stays in the rows until the new location is confirmed, so that every block
+is readable after a crash at any point. A cached block that differs from the pack is never moved,
 because the uploader compares hashes.
 """
 

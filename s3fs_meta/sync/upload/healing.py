@@ -4,11 +4,11 @@
     heal: records the location of identical content for a damaged block. References to the block do
           not change, so the next txg repairs every file that shares the block, on every host.
 
-Equal content that a program writes heals a damaged block when it is uploaded (``move_damaged``). A
+If a program writes the same content again, its upload heals the damaged block (``move_damaged``). A
 clean cached copy also heals the block: the uploader stores it like a block that compaction moves.
 An identical block in another pack heals it at once.
 
-Owns: the decision when a mark is set, and the choice of the blocks that are healed. Does not know:
+Owns: the decision about when to set a mark, and the choice of the blocks to heal. Does not know:
 how damage is proven (``cache.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.

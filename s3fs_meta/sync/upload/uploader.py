@@ -8,8 +8,8 @@ uploader records the location directly in the cut.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
 before the pack can exist, so that this host knows every pack that it uploaded.
 Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are created
-and uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which bounds the
-memory of packs.
+and uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which limits the
+memory used for packs.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 

@@ -229,11 +229,7 @@ class PointKeeper:
 
 
 def require_name(name: str) -> None:
-    """Raise UsageError if a text is not a valid name of a kept point.
-
-    Raises:
-        UsageError: the text is not allowed as a name.
-    """
+    """Raise UsageError if a text is not a valid name for a kept point."""
     if not is_kept_name(name):
         raise UsageError(
             f"the name {name!r} is not valid for a kept point: a name starts with a letter, has at"

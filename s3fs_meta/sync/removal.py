@@ -88,11 +88,7 @@ async def keys_of_removed(
 
 
 def require_own_superblock(keys: Keys) -> None:
-    """Raise UsageError if a superblock belongs to another filesystem.
-
-    Raises:
-        UsageError: one of the superblock objects belongs to another filesystem.
-    """
+    """Raise UsageError if one of the superblock objects belongs to another filesystem."""
     for copy in keys.copies:
         if copy.found is not None and copy.found.uuid != keys.superblock.uuid:
             raise UsageError(

@@ -260,11 +260,7 @@ async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def require_known(changelog: Changelog) -> None:
-    """Raise NewerFormatError if a changelog is not damaged but has a newer format.
-
-    Raises:
-        NewerFormatError: a newer version of the program wrote the changelog.
-    """
+    """Raise NewerFormatError if a newer version of the program wrote a changelog."""
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)
         raise NewerFormatError(key, f"the schema version {changelog.schema_version} is unknown")

@@ -407,11 +407,7 @@ async def _open_group(
 def _require_encrypted(
     store: ObjectStore, copies: Sequence[SuperblockCopy], secret: Secret
 ) -> None:
-    """Raise PassphraseError for a plain filesystem if a passphrase is given.
-
-    Raises:
-        PassphraseError: no copy is encrypted.
-    """
+    """Raise PassphraseError if a passphrase is given but no copy is encrypted."""
     if secret.given and not any(map(_encrypted, copies)):
         raise PassphraseError(
             f"the filesystem {store.url} is not encrypted, although a passphrase is given;"
@@ -431,11 +427,7 @@ def _encrypted_first(group: list[SuperblockCopy]) -> list[SuperblockCopy]:
 def _refuse_plain(
     store: ObjectStore, in_bucket: Sequence[SuperblockCopy], local: SuperblockCopy
 ) -> None:
-    """Raise an error if the bucket's copies are plain but this host's copy is encrypted.
-
-    Raises:
-        ExchangedSuperblockError: the bucket has only plain copies with the same UUID.
-    """
+    """Raise ExchangedSuperblockError if only this host's copy of the superblock is encrypted."""
     if local.found is None or not local.found.encrypted:
         return
     uuid = local.found.uuid

@@ -209,11 +209,7 @@ class Uploader:
             raise failure
 
     def require_whole(self) -> None:
-        """Raise LostBlockError if a file uses a block whose only copy is lost.
-
-        Raises:
-            LostBlockError: a file uses a lost block; the message contains advice.
-        """
+        """Raise LostBlockError if a file uses a block whose only copy is lost."""
         for block, exc in self.lost.items():
             row = blocks.find(self._db, block)
             if row is not None and row.refs > 0:

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Commit(NamedTuple):
-    """A commit that a sync of the WAL makes durable."""
+    """A commit that becomes durable with a sync of the WAL."""
 
     begun: tuple[int, int]  # numbers of the last change and the last timestamp change
     mark: int  # number of the last change record in the commit

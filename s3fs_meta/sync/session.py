@@ -292,7 +292,7 @@ class Session:
         """Make a follower the writer; return the last link. Raises errors of ``take_over``.
 
         Raises:
-            UsageError: this mount is not a follower, or no longer a follower.
+            UsageError: this mount is not, or no longer, a follower.
         """
         follower = self.follower
         if follower is None:

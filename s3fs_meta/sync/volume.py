@@ -71,7 +71,7 @@ class KnownSuperblock:
         return self._present
 
     def accept(self, newer: Superblock) -> None:
-        """From now on, use a newer superblock of the same filesystem."""
+        """Use a newer superblock of the same filesystem from now on."""
         assert newer.uuid == self._present.uuid, "the superblock must belong to the same filesystem"
         self._present = newer
 

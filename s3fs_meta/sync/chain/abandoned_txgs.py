@@ -126,7 +126,7 @@ class Right(NamedTuple):
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Raise SettingsError if another host may have written txgs that the user did not abandon.
+    """Raise SettingsError unless the user or the lease allows this host to abandon txgs.
 
     Args:
         kept: the last valid txg.

@@ -358,7 +358,7 @@ def _image_txg(key: ObjectKey) -> Txg:
 
 
 class Finder:
-    """Finds garbage in one bucket, according to one database."""
+    """Finds the garbage in one bucket, judging by one database."""
 
     def __init__(self, db: Database, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._db = db
@@ -376,7 +376,7 @@ class Finder:
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
-        """Return the images on which a restore can rely: complete, in the chain, and not abandoned.
+        """Return the images that a restore can rely on: complete, in the chain, and not abandoned.
 
         Abandoned images are excluded, because a fenced host may still send a DELETE for them.
         *kept* are the images to which kept points refer.

@@ -145,7 +145,7 @@ class RunMerger:
         """Add a txg to this run of level 1; None means that its changelog is unreadable.
 
         Args:
-            at: the position of the part in the run, from 0.
+            at: the position of the part in the run, counted from 0.
             txg: the changes of the part.
         """
         ends = None if txg is None else (txg.link, txg.link, txg.previous)
@@ -156,7 +156,7 @@ class RunMerger:
         """Add a lower-level run to this run; None means that it has no readable index object.
 
         Args:
-            at: the position of the part in the run, from 0.
+            at: the position of the part in the run, counted from 0.
             run: the index object of the part.
         """
         ends = None if run is None else (_first_of(run), _last_of(run), run.previous)

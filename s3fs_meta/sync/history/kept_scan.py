@@ -55,7 +55,7 @@ class KeptScan(Generic[_T]):
         ]
 
     async def scan_changes(self, link: Link, changeset: bytes) -> list[Scanned[_T] | UnreadableTxg]:
-        """Return the results for changes without a changelog, as if they were the txg of a link."""
+        """Return the results for changes that no changelog contains yet, as the txg of a link."""
         if link.txg not in self._kept:
             results = [await trio.to_thread.run_sync(self._function, changeset, True)]
             one = Scanned(link, results)

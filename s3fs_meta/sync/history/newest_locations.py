@@ -34,7 +34,7 @@ _THROWAWAY = Pragmas(journal_mode="off", synchronous="off")
 
 
 class NewestState:
-    """The newest state of a filesystem, to search for content that an older state has lost."""
+    """The newest state of a filesystem, searched for content that an older state has lost."""
 
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, path: Path

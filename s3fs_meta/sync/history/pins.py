@@ -104,7 +104,7 @@ class KeptPointPins:
         return epoch <= self.last_epoch
 
     def needs_changelog(self, txg: Txg) -> bool:
-        """Return whether a kept point needs the changelog of a txg, with its parts."""
+        """Return whether a kept point needs the changelog of a txg and its parts."""
         return self.interval_of(txg) is not None
 
     def interval_of(self, txg: Txg) -> tuple[Txg, Txg] | None:

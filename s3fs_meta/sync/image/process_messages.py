@@ -27,7 +27,7 @@ assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both processes kn
 
 
 class Message(NamedTuple):
-    """One message: its fields, and bytes that follow them."""
+    """One message: its fields, and the bytes that follow them."""
 
     fields: dict[str, Any]
     body: bytes

@@ -47,7 +47,7 @@ _POLL_S: Final = 0.005  # seconds between two checks of whether the process has 
 
 
 class ProcessRestorer:
-    """Restores databases like ``Restorer``, each in a separate process."""
+    """Restores databases as ``Restorer`` does, but each in a separate process."""
 
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, *, reserve: Reserve | None = None

@@ -52,7 +52,7 @@ _BLOCKS_AT_ONCE: Final = LOOP_SLICE_ROWS
 
 
 class _Hole(NamedTuple):
-    """A hole, and the block that a quarantined state has at the offset of the hole."""
+    """A hole, and the block at the same offset in a quarantined state."""
 
     block_index: BlockIndex
     block: BlockRow

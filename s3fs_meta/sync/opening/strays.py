@@ -33,7 +33,7 @@ async def settle(
     *,
     killed: bool = False,
 ) -> list[str]:
-    """Remove stray files whose content is in the bucket, quarantine others; return notices.
+    """Remove stray files whose content is in the bucket, quarantine the rest; return notices.
 
     Args:
         state_dir: the locked state directory.

@@ -276,8 +276,8 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> SuperblockCopy:
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
     """Return the key of an object that proves the existence of a filesystem, or None.
 
-    The command ``destroy`` deletes the superblock after all other objects, so a superblock alone
-    proves nothing.
+    The command ``destroy`` deletes the superblock after all other objects, so the superblock by
+    itself proves nothing.
     """
     try:
         await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -360,7 +360,7 @@ async def _open_group(
     """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
     If the copies are of several filesystems, or are plain with different keys, an object was
-    exchanged. The bucket's filesystem is then the filesystem whose keys decrypt or verify an image.
+    swapped. The bucket's filesystem is then the one whose keys decrypt or verify an image.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)

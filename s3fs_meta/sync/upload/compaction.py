@@ -182,7 +182,7 @@ class Compactor:
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Write uncached blocks to the cache; map offsets to inode and index. The call blocks."""
+        """Write uncached blocks to the cache; return inode and index by offset. The call blocks."""
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash

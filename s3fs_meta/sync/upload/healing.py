@@ -188,7 +188,7 @@ class Healer:
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow], scan_rows: int) -> dict[BlockId, FilePart]:
-        """Return one file and block index for each block, for the index of the new pack."""
+        """Return a file and block index for each block, as listed in the index of the new pack."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):

@@ -38,14 +38,15 @@ class Throughput:
         self.sent_bytes = 0  # bytes of packs sent since the mount
 
     def add(self, begun_s: float, ended_s: float, *, sent_bytes: int, content_bytes: int) -> None:
-        """Record an upload that succeeded; times are those of trio's clock."""
+        """Record an upload that succeeded; times are taken from trio's clock."""
         self._uploads.append(_Upload(begun_s, ended_s, sent_bytes, content_bytes))
         self.sent_bytes += sent_bytes
 
     def speed(self, now_s: float) -> Speed | None:
         """Return the speed of the last uploads, or None if no upload has finished for a while.
 
-        The time between uploads is left out; time in which several uploads run is counted once.
+        The time between uploads is left out; time in which several uploads run is counted only
+        once.
         """
         recent = [one for one in self._uploads if now_s - one.ended_s <= UPLOADS_MEASURED_S]
         busy_s, until_s = 0.0, float("-inf")

@@ -290,7 +290,7 @@ class Uploader:
         return [*fresh.values(), *moving], doubles
 
     def _is_moving(self, block: BlockId) -> bool:
-        """Return whether compaction or healing moves a block to another pack."""
+        """Return whether compaction or healing is moving a block to another pack."""
         row = blocks.find(self._db, block)
         return row is not None and row.pack is not None
 

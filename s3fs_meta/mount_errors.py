@@ -48,7 +48,7 @@ class OtherUserError(NotMountedError):
 
 
 class InUseError(SettingsError):
-    """The filesystem was unmounted but is still in use, so its daemon continues."""
+    """The filesystem was unmounted but is still in use, so its daemon keeps running."""
 
     def __init__(self, by: str, mountpoint: str) -> None:
         super().__init__(

@@ -58,7 +58,7 @@ class MountStatus:
         rows_changed: Callable[[], int] | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
-        """Begin in state STARTING.
+        """Start in state STARTING.
 
         Args:
             read_only: True to refuse changes until ``promote``.
@@ -95,7 +95,7 @@ class MountStatus:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
-        """Make the mount read-only like ``degrade``, and roll back an incomplete change."""
+        """Make the mount read-only as ``degrade`` does, and roll back an incomplete change."""
         self.degrade(why)
         self._undo()
 
@@ -112,11 +112,11 @@ class MountStatus:
         return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
-        """Return whether a change began and changed rows after ``progress`` returned *since*."""
+        """Return whether a change started and changed rows after ``progress`` returned *since*."""
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Start to accept changes, because the follower has become the writer."""
+        """Start accepting changes, because the follower has become the writer."""
         assert self.state is MountState.FOLLOWING, f"{self.state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)

@@ -46,7 +46,8 @@ class Unshipped(NamedTuple):
 def unshipped(path: Path) -> Unshipped | None:
     """Return the unshipped changes in a state directory, or None if they cannot be read.
 
-    The call blocks. Operations that were not committed at the kill are lost, and are not counted.
+    The call blocks. Operations that were not committed when the daemon was killed are lost and not
+    counted.
     """
     if not path.is_dir():
         return None

@@ -88,7 +88,7 @@ def shown(place: Target, path: str) -> str:
 
 
 def existing(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of an existing path; no filesystem may be mounted at or below the path.
+    """Return the entry for an existing path; no filesystem may be mounted at or below the path.
 
     Raises:
         UsageError: the path does not exist, does not end in a name, or is at or above a mountpoint.

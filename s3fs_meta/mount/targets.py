@@ -84,7 +84,7 @@ def notes_dir() -> Path:
 
 
 def _own_namespace(kind: str = "pid") -> int:
-    """Return the number of this process's namespace of a kind, such as pid or mnt."""
+    """Return the number of this process's namespace of a given kind, such as pid or mnt."""
     return os.stat(f"/proc/self/ns/{kind}").st_ino
 
 

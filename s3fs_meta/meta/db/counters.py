@@ -109,7 +109,7 @@ class Counters:
         return Updates(now, statements)
 
     def begin_txg(self, txg: int) -> None:
-        """Set the txg of the changelog that is shipped next."""
+        """Set the txg of the changelog to be shipped next."""
         self.txg = txg
 
     def take_ino(self) -> Ino:

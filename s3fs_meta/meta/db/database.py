@@ -223,7 +223,7 @@ class Database(Statements):
         self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
-        """Use another key for cookies; the caller must change the dentries accordingly."""
+        """Switch to another key for cookies; the caller must change the dentries accordingly."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 

@@ -151,9 +151,9 @@ def _pass_given_numbers(db: Database) -> None:
 
 
 def locate(db: Database) -> None:
-    """Create rows of the blocks that are in the image and in the index of a pack.
+    """Create rows for the blocks that are in the image and in the index of a pack.
 
-    ``temp.claims`` must be complete, with the claims of fenced hosts marked as doubted.
+    ``temp.claims`` must be complete, with the claims of fenced hosts marked as doubtful.
     Requires an open transaction.
     """
     db.run("CREATE INDEX temp.claims_by_hash ON claims (hash)")

@@ -51,7 +51,7 @@ class PageTrees:
 
         Args:
             path: path of the file.
-            key: key of the object from which it was downloaded, for errors.
+            key: key of the object from which it was downloaded, for error messages.
 
         Raises:
             FormatError: the file has no valid header of an SQLite database.

@@ -126,7 +126,7 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
 
 
 def _require_short_values(path: Path, wanted: _Schema, key: str) -> None:
-    """Raise FormatError if a value is longer than IMAGE_VALUE_BYTES_MAX; check two tables at once.
+    """Raise FormatError if any value exceeds IMAGE_VALUE_BYTES_MAX; check two tables at a time.
 
     Otherwise one request could load many long values. The check itself loads no long value. SQLite
     reads the length of a BLOB from the header of its row. Before it loads a long text or number, it

@@ -146,7 +146,7 @@ def indexes_from(
 def indexes_between(
     db: Database, ino: Ino, index_from: BlockIndex, index_to: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return at most *limit* mapped parts of a file from *index_from* to *index_to*, exclusive."""
+    """Return at most *limit* mapped parts of a file with *index_from* <= index < *index_to*."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " AND block_index < ? ORDER BY block_index LIMIT ?",
@@ -244,7 +244,7 @@ def copy_range(
 
 
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
-    """Map a part of a file from block *old* to block *new*; return False if it has another block.
+    """Replace block *old* of a file part with *new*; return False if the part has another block.
 
     Requires an open transaction.
     """

@@ -69,7 +69,7 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """Insert a block like ``create_dirty``, and replace a hole with the block.
+    """Insert a block as ``create_dirty`` does, in place of a hole.
 
     Requires an open transaction.
     """

@@ -35,7 +35,7 @@ class Tail(NamedTuple):
 
 
 class SealedRow(NamedTuple):
-    """A sealed block that waits for its upload."""
+    """A sealed block that is waiting to be uploaded."""
 
     block: BlockId
     ino: Ino
@@ -215,7 +215,7 @@ def are_marked(db: Database, marked: Database) -> bool:
 
 
 def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the blocks of *held* whose locations are marked as damaged in *marked*.
+    """Return the blocks in *held* whose locations are marked as damaged in *marked*.
 
     Args:
         db: the database with the locations of the blocks.

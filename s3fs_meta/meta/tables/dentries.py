@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
-    """Return the inode of a name, or None if the directory does not have the name."""
+    """Return the inode of a name, or None if the directory has no such name."""
     row = db.one(_FIND, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else row[0]
 

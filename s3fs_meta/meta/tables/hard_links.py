@@ -19,7 +19,7 @@ _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET
 
 
 def link_added(db: Database, before: Attributes, parent: Ino) -> None:
-    """Record an additional name of a non-directory in *parent*. Requires an open transaction."""
+    """Record another name of a non-directory in *parent*. Requires an open transaction."""
     if before.nlink == 0:
         inodes.set_parent(db, before.ino, parent)
         return

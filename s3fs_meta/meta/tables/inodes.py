@@ -258,19 +258,19 @@ def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None
 
 
 def set_parent(db: Database, ino: Ino, parent: Ino) -> None:
-    """Set the parent directory of an inode; no time changes."""
+    """Set the parent directory of an inode without changing its times."""
     _amend(db, ino, parent=parent)
 
 
 def add_mapped_blocks(db: Database, ino: Ino, blocks: int) -> None:
-    """Add *blocks*, which may be negative, to the number of mapped blocks; no time changes."""
+    """Add *blocks*, which may be negative, to the number of mapped blocks, but change no times."""
     before = find(db, ino)
     if before is not None:
         _amend(db, ino, mapped_blocks=before.mapped_blocks + blocks)
 
 
 def set_flag(db: Database, ino: Ino, flag: int, *, on: bool) -> None:
-    """Set or clear one bit of an inode's ``flags``; no time changes."""
+    """Set or clear one bit of an inode's ``flags`` without changing its times."""
     before = find(db, ino)
     if before is not None:
         _amend(db, ino, flags=before.flags | flag if on else before.flags & ~flag)

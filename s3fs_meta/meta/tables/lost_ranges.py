@@ -27,12 +27,12 @@ class LostPart(NamedTuple):
 
 
 def lines(ranges: Iterable[range]) -> bytes:
-    """Return the attribute's lines for ranges of bytes."""
+    """Format ranges of bytes as lines of the attribute."""
     return b"".join(b"%d-%d\n" % (one.start, one.stop - 1) for one in ranges)
 
 
 def parse(value: bytes) -> list[range]:
-    """Return the ranges in the attribute's value, in their order; they may overlap."""
+    """Return the ranges listed in the attribute's value, in order; they may overlap."""
     found: list[range] = []
     for line in value[:XATTR_VALUE_BYTES_MAX].splitlines(keepends=True):
         first, _dash, last = line.rstrip(b"\n").partition(b"-")

@@ -157,7 +157,7 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 
 
 def report(db: Database, changed: Sequence[PackId]) -> None:
-    """Record that the next changelog must list packs and their blocks. Needs a transaction.
+    """Record that the next changelog must list given packs and their blocks. Needs a transaction.
 
     If a changelog is being made, its cut does not contain the change, so the next one lists it.
     """
@@ -223,7 +223,7 @@ def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
 
 
 def live_bytes(db: Database) -> int:
-    """Return the number of bytes in stored packs that the files of this state need."""
+    """Return the number of bytes in stored packs that are needed by the files of this state."""
     row = db.one(f"SELECT total(live_bytes) FROM packs WHERE state = {PackState.STORED:d}")
     return 0 if row is None else int(row[0])
 

@@ -99,7 +99,7 @@ class ChangeRecorder:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Write the changes in the group as ``pending`` rows, inside the group.
+        """Write the changes in the group as ``pending`` rows, as a part of the group.
 
         After a failure the group stays open, and the next attempt writes all changes.
         """

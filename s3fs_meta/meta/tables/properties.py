@@ -35,7 +35,7 @@ def get(db: Database, name: str) -> bytes:
 
 
 def all_of(db: Database) -> dict[str, bytes]:
-    """Return the values of all rows in ``properties`` by name."""
+    """Return the values of all rows in ``properties``, keyed by name."""
     return {row[0]: bytes(row[1]) for row in db.all("SELECT name, value FROM properties")}
 
 

@@ -365,7 +365,7 @@ class Child(NamedTuple):
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
-    """Return the next names of directories, at most *limit*.
+    """Return the next names in directories, at most *limit*.
 
     Args:
         of: directories in the order of the result, each with the last cookie to skip.

@@ -168,9 +168,10 @@ def begin(db: Database) -> None:
 
 
 def copy_inode(db: Database, origin: Origin, source: Attributes, now_ns: int) -> Ino:
-    """Copy an inode with its attributes, but without entries and without blocks.
+    """Copy an inode with its attributes, but without its entries or blocks.
 
-    The copy has no name: a directory becomes a top, any other inode an orphan. Needs a transaction.
+    The copy has no name: a directory becomes a top, and any other inode becomes an orphan. Needs a
+    transaction.
     """
     counters = db.counters
     new = counters.take_ino()

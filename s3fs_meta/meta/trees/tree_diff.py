@@ -419,7 +419,7 @@ class _State:
         }
 
     def find_names(self, found: Iterable[Attributes]) -> Iterator[None]:
-        """Find all names of some inodes; discard the names of the previous call."""
+        """Find all names of the given inodes; discard the names of the previous call."""
         self._read.clear()
         wanted: dict[Ino, set[Ino]] = {}
         for number, one in enumerate(found):

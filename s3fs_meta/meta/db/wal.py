@@ -128,7 +128,7 @@ class Wal:
         return self.size_bytes + WAL_ROOM_BYTES // 2 > self._file_bytes
 
     def append_room(self, room_bytes: int = WAL_ROOM_BYTES) -> None:
-        """Append zeros, so that *room_bytes* of the file follow the log; call ``sync`` afterwards.
+        """Append zeros until *room_bytes* of room follow the log; call ``sync`` afterwards.
 
         Must run on the event loop while no group is open: the append makes the file newer, and the
         next mount assumes that block files older than the log are committed (``last_change_ns``).

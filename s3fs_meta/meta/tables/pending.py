@@ -119,7 +119,7 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Pause recording; the caller records its changes, which affect only unchanged rows."""
+        """Pause recording while the caller records its changes to rows that are still unchanged."""
         if self._session is not None:
             self._session.enabled = False
 
@@ -355,7 +355,7 @@ def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, 
 
 
 def _block_floor(connection: apsw.Connection) -> BlockId:
-    """Return the lowest number of the blocks that are new in the next changelog."""
+    """Return the lowest block number that is new in the next changelog."""
     rows = connection.execute("SELECT value FROM local_state WHERE name = ?", (_FLOOR,)).fetchall()
     return BlockId(int(str(rows[0][0])) if rows else 1)
 

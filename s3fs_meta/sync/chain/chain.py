@@ -93,7 +93,7 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record the link of a txg that this host wrote itself. Requires an open transaction."""
+    """Record a txg of this host as the database's position. Requires an open transaction."""
     local_state.put_all(db, {_ROW: encode_link(link), _OWN: str(link.txg)})
 
 

@@ -26,7 +26,7 @@ async def changed_between(
     changes_max: int = DIFF_CHANGES_MAX,
     changelogs_max: int = DIFF_CHANGELOGS_MAX,
 ) -> set[Ino] | None:
-    """Return the inodes, and the directories with changed names, that a range of txgs changed.
+    """Return the inodes that changed in a range of txgs, and the directories whose entries changed.
 
     Args:
         search: searches the history index.

@@ -35,7 +35,7 @@ class KeptPoints(NamedTuple):
     unreadable: tuple[UnreadablePoint, ...] = ()
 
     def named(self, name: str) -> list[KeptPoint]:
-        """Return the points with a name, latest first; a race of two writers may leave two."""
+        """Return the points with a name, latest first; a race between writers may leave two."""
         found = [point for point in self.points if point.name == name]
         return sorted(found, key=lambda point: point.kept_ns, reverse=True)
 
@@ -68,7 +68,7 @@ class KeptPointReader:
         return await self._read(infos)
 
     async def find(self, name: str) -> KeptPoint:
-        """Return the kept point with a name.
+        """Return the kept point with a given name.
 
         Raises:
             SettingsError: no kept point has the name.

@@ -184,7 +184,7 @@ class PathVersions:
     ) -> list[Versions]:
         """Return the latest versions of several names in one directory, in the given order.
 
-        The searches share the changes that they read, so many files that were changed by large txgs
+        The searches share the changes that they read, so even many files that large txgs changed
         are no problem.
 
         Args:
@@ -395,7 +395,7 @@ class PathVersions:
             return any([any(map(gets, one.results)) async for one in scanned])
 
     def _scan_of_losses(self, parents: Sequence[Ino], names: Sequence[bytes]) -> _Losses:
-        """Return a scan for the txgs in which given names were removed or given another inode."""
+        """Return a scan for the txgs that removed certain names or gave them another inode."""
         within, wanted = frozenset(parents), frozenset(names)
         hashes = frozenset(map(self._db.name_hash, names))
 

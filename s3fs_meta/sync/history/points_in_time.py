@@ -109,7 +109,7 @@ class PointsInTime:
         return found
 
     async def newest(self) -> Link:
-        """Return the last readable link, also as ``end``; put later txgs in ``unreadable_end``."""
+        """Return the last readable link; set ``end`` to it and ``unreadable_end`` to later txgs."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)

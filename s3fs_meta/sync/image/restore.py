@@ -220,8 +220,8 @@ class Restorer:
     ) -> bool:
         """Return whether restoring from an image may reach a later txg than newer images did.
 
-        Without this check, a restore would try the images of all kept points, after which
-        changelogs were deleted.
+        Without this check, a restore would try the image of every kept point, although the
+        changelogs after such images were deleted.
         """
         for broken in breaks:
             if not await self._may_lead_past(broken, ref, upto):
@@ -415,7 +415,7 @@ async def _fetch_all(
 
 
 def has_room(path: Path, size_bytes: int) -> bool:
-    """Return whether the disk has room for a database of a given size. The call blocks."""
+    """Return whether a file's disk has room for a database of a given size. The call blocks."""
     return size_bytes <= free_bytes(path)
 
 
@@ -441,7 +441,7 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
-    """Decode a piece and write it at its offset. The call blocks. Raises FormatError."""
+    """Decode a piece and write it at its offset; raise FormatError for damage. The call blocks."""
     write_piece(path, number, image_codec.decode_piece(piece, data, keyring))
 
 

@@ -53,7 +53,7 @@ class Cut:
         return True
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
-        """Return the location of a block of the cut with the same content as one without location.
+        """Return the location of a block of the cut that is identical to one without a location.
 
         A block has no location if only the cut still needs the block: a zero block has become a
         hole, or a file was removed after the cut.

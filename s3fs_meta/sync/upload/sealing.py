@@ -75,7 +75,7 @@ class Sealer:
         self._in_flight.difference_update(row.block for row in batch)
 
     async def _seal(self, ripe: Sequence[BlockId]) -> None:
-        """Seal blocks that are still dirty in small steps, between which other tasks run."""
+        """Seal the blocks that are still dirty, in small steps between which other tasks run."""
         for piece in slices(ripe):
             self._db.begin_local()
             self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))

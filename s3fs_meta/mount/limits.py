@@ -27,7 +27,7 @@ UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
 # Minimum duration of an outage that is reported. After a shorter outage, a retry often succeeds.
 UPLOAD_AWAY_S_MIN: Final = 1.0
 UPLOAD_FORCE_S_MIN: Final = 5.0  # duration of an outage after which umount --force stops waiting
-SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which users are told that the daemon is silent
+SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which commands report a silent daemon
 
 # --- processes and mounts on this host ----------------------------------------------------------
 # Limit of open files to which a mount raises its own limit, if permitted.

@@ -2,7 +2,7 @@
 
 Owns: the rule that a key far beyond the end of the chain proves nothing, the listing of keys.
 Does not know: links, rows.
-Keeps: the name of an object is no proof, because any user of the bucket can create objects. A txg
+Keeps: the name of an object proves nothing, because any user of the bucket can create objects. A txg
 beyond a gap in the numbers is accepted only if an object with a txg beyond the gap verifies with
 the keys of this filesystem. Other objects beyond the gap are ignored and never changed.
 Design: docs/design/durability.md, "The chain".

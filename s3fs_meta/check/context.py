@@ -252,7 +252,7 @@ class Examination:
         """Mark the tables of ``sums`` as outdated, because rows were changed without ``run``."""
         self._derived = False
         self.changed = True
-        self.report.changes_rows = True
+        self.report.row_changed()
 
     def set_counter(self, name: str, value: int) -> None:
         """Set one counter, in memory and in its row. Requires an open transaction."""

@@ -109,8 +109,7 @@ def _foundation_holds(exam: Examination, mode: Mode) -> bool:
         left = exam.broken([invariant])
         exam.report.settle(invariant.name, left.get(invariant.number, 0))
         if left:
-            exam.report.is_stopped = True
-            exam.report.note(f"stopped: all other invariants rely on {invariant.name}")
+            exam.report.stop(f"stopped: all other invariants rely on {invariant.name}")
             return False
     return True
 

@@ -122,6 +122,15 @@ class Report:
         """Send a line about the progress of the run to ``on_note``."""
         self._on_note(text)
 
+    def row_changed(self) -> None:
+        """Record that a repair changed a row."""
+        self.changes_rows = True
+
+    def stop(self, why: str) -> None:
+        """Record that an invariant on which all others rely stays broken."""
+        self.is_stopped = True
+        self.note(why)
+
     def remember(self, text: str) -> None:
         """Add a line that informs the user about an effect of a repair."""
         if len(self.notes) < FSCK_EXAMPLES_MAX:

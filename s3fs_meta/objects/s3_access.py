@@ -154,23 +154,30 @@ class _Parsers(ResponseParserFactory):
     @override
     def create_parser(self, protocol_name: str) -> ResponseParser:
         """Return a parser of the responses of a protocol."""
-        parser = super().create_parser(protocol_name)
-        parser.parse = functools.partial(_parse, parser.parse)  # type: ignore[method-assign]
-        return parser
+        return _Parser(super().create_parser(protocol_name))
 
 
-def _parse(parse: Callable[[Any, Any], Any], response: Any, shape: Any) -> Any:
-    try:
-        parsed = parse(response, shape)
-    except ResponseParserError:
-        raise
-    except Exception as exc:
-        if isinstance(response["body"], StreamingBody):
-            response["body"].close()
-        raise ResponseParserError(f"the response has an invalid value: {exc}") from exc
-    if not isinstance(parsed.get("Error", {}).get("Code", ""), str):
-        raise ResponseParserError("the response has an invalid error code")
-    return parsed
+class _Parser(ResponseParser):
+    """A parser that raises only ResponseParserError."""
+
+    def __init__(self, inner: ResponseParser) -> None:
+        super().__init__()
+        self._inner = inner
+
+    @override
+    def parse(self, response: Any, shape: Any) -> Any:
+        """Return the values in a response."""
+        try:
+            parsed = self._inner.parse(response, shape)
+        except ResponseParserError:
+            raise
+        except Exception as exc:
+            if isinstance(response["body"], StreamingBody):
+                response["body"].close()
+            raise ResponseParserError(f"the response has an invalid value: {exc}") from exc
+        if not isinstance(parsed.get("Error", {}).get("Code", ""), str):
+            raise ResponseParserError("the response has an invalid error code")
+        return parsed
 
 
 def _config(place: S3Place) -> Config:

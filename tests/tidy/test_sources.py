@@ -120,7 +120,7 @@ def _late_wiring(
         if _is_stored(node):
             target = ast.unparse(node)
             if (
-                not _is_of(node, "self", "cls")
+                not _is_of(node, "self", "cls", "sys")
                 and node.attr not in declared
                 and not FOREIGN.match(node.attr)
                 and not EDITED_RECORDS.search(target)

@@ -28,7 +28,7 @@ class WalBound:
         if self.scope is not None and self._db.wal_bytes > self._wal_bytes_max:
             self.scope.cancel()
 
-    async def run(self, upload: Callable[[], Awaitable[None]]) -> bool:
+    async def completes(self, upload: Callable[[], Awaitable[None]]) -> bool:
         """Run an upload; return False if it was stopped. Uploaded blocks stay in the store."""
         with trio.CancelScope() as scope:
             self.scope, self._wal_bytes_max = scope, self._db.wal_bytes + self._growth_max
@@ -45,6 +45,6 @@ class WalBound:
             StoreUnavailableError: the upload was stopped, because the WAL grew too much.
         """
         began_s = trio.current_time()
-        if not await self.run(upload):
+        if not await self.completes(upload):
             why = f"the WAL grew by {self._growth_max // MIB} MiB while blocks were uploaded"
             raise StoreUnavailableError("image", 1, trio.current_time() - began_s, why)

@@ -352,7 +352,7 @@ class Shipper:
             frozen = await self._freeze(snapshot=True)
             is_uploaded = False
             try:
-                is_uploaded = await self._wal_bound.run(
+                is_uploaded = await self._wal_bound.completes(
                     partial(self._uploader.drain, frozen.cut, progress)
                 )
             finally:

@@ -1,0 +1,148 @@
+"""The store in a local directory while its disk is unmounted."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.errors import TransientStoreError, UsageError
+from s3fs_meta.limits import PACK_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.local import LocalStore
+from tests.contract.store_contract import keys_of
+from tests.fast_folders import fast_folder
+
+KEY = ObjectKey("pack/3f/7-9a")
+LEASE = ObjectKey("lease")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Return an empty directory."""
+    with fast_folder() as folder:
+        (folder / "bucket").mkdir()
+        yield folder / "bucket"
+
+
+@pytest.fixture
+def store(root: Path) -> LocalStore:
+    """Return a store in an empty directory."""
+    return LocalStore(root)
+
+
+async def attempts(store: LocalStore) -> None:
+    """Require that every request fails with a transient error."""
+    for request in (
+        lambda: store.get(KEY, PACK_BYTES_MAX),
+        lambda: store.get_range(KEY, 0, 1),
+        lambda: store.put(KEY, b"new"),
+        lambda: store.create(LEASE, b"new"),
+        lambda: store.replace(KEY, b"new", "etag"),
+        lambda: store.delete([KEY]),
+        lambda: keys_of(store),
+    ):
+        with pytest.raises(TransientStoreError, match="no longer exists"):
+            await request()
+    with pytest.raises(TransientStoreError, match="for the list of objects: "):
+        await keys_of(store)
+
+
+async def test_requests_fail_until_the_bucket_directory_exists(tmp_path: Path) -> None:
+    """Requests to a missing bucket directory fail and create nothing."""
+    root = tmp_path / "disk" / "bucket"
+    store = LocalStore(root, may_be_absent=True)
+    for request in (lambda: store.get(KEY, 1), lambda: store.create(KEY, b"x"), store.now_ns):
+        with pytest.raises(TransientStoreError, match="is its disk mounted") as caught:
+            await request()
+        assert caught.value.unresolved
+    assert os.listdir(tmp_path) == []
+    root.mkdir(parents=True)
+    (root / LEASE).write_bytes(b"content")
+    assert (await store.get(LEASE, 100)).data == b"content"
+    await store.close()
+
+
+@pytest.mark.parametrize("mount_point_stays", [False, True])
+async def test_bucket_directory_that_disappears_raises_a_transient_error(
+    root: Path, store: LocalStore, mount_point_stays: bool
+) -> None:
+    """While the disk is unmounted requests fail and write nothing."""
+    await store.put(KEY, b"content")
+    await trio.to_thread.run_sync(move_away, root, mount_point_stays)
+
+    await attempts(store)
+
+    await trio.to_thread.run_sync(move_back, root, mount_point_stays)
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
+
+
+def move_away(root: Path, mount_point_stays: bool) -> None:
+    """Move the bucket away, as if its disk were unmounted."""
+    root.rename(root.with_name("away"))
+    if mount_point_stays:
+        root.mkdir()
+
+
+def move_back(root: Path, mount_point_stays: bool) -> None:
+    """Move the bucket back; no file may have been created at its path."""
+    assert root.exists() == mount_point_stays
+    if mount_point_stays:
+        root.rmdir()
+    root.with_name("away").rename(root)
+
+
+@pytest.mark.parametrize("mount_point_stays", [False, True])
+@pytest.mark.parametrize("prefix", ["", "pack/"])
+async def test_listing_fails_if_the_disk_is_unmounted_while_it_is_read(
+    root: Path,
+    store: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+    prefix: str,
+    mount_point_stays: bool,
+) -> None:
+    """Objects on a disk that is unmounted during a listing do not count as deleted."""
+    await store.put(KEY, b"content")
+    lstat = os.lstat
+
+    def unmounting(path: Path, **kwargs: int) -> os.stat_result:
+        if str(path).endswith(KEY):
+            move_away(root, mount_point_stays)
+        return lstat(path, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", unmounting)
+        with pytest.raises(TransientStoreError, match="no longer exists"):
+            await keys_of(store, prefix)
+
+    await trio.to_thread.run_sync(move_back, root, mount_point_stays)
+    assert await keys_of(store, prefix) == [KEY]
+
+
+async def test_deletion_fails_if_the_disk_is_unmounted_before_it(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put(KEY, b"content")
+    unlink = os.unlink
+
+    def unmounting(path: str) -> None:
+        move_away(root, False)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unmounting)
+        with pytest.raises(TransientStoreError, match="no longer exists"):
+            await store.delete([KEY])
+
+    await trio.to_thread.run_sync(move_back, root, False)
+    assert await keys_of(store) == [KEY]
+
+
+def test_bucket_cannot_be_opened_if_its_directory_is_missing(tmp_path: Path) -> None:
+    """A bucket cannot be opened if its directory is missing or is a file."""
+    (tmp_path / "file").touch()
+
+    for name in ("missing", "file"):
+        with pytest.raises(UsageError, match="does not exist"):
+            LocalStore(tmp_path / name)

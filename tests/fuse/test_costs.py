@@ -3,6 +3,7 @@
 The numbers are those of docs/design/architecture.md. A test fails if its request costs more,
 or if it costs much less. In that case update the page, because the cost could otherwise grow
 again unnoticed.
+The time of ``mock_clock`` stands still, so that no timer of a background task runs in a request.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
@@ -75,7 +77,9 @@ def require(counted: Counted, request: str) -> None:
         assert said - said // SPARED_SHARE <= found <= said, f"{cost}, stated {most}\n{trip}"
 
 
-async def test_write_plan_of_a_new_block_is_made_only_once(handlers: Handlers) -> None:
+async def test_write_plan_of_a_new_block_is_made_only_once(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     """A write looks up its blocks, checks the mount and accounts for disk space only once."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
@@ -88,6 +92,7 @@ async def test_write_plan_of_a_new_block_is_made_only_once(handlers: Handlers) -
 
 
 async def test_first_write_of_a_file_needs_no_block_query_and_no_write_plan(
+    mock_clock: MockClock,
     handlers: Handlers,
 ) -> None:
     """An inode without mapped blocks has no row in the block map."""
@@ -100,7 +105,9 @@ async def test_first_write_of_a_file_needs_no_block_query_and_no_write_plan(
     assert not functions & {"locate", "locate_range", "plan_write"}
 
 
-async def test_append_to_a_dirty_block_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_append_to_a_dirty_block_has_the_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -108,7 +115,9 @@ async def test_append_to_a_dirty_block_has_the_documented_cost(handlers: Handler
     require(counted, "write of 4 KiB at the end of a dirty block")
 
 
-async def test_overwrite_of_a_dirty_block_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_overwrite_of_a_dirty_block_has_the_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     """An overwrite of a dirty block changes no row and opens no group."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
@@ -118,7 +127,9 @@ async def test_overwrite_of_a_dirty_block_has_the_documented_cost(handlers: Hand
     require(counted, "overwrite of 4 KiB in a dirty block, without a row change")
 
 
-async def test_read_of_a_cached_block_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_read_of_a_cached_block_has_the_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, DATA)
     read = handlers.operations.read
@@ -128,7 +139,7 @@ async def test_read_of_a_cached_block_has_the_documented_cost(handlers: Handlers
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
 async def test_copy_of_a_small_file_has_the_documented_cost(
-    handlers: Handlers, is_uploaded: bool
+    mock_clock: MockClock, handlers: Handlers, is_uploaded: bool
 ) -> None:
     """A copy by copy_file_range(2), as in cp(1), is complete when the call returns."""
     source, target = await make_file(handlers, b"f"), await make_file(handlers, b"g")
@@ -151,7 +162,9 @@ async def test_copy_of_a_small_file_has_the_documented_cost(
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
-async def test_chmod_through_an_acl_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_chmod_through_an_acl_has_the_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     """cp -a sets an ACL for each file; an ACL that only repeats the mode is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(
@@ -166,7 +179,9 @@ async def test_chmod_through_an_acl_has_the_documented_cost(handlers: Handlers) 
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
-async def test_change_of_times_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_change_of_times_has_the_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     """Extracting an archive sets times, owner and mode of each file with three requests."""
     ino = await make_file(handlers, b"f")
     content = SETATTR.pack(SET_ATIME | SET_MTIME | SET_CTIME, 1, 2, 3, 0, 0, 0, 0, 0, 0)
@@ -179,7 +194,9 @@ async def test_change_of_times_has_the_documented_cost(handlers: Handlers) -> No
         require(await cost_of(handlers, request), "change of the times of a file")
 
 
-async def test_listing_of_a_directory_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_listing_of_a_directory_has_its_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     """A listing needs two function calls for each name: one packs it, and one counts its lookup."""
     for number in range(LISTED):
         await make_file(handlers, b"%d" % number)
@@ -196,7 +213,9 @@ async def test_listing_of_a_directory_has_its_documented_cost(handlers: Handlers
     assert functions.count("dirent_of_row") == LISTED
 
 
-async def test_read_of_an_uncached_block_has_the_documented_cost(handlers: Handlers) -> None:
+async def test_read_of_an_uncached_block_has_the_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
@@ -210,7 +229,9 @@ async def test_read_of_an_uncached_block_has_the_documented_cost(handlers: Handl
     assert cache.misses == 1
 
 
-async def test_flush_of_a_small_file_has_its_documented_cost(handlers: Handlers) -> None:
+async def test_flush_of_a_small_file_has_its_documented_cost(
+    mock_clock: MockClock, handlers: Handlers
+) -> None:
     """The first flush also reads the lease, which later flushes only compare."""
     await handlers.operations.write(await make_file(handlers, b"f"), 0, os.urandom(4096))
     await handlers.session.flush()

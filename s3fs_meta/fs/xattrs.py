@@ -13,6 +13,7 @@ from s3fs_meta.errors import (
     AccessRefusedError,
     AttributeRangeError,
     AttributeTooBigError,
+    InvalidRequestError,
     NoAttributeError,
     NoSpaceLeftError,
     NotPermittedError,
@@ -138,6 +139,8 @@ class AttributeNames:
             AccessRefusedError, NoInodeError: nothing was changed.
         """
         _check_settable(name)
+        if name in _NAMESPACES:  # an earlier version could store it, so it can still be removed
+            raise InvalidRequestError("the extended attribute has a namespace but no name:", name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))
         before = inodes.get(self._db, ino)

@@ -70,7 +70,7 @@ async def test_trusted_xattr_names_are_visible_only_to_root(fs: Filesystem) -> N
 
 
 async def test_invalid_xattrs_are_refused(fs: Filesystem) -> None:
-    """Unknown namespaces, long names, large values and missing inodes are refused."""
+    """Unknown namespaces, empty and long names, large values and missing inodes are refused."""
     ino = make_file(fs, b"f")
     for name in (b"system.other", b"a", b"users.x"):
         with pytest.raises(NotSupportedError):
@@ -79,6 +79,9 @@ async def test_invalid_xattrs_are_refused(fs: Filesystem) -> None:
             fs.xattrs.get(ino, name)
         with pytest.raises(NotSupportedError):
             fs.xattrs.remove(ino, name)
+    for name in (b"user.", b"trusted.", b"security."):
+        with pytest.raises(InvalidRequestError):
+            fs.xattrs.set(ino, name, b"", ROOT)
     with pytest.raises(AttributeRangeError):
         fs.xattrs.set(ino, b"user." + b"n" * 251, b"", ROOT)
     with pytest.raises(AttributeTooBigError):

@@ -132,6 +132,7 @@ class Compactor:
         moved = 0
         try:
             places = await self._fetch(pack, missing)
+            _require_listed(pack, live, places)
             for piece in slices(live):
                 # Use begin(), not begin_local(), because the next txg must ship the new locations.
                 self._db.begin()
@@ -196,6 +197,17 @@ class Compactor:
             )
             self._files.adopt(row.block, content)
         return {entry.offset: (entry.ino, entry.block_index) for entry in entries}
+
+
+def _require_listed(
+    pack: PackRow, live: list[BlockRow], places: dict[int | None, tuple[Ino, BlockIndex]]
+) -> None:
+    """Raise FormatError if the row of a block has an offset that is not in the pack's index."""
+    for row in live:
+        if row.pack_offset not in places:
+            raise FormatError(
+                pack.object_key, f"block {row.block} has a row with an offset that is not listed"
+            )
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:

@@ -285,6 +285,22 @@ async def test_unreadable_pack_does_not_stop_the_compaction_of_other_packs(
         await session.close()
 
 
+async def test_wrong_location_of_a_cached_block_does_not_stop_compaction(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        (ino, content, key), _other = await _mostly_dead_packs(session, 2)
+        assert await read_file(session, ino) == content  # cached from now on
+        located = session.cache.located(ino, BlockIndex(0))
+        assert located is not None
+        session.db.begin()
+        offset = "UPDATE blocks SET pack_offset = pack_offset + 1 WHERE block = ?"
+        session.db.run(offset, (located.block,))
+
+        assert await session.compactor.run_once() == 1
+
+        assert key in session.compactor.last_error
+        assert await read_file(session, ino) == content
+
+
 async def test_compaction_continues_after_a_wrong_reply_of_the_store(power: Power) -> None:
     """A pack reported as missing is requested again; an outage ends the compaction."""
     faulty = FaultyStore(power.store)

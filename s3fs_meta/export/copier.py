@@ -8,6 +8,7 @@ All other operations use file descriptors, which no symbolic link can redirect.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -34,6 +35,11 @@ _SHOWN_MAX: Final = 20  # maximum number of incomplete files to list
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # key in Copier.refused for owners that could not be set
 _SPECIAL: Final = "special files"
+_SYMLINKS: Final = "symbolic links"
+_LINKS: Final = "hard links, copied as separate files"
+_PERMISSIONS: Final = "permissions"
+# Errors of a target filesystem that does not support an operation, such as FAT.
+_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out for device files
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
@@ -141,8 +147,7 @@ class Copier:
             A regular file without content, for ``fill``; None if there is no content to write.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
-        if first is not None:
-            os.link(first, place, follow_symlinks=False)
+        if first is not None and self._link(first, place):
             return None
         if stat.S_ISREG(attributes.mode):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -155,10 +160,29 @@ class Copier:
             self._firsts[attributes.ino] = place
         return made
 
+    def _link(self, first: bytes, place: bytes) -> bool:
+        """Create a hard link; return False if the target filesystem has none, such as FAT."""
+        try:
+            os.link(first, place, follow_symlinks=False)
+        except OSError as exc:
+            if exc.errno not in _UNSUPPORTED:
+                raise
+            _log.info("cannot create the hard link %s: %s", os.fsdecode(place), exc)
+            self.refused[_LINKS] += 1
+            return False
+        return True
+
     def _make_other(self, attributes: Attributes, place: bytes) -> bool:
         """Create a symbolic link or a special file; return whether it was created."""
         if stat.S_ISLNK(attributes.mode):
-            os.symlink(symlinks.target(self._db, attributes.ino), place)
+            try:
+                os.symlink(symlinks.target(self._db, attributes.ino), place)
+            except OSError as exc:
+                if exc.errno not in _UNSUPPORTED:
+                    raise
+                _log.info("cannot create the symbolic link %s: %s", os.fsdecode(place), exc)
+                self.refused[_SYMLINKS] += 1
+                return False
         elif self._leaves_out(_DEVICES, stat.S_IFMT(attributes.mode) in _DEVICE_TYPES):
             return False
         else:
@@ -240,11 +264,13 @@ class Copier:
         if self._leaves_out(_BITS, stat.S_ISREG(attributes.mode) and bool(mode & _POWER)):
             mode &= ~_POWER
         if isinstance(what, int):
-            os.fchmod(what, mode)
+            with self._noting(_PERMISSIONS):
+                os.fchmod(what, mode)
             os.utime(what, ns=times)
             return
         if not stat.S_ISLNK(attributes.mode):
-            os.chmod(what, mode)
+            with self._noting(_PERMISSIONS):
+                os.chmod(what, mode)
         os.utime(what, ns=times, follow_symlinks=False)
 
     def _leaves_out(self, what: str, gives_power: bool) -> bool:

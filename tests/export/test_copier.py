@@ -1,5 +1,6 @@
 """The copier, which writes files and their metadata to a local directory."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.copier import CopiedFile, Copier, Tally, is_name, require_empty
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import inodes, xattrs
+from s3fs_meta.meta.tables import inodes, symlinks, xattrs
 from s3fs_meta.model import ROOT_INO, Attributes
 from tests.export.conftest import Nothing
 from tests.faults import raising
@@ -72,6 +73,43 @@ def test_copier_reports_metadata_that_the_target_filesystem_refuses(
     assert os.listdir(target) == ["d"]
     [line] = Tally().lines(copier)
     assert line.endswith("unsupported by the target): nowhere.x (1), special files (1)")
+
+
+async def test_copier_continues_if_the_target_filesystem_supports_neither_links_nor_permissions(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAT refuses symbolic links, hard links and most permissions with EPERM."""
+    file = inode(db, stat.S_IFREG | 0o640, nlink=2)
+    symlink = inode(db, stat.S_IFLNK | 0o777)
+    symlinks.create(db, symlink.ino, b"a")
+    copier = Copier(db, Nothing(), target)
+    for function in ("link", "symlink", "fchmod"):
+        monkeypatch.setattr(os, function, raising(PermissionError(errno.EPERM, "unsupported")))
+
+    for name in (b"a", b"b"):
+        empty = copier.make(file, name, again=True)
+        assert empty is not None
+        await copier.fill(empty)
+    assert copier.make(symlink, b"s", again=False) is None
+
+    assert sorted(os.listdir(target)) == ["a", "b"]
+    assert copier.refused == {
+        "hard links, copied as separate files": 1,
+        "permissions": 2,
+        "symbolic links": 1,
+    }
+
+
+def test_copier_fails_if_a_link_cannot_be_created_for_another_reason(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    symlink = inode(db, stat.S_IFLNK | 0o777)
+    symlinks.create(db, symlink.ino, b"a")
+    copier = Copier(db, Nothing(), target)
+    monkeypatch.setattr(os, "symlink", raising(OSError(errno.ENOSPC, "full")))
+
+    with pytest.raises(OSError, match="full"):
+        copier.make(symlink, b"s", again=False)
 
 
 @pytest.mark.parametrize("privileges", [False, True])

@@ -2,7 +2,8 @@
 
 Owns: the order of a run and its transaction. Does not know: any single invariant.
 Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
-leaves the database unchanged. If an invariant of FOUNDATION stays broken, no repair is made.
+leaves the database unchanged. No repair is made if an invariant of FOUNDATION stays broken, or if
+Mode.SAFE would leave damaged rows.
 ``judge`` opens and ends its own transaction, so no group may be open when it is called. It never
 yields to other tasks, and takes seconds for a million files.
 Design: docs/design/invariants.md, docs/guide/checking.md.
@@ -13,8 +14,8 @@ from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
-from s3fs_meta.check.observations import Evidence
-from s3fs_meta.check.report import Finding, Mode, Report, Verdict
+from s3fs_meta.check.observations import Evidence, Need
+from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import FSCK_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
@@ -22,6 +23,12 @@ from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
 _BY_NAME: Final = {one.name: one.number for one in INVARIANTS}
+# Damage of rows that only Mode.ALL repairs. Other damage is in the cache directory or the bucket.
+ROW_DAMAGE: Final = tuple(
+    one
+    for one in INVARIANTS
+    if one.needs is Need.ROWS and not one.safe and one.severity is Severity.DAMAGE
+)
 
 
 def check_database(
@@ -53,7 +60,10 @@ def check_database(
 
 
 def judge(exam: Examination, repair: Mode) -> bool:
-    """Check the invariants whose surveys were made, and repair; return whether all were checked.
+    """Check the invariants whose surveys were made, and repair them as *repair* allows.
+
+    Returns:
+        False if not all invariants could be checked, or if all repairs were undone.
 
     Raises:
         The errors of ``check_database``.
@@ -80,14 +90,12 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     changed_before = db.changed
     db.begin()
     try:
-        if not _foundation_holds(exam, mode):
+        if not (_foundation_holds(exam, mode) and _rows_are_repaired(exam, mode)):
             # Repaired rows would have to be published in an image, together with the damage.
             db.undo()
             db.mark_changed(changed_before)
             exam.undone(_BY_NAME)
             return False
-        if _find_all(exam):
-            _repair(exam, mode)
         exam.close()
         if exam.changed:
             exam.commit()
@@ -109,7 +117,7 @@ def _foundation_holds(exam: Examination, mode: Mode) -> bool:
         left = exam.broken([invariant])
         exam.report.settle(invariant.name, left.get(invariant.number, 0))
         if left:
-            exam.report.stop(f"stopped: all other invariants rely on {invariant.name}")
+            exam.report.note(f"stopped: all other invariants rely on {invariant.name}")
             return False
     return True
 
@@ -158,14 +166,40 @@ def _may_repair(invariant: Invariant, mode: Mode) -> bool:
     return invariant.safe or mode is Mode.ALL
 
 
-def _repair(exam: Examination, mode: Mode) -> None:
-    """Repair in the order of INVARIANTS until every invariant that the mode may repair holds."""
+def _rows_are_repaired(exam: Examination, mode: Mode) -> bool:
+    """Find and repair damage; return False if Mode.SAFE leaves damage of rows."""
+    if not _find_all(exam):
+        return True
     allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
-    for _ in range(FSCK_ROUNDS_MAX):
-        for invariant in allowed:
-            _repair_one(exam, invariant)
-        if not exam.broken(allowed):
-            break
+    if mode is Mode.SAFE and not _is_repairable(exam, allowed):
+        return False
+    _repair(exam, allowed)
+    return True
+
+
+def _is_repairable(exam: Examination, allowed: Sequence[Invariant]) -> bool:
+    """Return whether the allowed repairs leave no damage of rows; the caller may undo them.
+
+    This makes only repairs of rows, because a rollback undoes no repair of the cache directory.
+    """
+    if not exam.broken(ROW_DAMAGE):
+        return True
+    noted = len(exam.report.notes)
+    _repeat(exam, [one for one in allowed if one.needs in Need.UNMOUNTED])
+    left = exam.broken(ROW_DAMAGE)
+    if left:
+        del exam.report.notes[noted:]
+        names = ", ".join(_BY_NUMBER[number].name for number in left)
+        exam.report.remember(
+            f"-p changed no metadata, because it cannot repair all damaged rows ({names}): run"
+            " s3fs-meta fsck -y"
+        )
+    return not left
+
+
+def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
+    """Repair the allowed invariants; report the damage that remains."""
+    _repeat(exam, allowed)
     exam.flush_counters()
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
@@ -175,6 +209,15 @@ def _repair(exam: Examination, mode: Mode) -> None:
         exam.report.settle(verdict.invariant, left.pop(number, 0))
     for number in left:  # invariants that a repair of another invariant broke
         _list(exam, _BY_NUMBER[number])
+
+
+def _repeat(exam: Examination, allowed: Sequence[Invariant]) -> None:
+    """Repair in the order of INVARIANTS until all allowed invariants hold."""
+    for _ in range(FSCK_ROUNDS_MAX):
+        for invariant in allowed:
+            _repair_one(exam, invariant)
+        if not exam.broken(allowed):
+            break
 
 
 def _repair_one(exam: Examination, invariant: Invariant) -> None:

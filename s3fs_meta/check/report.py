@@ -114,7 +114,7 @@ class Report:
         self._verdicts: dict[str, Verdict] = {}
         self.notes: list[str] = []
         self.changes_rows = False  # True if a repair changed a row, so that an image is needed
-        self.is_stopped = False  # True if an invariant on which all others rely stays broken
+        self.is_undone = False  # True if all repairs were undone, because damaged rows remained
         self.foreign_count = 0
         self.foreign_keys: list[str] = []
 
@@ -125,11 +125,6 @@ class Report:
     def row_changed(self) -> None:
         """Record that a repair changed a row."""
         self.changes_rows = True
-
-    def stop(self, why: str) -> None:
-        """Record that an invariant on which all others rely stays broken."""
-        self.is_stopped = True
-        self.note(why)
 
     def remember(self, text: str) -> None:
         """Add a line that informs the user about an effect of a repair."""
@@ -171,6 +166,7 @@ class Report:
     def undo(self, invariants: Container[str]) -> None:
         """Set the findings of invariants to not repaired, because their repairs were undone."""
         self.changes_rows = False
+        self.is_undone = True
         for verdict in self.verdicts:
             if verdict.invariant in invariants:
                 verdict.left = verdict.found

@@ -55,6 +55,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.chain.head import is_image_wanted
 from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease import lease_proof
@@ -391,7 +392,7 @@ async def _check_alone(
             opening_faults = {_CLOSED, _FUTURE}.intersection(report.broken)
             repaired = report.changes_rows or bool(opening_faults)
             anew = repaired or volume.crashed or plan.publish_local
-            if anew and report.is_stopped:
+            if report.is_undone and (anew or is_image_wanted(volume.db)):
                 report.remember(_NOT_UPLOADED)
             else:
                 release = await _carry(volume, front, anew=anew)

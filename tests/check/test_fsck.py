@@ -10,7 +10,7 @@ from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Finding, Mode, Report
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
-from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes, packs
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.check.healthy import PROPERTIES, Healthy
 
@@ -54,16 +54,67 @@ def test_one_run_of_fsck_repairs_all_damage(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-def test_fsck_in_safe_mode_skips_repairs_that_could_lose_data(healthy: Healthy) -> None:
-    """fsck -p corrects values that follow from other rows, but adds no name to an inode."""
+async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
+    healthy: Healthy,
+) -> None:
+    """Corrected rows would have to be published in an image, together with the damaged rows."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
+    (healthy.tmp / "leftover").write_bytes(b"")
+    healthy.db.changed = False
+    before = healthy.dump()
 
+    report = await healthy.check_all(Mode.SAFE)
+
+    found = {verdict.invariant: verdict.found for verdict in report.verdicts}
+    assert {verdict.invariant: verdict.left for verdict in report.verdicts} == found
+    assert found.keys() == {"I26", "I45", "I55", "I63", "I65"}
+    assert (report.exit_status, report.is_undone, report.changes_rows) == (4, True, False)
+    assert (healthy.dump() == before, healthy.db.changed) == (True, False)
+    assert (healthy.tmp / "leftover").exists()
+    await healthy.assert_all_repaired()
+
+
+def test_undone_repairs_of_fsck_in_safe_mode_leave_no_notes(healthy: Healthy) -> None:
+    """The repair of I23 reports each name that it changes."""
+    healthy.sql(
+        "UPDATE dentries SET name = ?, cookie = 0 WHERE ino = ?", b"fifo", healthy.attributed
+    )
+    healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.symlink)
+
+    notes = healthy.check(Mode.SAFE).notes
+
+    assert [note for note in notes if "renamed" in note] == []
+    assert [note for note in notes if "(I26): run s3fs-meta fsck -y" in note] == notes != []
+    assert [note for note in healthy.check(Mode.ALL).notes if "renamed" in note]
+
+
+def test_fsck_in_safe_mode_repairs_rows_if_it_removes_all_damaged_rows(healthy: Healthy) -> None:
+    """An unlinked inode is removed, so its invalid owner does not prevent repairs."""
+    healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
+    healthy.sql("UPDATE inodes SET nlink = 0, uid = -1 WHERE ino = ?", healthy.fifo)
+
+    assert "I8" in healthy.check().broken
     report = healthy.check(Mode.SAFE)
 
-    left = {verdict.invariant: verdict.left for verdict in report.verdicts if verdict.left}
-    assert (report.exit_status, left) == (5, {"I26": 1})
-    assert healthy.check().broken == ["I26"]
+    assert (report.exit_status, report.notes) == (1, [])
+    assert healthy.check().lines() == ["clean"]
+
+
+async def test_fsck_in_safe_mode_repairs_rows_although_the_bucket_stays_damaged(
+    healthy: Healthy,
+) -> None:
+    """Only damage of rows prevents repairs: a restore from the bucket misses the pack as well."""
+    pack = healthy.pack_of(healthy.uploaded, 0)
+    del healthy.store.objects[packs.object_key(healthy.db, pack)]
+    healthy.sql("UPDATE inodes SET nlink = 7 WHERE ino = ?", healthy.fifo)
+
+    report = await healthy.check_all(Mode.SAFE)
+
+    left = {verdict.invariant for verdict in report.verdicts if verdict.left}
+    assert (report.exit_status, left) == (5, {"I46"})
+    assert (report.is_undone, report.changes_rows) == (False, True)
+    assert (await healthy.check_all()).broken == ["I46"]
 
 
 def test_fsck_of_a_clean_database_reports_no_change(healthy: Healthy) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.check.fsck import ROW_DAMAGE
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
@@ -81,6 +82,26 @@ async def test_second_fsck_run_repairs_remaining_random_damage(tmp_path: Path, s
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= NOT_REPAIRED
+    healthy.db.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_fsck_in_safe_mode_repairs_all_damaged_rows_or_none(
+    tmp_path: Path, seed: int
+) -> None:
+    """After random damage, fsck -p leaves the database unchanged, or without damage of rows."""
+    healthy = Healthy(tmp_path, seed % 7)
+    healthy.add_lease()
+    Vandal(healthy, seed).rage()
+    before = healthy.dump()
+
+    report = await healthy.check_all(Mode.SAFE, deep=True)
+
+    if report.is_undone:
+        assert (healthy.dump() == before, report.exit_status) == (True, 4)
+    else:
+        left = set((await healthy.check_all(deep=True)).broken)
+        assert not left & {one.name for one in ROW_DAMAGE}
     healthy.db.close()
 
 

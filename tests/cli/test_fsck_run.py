@@ -136,6 +136,42 @@ def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
     assert (tmp_path / "restored" / "f").read_bytes() == b"content"
 
 
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    "cause", ["safe repair", "superblock repair", "killed daemon", "late image"]
+)
+def test_fsck_with_option_p_publishes_no_damage_of_rows(
+    program: Program, mounted: Place, tmp_path: Path, cause: str
+) -> None:
+    """Each of the causes would lead to a new image if no row were damaged."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    program.ok("flush", mounted.mountpoint)
+    if cause == "killed daemon":
+        program.kill(mounted.mountpoint)
+        subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
+    else:
+        program.ok("umount", mounted.mountpoint)
+    with _changing(_state(mounted, program.cachedir).database) as database:
+        database.execute("DELETE FROM dentries")
+        if cause == "safe repair":
+            database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
+        if cause == "late image":  # after a change of page_size
+            database.execute("INSERT INTO local_state VALUES ('image_wanted', '1')")
+    if cause == "superblock repair":
+        (mounted.bucket / "superblock-copy").unlink()
+    before = set(mounted.bucket.glob("image/*"))
+
+    report = program.run("fsck", "-p", mounted.url)
+
+    assert set(mounted.bucket.glob("image/*")) == before
+    other = type(program)(tmp_path / "other")
+    other.ok("restore", "--to", tmp_path / "restored", mounted.url)
+    assert (tmp_path / "restored" / "f").read_bytes() == b"content"
+    assert (report.returncode & 4, "damaged rows (I26): run" in report.stdout) == (4, True)
+    assert program.run("fsck", "-y", mounted.url).returncode == 1
+    assert program.run("fsck", "-n", mounted.url).returncode == 0
+
+
 def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place) -> None:
     """An image as a txg would publish damage of this host's disk that -p cannot repair."""
     _check(place, program.cachedir, Mode.REPORT)

@@ -203,7 +203,7 @@ async def test_cache_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
     del healthy.store.objects[packs.object_key(healthy.db, pack)]
     healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
 
-    assert (await healthy.check_all(Mode.SAFE)).exit_status == 5
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 4
     await healthy.assert_all_repaired()
     for block in (first, second, uploaded):
         row = cached_blocks.get(healthy.db, block)

@@ -97,7 +97,7 @@ async def test_repairs_are_undone_if_irreparable_damage_remains(healthy: Healthy
     report = healthy.check(Mode.ALL)
 
     assert (report.exit_status, report.broken) == (4, ["I1", "I2"])
-    assert (report.is_stopped, report.changes_rows) == (True, False)
+    assert (report.is_undone, report.changes_rows) == (True, False)
     assert healthy.dump() == before
     healthy.sql("DROP TABLE notes")
     await healthy.assert_all_repaired()

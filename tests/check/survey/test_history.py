@@ -9,7 +9,8 @@ from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.history_index import RUNS, Inodes
 from s3fs_meta.limits import HISTORY_FAN_OUT
-from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, ObjectKey, Txg
 from s3fs_meta.sync.session import Session
 from tests.check.survey.checking import checked
 from tests.damage import flipped
@@ -25,7 +26,9 @@ ABOVE = RUNS.key_of(2, Txg(RUN * RUN))
 async def make_index(session: Session) -> None:
     """Ship files in the first txgs, and build two levels of the index."""
     for number in range(3):
-        write_file(session, b"%d" % number)
+        ino = write_file(session, b"%d" % number)
+        dentries.add(session.db, ROOT_INO, b"%d" % number, ino)
+        inodes.change_directory(session.db, ROOT_INO, 0, entries=1)
         await session.shipper.ship(anyway=True)
     await append_empty_changelogs(session, RUN * RUN)
     await index_all(session)

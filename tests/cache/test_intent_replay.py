@@ -172,13 +172,20 @@ def write_after_gap(bench: CacheBench) -> None:
     bench.cache.write_in_place(bench.located(0), 5, b"lost")
 
 
-async def sync_during_write_after_gap(bench: CacheBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync the block files, and call ``write_after_gap`` while a thread syncs them."""
+async def write_after_gap_during_sync(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch, *, uploads: bool = False
+) -> None:
+    """Call ``write_after_gap`` while a thread syncs the block files; upload the block if *uploads*."""
     sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
+
+    async def write() -> None:
+        write_after_gap(bench)
+        if uploads:
+            await bench.upload(0)
 
     def sync_and_write(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
         sync(blocks, named)
-        trio.from_thread.run_sync(write_after_gap, bench, trio_token=token)
+        trio.from_thread.run(write, trio_token=token)
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.files, "sync", sync_and_write)
@@ -193,7 +200,7 @@ async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
     logged.write(0, b"ab")
     if is_logged:
         await fsync(logged)
-    await sync_during_write_after_gap(logged, monkeypatch)
+    await write_after_gap_during_sync(logged, monkeypatch)
 
     await lose_power(logged)
 
@@ -211,7 +218,7 @@ async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_g
     block_map.replace(logged.db, INO, BlockIndex(0), before.block, block)
     logged.cache.release(before.block)
     logged.cache.write_in_place(logged.located(0), 0, b"ab")
-    await sync_during_write_after_gap(logged, monkeypatch)
+    await write_after_gap_during_sync(logged, monkeypatch)
 
     await lose_power(logged)
 
@@ -223,18 +230,7 @@ async def test_block_that_is_uploaded_during_a_sync_has_no_record_of_a_gap(
 ) -> None:
     """After a power cut, the record would replace content that the bucket has."""
     block = logged.write(0, b"ab")
-    sync, token = logged.files.sync, trio.lowlevel.current_trio_token()
-
-    async def write_and_upload() -> None:
-        write_after_gap(logged)
-        await logged.upload(0)
-
-    def sync_and_upload(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-        sync(blocks, named)
-        trio.from_thread.run(write_and_upload, trio_token=token)
-
-    monkeypatch.setattr(logged.files, "sync", sync_and_upload)
-    await logged.cache.block_sync.sync_files()
+    await write_after_gap_during_sync(logged, monkeypatch, uploads=True)
 
     assert block not in block_origins.blocks(logged.db)
 

@@ -1,11 +1,13 @@
 """Fixtures: a server with programmed responses, and a proxy to a real server."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
+from tests.fast_folders import fast_folder
 from tests.objects.s3_double import BUCKET, S3Double, s3_double
 from tests.servers import S3Server, certificate, s3_server, server_folder  # noqa: F401 - the imports are fixtures
 
@@ -15,6 +17,14 @@ def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the credentials of the tests, and hide those of the user."""
     for name, value in S3Server("", "", None, None).environment().items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Return the empty bucket directory of a local store."""
+    with fast_folder() as folder:
+        (folder / "bucket").mkdir()
+        yield folder / "bucket"
 
 
 @pytest.fixture(scope="session")

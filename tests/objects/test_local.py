@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,20 +26,11 @@ from s3fs_meta.limits import GIB, MIB, PACK_BYTES_MAX, STORE_THREADS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
-from tests.fast_folders import fast_folder
 from tests.faults import raising
 from tests.memory import traced
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """Return an empty directory."""
-    with fast_folder() as folder:
-        (folder / "bucket").mkdir()
-        yield folder / "bucket"
 
 
 @pytest.fixture

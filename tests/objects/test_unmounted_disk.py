@@ -1,7 +1,6 @@
 """The store in a local directory while its disk is unmounted."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,9 @@ from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
-from tests.fast_folders import fast_folder
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """Return an empty directory."""
-    with fast_folder() as folder:
-        (folder / "bucket").mkdir()
-        yield folder / "bucket"
 
 
 @pytest.fixture

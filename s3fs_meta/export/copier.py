@@ -13,7 +13,8 @@ import logging
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -38,8 +39,8 @@ _SPECIAL: Final = "special files"
 _SYMLINKS: Final = "symbolic links"
 _LINKS: Final = "hard links, copied as separate files"
 _PERMISSIONS: Final = "permissions"
-# Errors of a target filesystem that does not support an operation, such as FAT.
-_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# Errors of a target filesystem that does not support an operation or does not permit it.
+_NOT_PERMITTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out for device files
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
@@ -147,8 +148,10 @@ class Copier:
             A regular file without content, for ``fill``; None if there is no content to write.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
-        if first is not None and self._link(first, place):
-            return None
+        if first is not None:
+            link = partial(os.link, first, place, follow_symlinks=False)
+            if self._is_made(_LINKS, place, link):
+                return None
         if stat.S_ISREG(attributes.mode):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             made = Empty(os.open(place, flags, 0o600), path, attributes)
@@ -160,38 +163,33 @@ class Copier:
             self._firsts[attributes.ino] = place
         return made
 
-    def _link(self, first: bytes, place: bytes) -> bool:
-        """Create a hard link; return False if the target filesystem has none, such as FAT."""
+    def _is_made(self, kind: str, place: bytes, make: Callable[[], None]) -> bool:
+        """Create a name; return False, and count it, if the target does not permit its kind.
+
+        FAT has no links, and only root may create device files.
+        """
         try:
-            os.link(first, place, follow_symlinks=False)
+            make()
         except OSError as exc:
-            if exc.errno not in _UNSUPPORTED:
+            if exc.errno not in _NOT_PERMITTED:
                 raise
-            _log.info("cannot create the hard link %s: %s", os.fsdecode(place), exc)
-            self.refused[_LINKS] += 1
+            _log.info("cannot create %s (%s): %s", os.fsdecode(place), kind, exc)
+            self.refused[kind] += 1
             return False
         return True
 
     def _make_other(self, attributes: Attributes, place: bytes) -> bool:
         """Create a symbolic link or a special file; return whether it was created."""
         if stat.S_ISLNK(attributes.mode):
-            try:
-                os.symlink(symlinks.target(self._db, attributes.ino), place)
-            except OSError as exc:
-                if exc.errno not in _UNSUPPORTED:
-                    raise
-                _log.info("cannot create the symbolic link %s: %s", os.fsdecode(place), exc)
-                self.refused[_SYMLINKS] += 1
-                return False
+            make = partial(os.symlink, symlinks.target(self._db, attributes.ino), place)
+            kind = _SYMLINKS
         elif self._leaves_out(_DEVICES, stat.S_IFMT(attributes.mode) in _DEVICE_TYPES):
             return False
         else:
-            try:
-                os.mknod(place, stat.S_IFMT(attributes.mode) | 0o600, attributes.rdev)
-            except PermissionError as exc:  # only root may create device files
-                _log.info("cannot create the special file %s: %s", os.fsdecode(place), exc)
-                self.refused[_SPECIAL] += 1
-                return False
+            mode = stat.S_IFMT(attributes.mode) | 0o600
+            make, kind = partial(os.mknod, place, mode, attributes.rdev), _SPECIAL
+        if not self._is_made(kind, place, make):
+            return False
         self._set_attributes(place, attributes)
         return True
 

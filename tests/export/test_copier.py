@@ -65,7 +65,7 @@ def test_copier_reports_metadata_that_the_target_filesystem_refuses(
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
     copier = Copier(db, Nothing(), target)
     copier.make_directory(b"d")
-    monkeypatch.setattr(os, "mknod", raising(PermissionError("for root")))
+    monkeypatch.setattr(os, "mknod", raising(PermissionError(errno.EPERM, "for root")))
     copier.finish_directory(inodes.get(db, folder.ino), b"d")
     assert copier.make(device, b"null", again=False) is None
 

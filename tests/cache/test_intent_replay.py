@@ -175,7 +175,7 @@ def write_after_gap(bench: CacheBench) -> None:
 async def write_after_gap_during_sync(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch, *, uploads: bool = False
 ) -> None:
-    """Call ``write_after_gap`` while a thread syncs the block files; upload the block if *uploads*."""
+    """Call ``write_after_gap`` during a sync of block files; upload the block if *uploads*."""
     sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
 
     async def write() -> None:

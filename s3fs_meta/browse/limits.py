@@ -35,7 +35,7 @@ BROWSE_LINKS_MAX: Final = 100_000  # maximum number of hard-linked files in a ta
 BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each file needs 1 KB
 
 # --- pages about the history -------------------------------------------------------------------
-BROWSE_RUNS_MAX: Final = 128  # maximum number of rows in the timeline
+BROWSE_RUNS_MAX: Final = 128  # maximum number of rows in the time line
 BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on a file's page
 # Maximum number of changelogs that a page reads for txgs that the history index lacks.
 BROWSE_CHANGELOGS_MAX: Final = 256

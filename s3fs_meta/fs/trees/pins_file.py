@@ -30,7 +30,7 @@ class Pin(NamedTuple):
 
     path: bytes  # path without a leading slash; empty for the root of the filesystem
     ino: Ino
-    born_ns: int  # creation time of the inode, to detect a number that a rollback reused
+    born_ns: int  # creation time of the inode, to detect a reused number
 
 
 def read(state: Path) -> list[Pin]:

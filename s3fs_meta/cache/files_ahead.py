@@ -96,7 +96,7 @@ class FilesAhead:
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:
-            _log.info("cannot create block files in advance; each write creates its own: %s", exc)
+            _log.info("cannot create block files in advance; each block creates its own: %s", exc)
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:

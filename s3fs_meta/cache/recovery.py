@@ -149,7 +149,7 @@ class KnownCopies:
         self._known = set(block_origins.blocks(self._db))
 
     def expect(self, lengths: Mapping[BlockId, int]) -> None:
-        """Record the lengths of the content that a sync or a log entry, which begins, makes durable."""
+        """Record the content lengths that a sync or a log entry, which starts now, makes durable."""
         self._expected = lengths
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:

@@ -96,7 +96,7 @@ def _with_feature(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
-    """Return whether a superblock was swapped: its fields changed without a higher generation."""
+    """Return whether a superblock was replaced: its fields changed without a higher generation."""
     return found.generation == seen.generation > 0 and found != seen
 
 

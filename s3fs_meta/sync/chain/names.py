@@ -1,6 +1,6 @@
 """The txgs in object keys, and a check of whether the chain can have reached them.
 
-Owns: the rule that a key far beyond the end of the chain proves nothing, the listing of keys.
+Owns: the rule that a key far beyond the end of the chain is foreign, the listing of keys.
 Does not know: links, rows.
 Keeps: the name of an object proves nothing, because any user of the bucket can create objects. A txg
 beyond a gap in the numbers is accepted only if an object with a txg beyond the gap verifies with

@@ -233,7 +233,7 @@ class Restorer:
     ) -> bool:
         """Return whether a restore from an older image may avoid an unreadable changelog.
 
-        It also needs that changelog, unless a level object replaces the changelog.
+        An older image also needs that changelog, unless a level object replaces it.
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:

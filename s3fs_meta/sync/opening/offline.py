@@ -152,7 +152,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
         raise OfflineError(why, "this host does not know the last txg of the bucket")
     if follows and not local_state_choice.is_exact(local.db):
         lacking = "the local state has changes that are not in the bucket, so it cannot follow"
-        raise OfflineError(why, f"{lacking}; mount the filesystem with -o ro and no other options")
+        raise OfflineError(why, f"{lacking}; use the option ro without follow")
     if replica.is_unsettled(local.db):
         await trio.to_thread.run_sync(_settle, local.db)
     return link

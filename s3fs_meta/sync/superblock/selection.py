@@ -360,7 +360,7 @@ async def _open_group(
     """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
     If the copies are of several filesystems, or are plain with different keys, an object was
-    swapped. The bucket's filesystem is then the one whose keys decrypt or verify an image.
+    replaced. The bucket's filesystem is then the one whose keys decrypt or verify an image.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)

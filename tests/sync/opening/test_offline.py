@@ -211,7 +211,7 @@ async def test_host_with_unshipped_changes_cannot_become_an_offline_follower(pow
     store = FaultyStore(power.store)
     store.fail(ANY, times=100)
 
-    with pytest.raises(OfflineError, match="mount the filesystem with -o ro and no other options"):
+    with pytest.raises(OfflineError, match="use the option ro without follow"):
         async with following(power, store, "a"):
             pass
     async with reading(power):

@@ -145,8 +145,14 @@ class KnownCopies:
         self._gaps: dict[BlockId, tuple[int, int]] = {}
 
     def load(self) -> None:
-        """Read from the table ``copies`` which blocks have a row."""
-        self._known = set(block_origins.blocks(self._db))
+        """Read from the table ``copies`` which blocks have a row; forget gaps that were undone."""
+        kept_bytes = block_origins.kept_bytes(self._db)
+        self._known = set(kept_bytes)
+        self._gaps = {
+            block: (start, end)
+            for block, (start, end) in self._gaps.items()
+            if kept_bytes.get(block, 0) >= end
+        }
 
     def expect(self, lengths: Mapping[BlockId, int]) -> None:
         """Record the content lengths that a sync or a log entry, which starts now, makes durable."""

@@ -173,15 +173,26 @@ def write_after_gap(bench: CacheBench) -> None:
 
 
 async def write_after_gap_during_sync(
-    bench: CacheBench, monkeypatch: pytest.MonkeyPatch, *, uploads: bool = False
+    bench: CacheBench,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    uploads: bool = False,
+    undoes: bool = False,
 ) -> None:
-    """Call ``write_after_gap`` during a sync of block files; upload the block if *uploads*."""
+    """Call ``write_after_gap`` while a thread syncs the block files.
+
+    Args:
+        uploads: upload the block after the write.
+        undoes: undo the group of the write.
+    """
     sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
 
     async def write() -> None:
         write_after_gap(bench)
         if uploads:
             await bench.upload(0)
+        if undoes:
+            bench.db.undo()
 
     def sync_and_write(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
         sync(blocks, named)
@@ -205,6 +216,24 @@ async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
     await lose_power(logged)
 
     assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
+
+
+async def test_gap_of_an_undone_write_does_not_replace_later_content_by_zeros(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write was undone during a sync; later the file gets other content at the same offset."""
+    logged.db.begin()
+    block = logged.cache.write_new(INO, BlockIndex(0), 1, b"a")
+    await write_after_gap_during_sync(logged, monkeypatch, undoes=True)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 2, b"lost")
+    logged.files.cut_after(block, 2)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 2) == b"\0a"
+    with pytest.raises(LostBlockError):
+        logged.cache.read_local(logged.located(0), 2, 3)
 
 
 async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_gap(

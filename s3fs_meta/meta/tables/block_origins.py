@@ -93,6 +93,11 @@ def blocks(db: Database) -> list[BlockId]:
     return [BlockId(row[0]) for row in db.all("SELECT block FROM copies")]
 
 
+def kept_bytes(db: Database) -> dict[BlockId, int]:
+    """Return the number of bytes that the origin of each copied block restores."""
+    return {BlockId(row[0]): row[1] for row in db.all("SELECT block, keep_bytes FROM copies")}
+
+
 def origins_not_uploaded(db: Database) -> set[BlockId]:
     """Return the origins of copied blocks, except origins that were in the bucket when recorded."""
     return {BlockId(row[0]) for row in db.all("SELECT origin FROM copies WHERE hash IS NULL")}

@@ -94,8 +94,8 @@ class BlockCache:
         self.hits = 0
         self.misses = 0
         self.suspects = Suspects(db, files, keyring, self._forget)
-        self._copies = KnownCopies(db)
-        self.block_sync = BlockSync(db, self.index, files, self._copies)
+        self.copies = KnownCopies(db)
+        self.block_sync = BlockSync(db, self.index, files, self.copies)
         db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
@@ -112,7 +112,7 @@ class BlockCache:
                 self.index.note_write(block)
                 self._files.distrust_closed()
         self.block_sync.unlogged.give_up()
-        self._copies.load()
+        self.copies.load()
 
     # --- read blocks ---------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class BlockCache:
         if replaced is None:
             blocks.fill_hole(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
             if offset or file_bytes > 0:
-                self._copies.note_hole(block, max(offset, file_bytes))
+                self.copies.note_hole(block, max(offset, file_bytes))
         else:
             blocks.create_dirty(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
             self._note_origin(block, replaced, max(replaced.plain_bytes, file_bytes))
@@ -375,7 +375,7 @@ class BlockCache:
 
         If the intent log contained the copy, its recovery might need the origin from the bucket.
         """
-        self._copies.note(block, origin, keep_bytes)
+        self.copies.note(block, origin, keep_bytes)
         self.block_sync.unlogged.give_up()
 
     def write_in_place(
@@ -398,7 +398,7 @@ class BlockCache:
         self._files.write_within(block, offset, data, plain_bytes)
         if max(offset, min(end, file_bytes)) > plain_bytes:
             is_logged = self.block_sync.unlogged.covers(block, plain_bytes)
-            self._copies.note_gap(block, plain_bytes, max(offset, file_bytes), is_logged=is_logged)
+            self.copies.note_gap(block, plain_bytes, max(offset, file_bytes), is_logged=is_logged)
         self.block_sync.unlogged.add(block, min(offset, plain_bytes), end)
         if len(data) >= EARLY_WRITE_BYTES_MIN:
             self.block_sync.early.note(block, len(data))
@@ -484,7 +484,7 @@ class BlockCache:
 
     def uploaded(self, block: BlockId) -> None:
         """Mark a block as uploaded, in the group that records its confirmed location."""
-        self._copies.forget([block])
+        self.copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
         self.note_room()
@@ -589,7 +589,7 @@ class BlockCache:
 
     def _let_go(self, block: BlockId) -> None:
         """Remove the row of a cached block; the caller must then remove or rename the file."""
-        self._copies.forget([block])
+        self.copies.forget([block])
         cached_blocks.delete(self._db, block)
         self.index.drop(block)
         self.suspects.discard(block)

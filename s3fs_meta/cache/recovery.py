@@ -193,6 +193,15 @@ class KnownCopies:
             block_origins.note_gap(self._db, block, content_bytes, gap_end)
             self._known.add(block)
 
+    def note_cut(self, block: BlockId, size_bytes: int) -> None:
+        """Record that a file was cut after the content of a block, *size_bytes* into the block.
+
+        If the block replaces a hole, content after the cut does not replace the removed zeros.
+        Requires an open transaction.
+        """
+        if block in self._known:
+            block_origins.shorten_hole(self._db, block, size_bytes)
+
     def synced(self, lengths: Iterable[tuple[BlockId, int]]) -> None:
         """Delete the origins of synced blocks, but record gaps that were made during the sync.
 

@@ -162,6 +162,25 @@ async def test_several_unsynced_writes_preserve_the_synced_zeros_between_them(
     await _judge_sizes([FILE[0], *steps, COMMIT], template, boots)
 
 
+async def test_lost_content_after_a_cut_in_a_hole_does_not_become_zeros(
+    template: MemoryStore, boots: Boots
+) -> None:
+    """The content was written after the fsync of the shorter file, so it replaced no zeros."""
+    program: list[Step] = [
+        *FILE,
+        FSYNC,  # the next fsync uses the intent log
+        Wish(Act.MAKE_FILE, 0, 1),
+        Wish(Act.TRUNCATE, 1, 5),
+        Wish(Act.WRITE, 1, 0, 2, 3),  # 4096 bytes
+        Wish(Act.TRUNCATE, 1, 4),
+        Wish(Act.FSYNC, 1),
+        Wish(Act.APPEND, 1, 0, 3, 4),
+        COMMIT,
+    ]
+
+    await _judge_sizes(program, template, boots)
+
+
 async def test_write_into_a_hole_preserves_the_rest_of_the_hole(
     template: MemoryStore, boots: Boots
 ) -> None:

@@ -509,6 +509,8 @@ class FileData:
             # The block is not cut in place, because the last commit contains the bytes to remove.
             block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
             self._remap(before.ino, plan.keep_index, split, block)
+        elif split is not None:
+            self._cache.copies.note_cut(split.block, plan.keep_bytes)
         blocks = block_map.indexes_from(
             self._db, before.ino, plan.remove_from, self._slices.purged_blocks
         )

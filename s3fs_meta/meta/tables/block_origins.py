@@ -80,6 +80,15 @@ def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> No
     )
 
 
+def shorten_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
+    """Record that a replaced hole, if any, has at most *hole_bytes*. Needs a transaction."""
+    db.run(
+        "UPDATE copies SET keep_bytes = ?1, plain_bytes = ?1"
+        f" WHERE block = ?2 AND origin = {HOLE:d} AND keep_bytes > ?1",
+        (hole_bytes, block),
+    )
+
+
 def forget(db: Database, blocks: Iterable[BlockId]) -> None:
     """Delete the recorded origins of blocks. Requires an open transaction."""
     db.run(

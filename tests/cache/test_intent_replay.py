@@ -166,6 +166,18 @@ async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     assert logged.cache.read_local(logged.located(0), 0, 20) == expected
 
 
+async def test_restored_hole_uses_no_disk_space(logged: CacheBench) -> None:
+    logged.db.begin()
+    block = logged.cache.write_new(INO, BlockIndex(0), 512 * KIB, b"lost")
+    lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert logged.files.size(block) == 512 * KIB
+    [path] = logged.files.root.rglob(str(block))
+    assert path.stat().st_blocks == 0
+
+
 def write_after_gap(bench: CacheBench) -> None:
     """Write after a gap behind the two bytes of block 0; a power cut loses this write."""
     bench.db.begin()
@@ -264,25 +276,48 @@ async def test_block_that_is_uploaded_during_a_sync_has_no_record_of_a_gap(
     assert block not in block_origins.blocks(logged.db)
 
 
+async def log_during_write_after_gap(bench: CacheBench) -> None:
+    """Write a log entry, and call ``write_after_gap`` while a thread writes it."""
+
+    def write_meanwhile() -> None:
+        bench.db.commit()
+        write_after_gap(bench)
+
+    assert await bench.cache.block_sync.log_writes(
+        meanwhile=write_meanwhile, afterwards=bench.db.sync_wal
+    )
+
+
 async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_written(
     logged: CacheBench,
 ) -> None:
     """The zeros were part of the fsynced file."""
     logged.write(0, b"a")
     logged.cache.write_in_place(logged.located(0), 1, b"b")
+    logged.write(1, b"other")  # so that the next write is a separate piece of the entry
     logged.cache.write_in_place(logged.located(0), 0, b"a")
-
-    def write_meanwhile() -> None:
-        logged.db.commit()
-        write_after_gap(logged)
-
-    assert await logged.cache.block_sync.log_writes(
-        meanwhile=write_meanwhile, afterwards=logged.db.sync_wal
-    )
+    await log_during_write_after_gap(logged)
 
     await lose_power(logged)
 
     assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+async def test_next_sync_keeps_the_bytes_after_a_gap_that_was_made_during_a_sync(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch, is_logged: bool
+) -> None:
+    """The record of the gap ends with this sync. Recovery would remove the bytes after the gap."""
+    logged.write(0, b"ab")
+    if is_logged:
+        await log_during_write_after_gap(logged)
+    else:
+        await sync_during_write_after_gap(logged, monkeypatch)
+    await logged.cache.block_sync.sync_files()
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"ab\0\0\0lost"
 
 
 async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBench) -> None:

@@ -141,8 +141,10 @@ async def test_write_after_a_gap_preserves_the_synced_zeros_of_the_gap(
     await _judge_sizes(program, template, boots)
 
 
+AT_0 = Wish(Act.WRITE, 0, 0, 1, 3)  # 100 bytes at the start of a block
 AT_50 = Wish(Act.WRITE, 0, 2, 1, 3)  # 100 bytes at offset 50
 AT_4096 = Wish(Act.WRITE, 0, 4, 3, 4)  # 5000 bytes at offset 4096
+OVERWRITE = Wish(Act.WRITE, 0, 0, 3, 4)  # all bytes of APPEND
 AT_END = Wish(Act.WRITE, 0, 5, 0, 5)  # the last byte of a block
 
 
@@ -150,10 +152,12 @@ AT_END = Wish(Act.WRITE, 0, 5, 0, 5)  # the last byte of a block
     "steps",
     [
         [LENGTHEN, FSYNC, AT_50, AT_END],
+        [LENGTHEN, FSYNC, AT_0, AT_END],
         [APPEND, FSYNC, LENGTHEN, FSYNC, AT_4096, AT_END],
         [APPEND, FSYNC, LENGTHEN, FLUSH, AT_4096, AT_END],
+        [APPEND, FSYNC, LENGTHEN, FLUSH, OVERWRITE, AT_END],
     ],
-    ids=["hole", "dirty block", "uploaded block"],
+    ids=["hole", "start of a hole", "dirty block", "uploaded block", "replaced block"],
 )
 async def test_several_unsynced_writes_preserve_the_synced_zeros_between_them(
     template: MemoryStore, boots: Boots, steps: list[Step]

@@ -179,11 +179,28 @@ def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place)
         database.execute("UPDATE inodes SET uid = -1 WHERE ino = 1")
     before = set(place.bucket.glob("image/*"))
 
-    assert _check(place, program.cachedir, Mode.SAFE).broken == ["I8"]
+    report = _check(place, program.cachedir, Mode.SAFE)
+
+    assert (report.broken, [note for note in report.notes if "uploaded" in note]) == (["I8"], [])
     assert set(place.bucket.glob("image/*")) == before
 
     assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
     assert set(place.bucket.glob("image/*")) > before
+
+
+@pytest.mark.mount
+def test_fsck_publishes_new_damage_marks_once(program: Program, mounted: Place) -> None:
+    """A damaged bucket needs an image only if rows were changed."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    program.ok("umount", mounted.mountpoint)
+    for pack in [path for path in mounted.bucket.rglob("pack/**/*") if path.is_file()]:
+        pack.unlink()
+    images = [set(mounted.bucket.glob("image/*"))]
+    for _ in range(2):
+        assert _check(mounted, program.cachedir, Mode.SAFE).broken == ["I46"]
+        images.append(set(mounted.bucket.glob("image/*")))
+
+    assert images[0] < images[1] == images[2]
 
 
 def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:

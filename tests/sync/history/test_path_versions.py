@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
@@ -19,7 +20,8 @@ from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
-from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
+from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Ino, Txg
+from s3fs_meta.sync.history import path_versions
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
@@ -368,6 +370,43 @@ async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_
     assert every == ([b"a", b"b", b"c", b"d", b"e"], True)
     assert first == ([b"a", b"b", b"c", b"d"], False)
     assert some == ([b"a", b"b", b"d"], False)
+
+
+async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
+    power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are read in pages on the event loop."""
+    for name in (b"a", b"b", b"c", b"d", b"e"):
+        await files.make(name, 10)
+    limits: list[int] = []
+    steps_at: list[int] = []  # steps of another task before each page
+    steps = 0
+    read = dentries.page_of_names
+
+    def page_of_names(
+        db: Database, parent: Ino, after: Cookie, limit: int
+    ) -> list[tuple[Cookie, bytes]]:
+        limits.append(limit)
+        steps_at.append(steps)
+        return read(db, parent, after, limit)
+
+    async def run_beside() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(path_versions, "HISTORY_NAMES_PAGE", 2)
+    monkeypatch.setattr(dentries, "page_of_names", page_of_names)
+    async with finder_of(power, tmp_path) as finder, trio.open_nursery() as nursery:
+        nursery.start_soon(run_beside)
+        found = await finder.names_like([], b"*", 5)
+        nursery.cancel_scope.cancel()
+
+    assert found == ([b"a", b"b", b"c", b"d", b"e"], True)
+    assert limits == [2, 2, 2, 2]
+    # Trio runs ready tasks in rounds, but in any order, so that one step may be missing.
+    assert steps_at[-1] - steps_at[0] >= 2
 
 
 async def test_list_of_versions_is_marked_incomplete_if_a_name_had_too_many_inodes(

@@ -52,7 +52,8 @@ async def test_upload_is_stopped_once_the_wal_has_grown_too_much(db: Database) -
 
 async def test_upload_is_not_stopped_while_the_wal_is_small(db: Database) -> None:
     bound = WalBound(db, 1 * MIB)
-    create_inodes(db, 20_000)  # growth before the upload does not count
+    create_inodes(db, 60_000)  # growth before the upload does not count
+    assert db.wal_bytes > 1 * MIB
 
     async def upload() -> None:
         create_inodes(db, 1)
@@ -60,5 +61,6 @@ async def test_upload_is_not_stopped_while_the_wal_is_small(db: Database) -> Non
         await trio.lowlevel.checkpoint()
 
     assert await bound.completes(upload)
-    create_inodes(db, 20_000)
+    assert bound.scope is None
+    create_inodes(db, 60_000)
     bound.check()  # no upload runs, so nothing is stopped

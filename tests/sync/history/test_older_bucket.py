@@ -387,6 +387,27 @@ async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
         await require_all(power, inos)
 
 
+async def test_cancelled_upload_of_blocks_before_an_image_undoes_the_cut(power: Power) -> None:
+    """The next flush ships the changes, and their age is known until then."""
+    store = _HeldImages(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        inos = await ship(session, 1)
+        session.db.begin_local()
+        abandoned_txgs.want(session.db, abandoned_txgs.put_back("reset"))
+        inos[2] = write_file(session, b"2" * 5000)
+        session.db.commit()
+        store.held = "pack/"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await store.gate.wait_started()
+            nursery.cancel_scope.cancel()
+        assert session.shipper.oldest_ns > 0
+        assert session.db.changed
+        store.held = None
+        await session.flush()
+        await require_all(power, inos)
+
+
 # --- bucket replaced between two mounts ----------------------------------------------------------
 
 FSCK = OpenOptions(mend=Mend())

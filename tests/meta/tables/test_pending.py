@@ -132,6 +132,22 @@ def test_number_of_a_record_that_was_merged_into_nothing_is_not_reused_after_an_
     assert recorder.last_seq == 2
 
 
+def test_failed_txg_without_records_does_not_hide_the_age_of_later_records(
+    make_database: MakeDatabase,
+) -> None:
+    """The time of the oldest record shows how long changes wait for their upload."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    cut_oldest_ns = recorder.begin_txg()
+    create(db)
+    db.commit()
+    oldest_ns = recorder.oldest_ns
+
+    recorder.resume_txg(cut_oldest_ns)
+
+    assert recorder.oldest_ns == oldest_ns > 0
+
+
 def test_changes_of_a_large_group_are_split_into_several_records(
     make_database: MakeDatabase,
 ) -> None:

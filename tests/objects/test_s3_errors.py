@@ -100,6 +100,15 @@ async def test_request_is_retried_after_an_html_response_from_a_proxy(
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
 
 
+@pytest.mark.parametrize("status", [520, 521, 523, 527, 530])
+async def test_request_is_retried_after_the_status_of_a_proxy_without_its_server(
+    double: S3Double, store: S3Store, status: int
+) -> None:
+    double.answer(Reply(status, b""), listing(["a"]))
+
+    assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
+
+
 @pytest.mark.parametrize(
     "damaged",
     [

@@ -82,8 +82,9 @@ async def test_copier_continues_if_the_target_filesystem_supports_neither_links_
     file = inode(db, stat.S_IFREG | 0o640, nlink=2)
     symlink = inode(db, stat.S_IFLNK | 0o777)
     symlinks.create(db, symlink.ino, b"a")
+    fifo = inode(db, stat.S_IFIFO | 0o640)
     copier = Copier(db, Nothing(), target)
-    for function in ("link", "symlink", "fchmod"):
+    for function in ("link", "symlink", "fchmod", "chmod"):
         monkeypatch.setattr(os, function, raising(PermissionError(errno.EPERM, "unsupported")))
 
     for name in (b"a", b"b"):
@@ -91,25 +92,29 @@ async def test_copier_continues_if_the_target_filesystem_supports_neither_links_
         assert empty is not None
         await copier.fill(empty)
     assert copier.make(symlink, b"s", again=False) is None
+    assert copier.make(fifo, b"f", again=False) is None
 
-    assert sorted(os.listdir(target)) == ["a", "b"]
+    assert sorted(os.listdir(target)) == ["a", "b", "f"]
     assert copier.refused == {
         "hard links, copied as separate files": 1,
-        "permissions": 2,
+        "permissions": 3,
         "symbolic links": 1,
     }
 
 
+@pytest.mark.parametrize("function", ["link", "symlink"])
 def test_copier_fails_if_a_link_cannot_be_created_for_another_reason(
-    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
+    fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
     symlink = inode(db, stat.S_IFLNK | 0o777)
     symlinks.create(db, symlink.ino, b"a")
     copier = Copier(db, Nothing(), target)
-    monkeypatch.setattr(os, "symlink", raising(OSError(errno.ENOSPC, "full")))
+    copier.make(fifo, b"a", again=True)
+    monkeypatch.setattr(os, function, raising(OSError(errno.ENOSPC, "full")))
 
     with pytest.raises(OSError, match="full"):
-        copier.make(symlink, b"s", again=False)
+        copier.make(fifo if function == "link" else symlink, b"b", again=False)
 
 
 @pytest.mark.parametrize("privileges", [False, True])

@@ -357,19 +357,21 @@ async def test_pattern_finds_names_removed_before_their_directory_was_renamed_an
 async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_too_many(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    for name in (b"a", b"b", b"c", b"d", b"e", b"1"):
+    for name in (b"a", b"b", b"c", b"d", b"e", b"1", b"9", b"8", b"7"):
         await files.make(name, 10)
-    for name in (b"a", b"d"):
+    for name in (b"a", b"d", b"9", b"8", b"7"):
         await files.remove(name)
     async with finder_of(power, tmp_path, names_max=3) as finder:
         every = await finder.names_like([], b"[a-z]", 5)
         first = await finder.names_like([], b"[a-z]", 4)
     async with finder_of(power, tmp_path, names_max=1) as finder:
         some = await finder.names_like([], b"[a-z]", 5)
+        some_lost = await finder.names_like([], b"[7-9]", 5)
 
     assert every == ([b"a", b"b", b"c", b"d", b"e"], True)
     assert first == ([b"a", b"b", b"c", b"d"], False)
     assert some == ([b"a", b"b", b"d"], False)
+    assert some_lost == ([b"7"], False)
 
 
 async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(

@@ -30,6 +30,18 @@ def test_open_streams_are_not_replaced() -> None:
     assert (sys.stdin, sys.stdout, sys.stderr) == before
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_next_file_does_not_get_the_number_of_a_closed_stream(closed: str) -> None:
+    code = (
+        "import os\n"
+        "from s3fs_meta.console import standard_streams\n"
+        "standard_streams.open_missing()\n"
+        "os._exit(os.open('/dev/null', os.O_RDONLY))"
+    )
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", code]
+    assert subprocess.run(shell, check=False).returncode >= 3
+
+
 def test_result_that_cannot_be_written_is_an_error(program: Program) -> None:
     done = _closed(">&-", program, "version")
     assert (done.returncode, done.stderr) == (14, "s3fs-meta: Bad file descriptor\n")

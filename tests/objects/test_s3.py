@@ -353,7 +353,7 @@ async def test_listing_ends_with_an_error_if_the_server_repeats_a_page(
     double: S3Double, store: S3Store
 ) -> None:
     """A server that ignores the token of the next page causes no endless listing."""
-    double.answer_always(listing(["a", "b"], token="t"))
+    double.answer(*[listing(["a", "b"], token="t")] * 5)
 
     with pytest.raises(UnexpectedStoreError, match="repeated a page"):
         await keys_of(store)

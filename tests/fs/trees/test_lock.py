@@ -155,6 +155,21 @@ async def test_directory_with_another_name_of_a_locked_file_is_removed_only_with
     assert_sound(fs)
 
 
+@sliced(names=3, directories=2)
+async def test_files_with_more_names_than_a_slice_are_locked(fs: Filesystem) -> None:
+    """A slice that stops after the names of one file does not skip the other files."""
+    top = make_directory(fs, b"tree")
+    for number in range(2):
+        file = make_file(fs, b"%d" % number, top)
+        for link in range(4):
+            fs.namespace.link(file, ROOT_INO, b"%d again %d" % (number, link))
+    assert await _lock(fs) == 3
+    for number in range(2):
+        with pytest.raises(NotPermittedError):
+            fs.namespace.unlink(ROOT_INO, b"%d again 0" % number)
+    assert_sound(fs)
+
+
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
 async def test_removal_of_a_locked_entry_deletes_all_its_rows(fs: Filesystem, what: str) -> None:
     """No row of a locked tree, file or directory remains after its removal with *locked*."""

@@ -208,6 +208,24 @@ async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_buc
         assert session.status.state is MountState.FENCED
 
 
+async def test_lease_that_is_read_after_a_lost_reply_may_be_from_an_older_bucket(
+    power: Power,
+) -> None:
+    """The writer stores its own lease again, as before a txg."""
+    await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    async with power.session("a", tasks=False) as session:
+        await ship(session, 2)
+        keeper = session.volume.keeper
+        lease = keeper.lease
+        put_back(power, older)
+        with pytest.raises(OlderBucketError):
+            await keeper.reread()
+        assert (keeper.lease, await keeper.reread()) == (lease, lease)
+        await session.flush()
+        assert session.status.state is MountState.SERVING
+
+
 async def test_missing_pack_without_cached_blocks_is_reported_and_marked_as_damaged(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -312,7 +312,7 @@ async def test_next_sync_keeps_the_bytes_after_a_gap_that_was_made_during_a_sync
     if is_logged:
         await log_during_write_after_gap(logged)
     else:
-        await sync_during_write_after_gap(logged, monkeypatch)
+        await write_after_gap_during_sync(logged, monkeypatch)
     await logged.cache.block_sync.sync_files()
 
     await lose_power(logged)

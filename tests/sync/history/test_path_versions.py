@@ -14,6 +14,7 @@ from s3fs_meta.limits import (
     HISTORY_FETCHES_MAX,
     HISTORY_KEPT_RESULTS_MAX,
     HISTORY_NAMES_KEPT_MAX,
+    HISTORY_NAMES_PAGE,
     HISTORY_STAYS_MAX,
 )
 from s3fs_meta.meta import row_history
@@ -21,7 +22,6 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Ino, Txg
-from s3fs_meta.sync.history import path_versions
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
@@ -390,7 +390,7 @@ async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
     ) -> list[tuple[Cookie, bytes]]:
         limits.append(limit)
         steps_at.append(steps)
-        return read(db, parent, after, limit)
+        return read(db, parent, after, 2)
 
     async def run_beside() -> None:
         nonlocal steps
@@ -398,7 +398,6 @@ async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
             steps += 1
             await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(path_versions, "HISTORY_NAMES_PAGE", 2)
     monkeypatch.setattr(dentries, "page_of_names", page_of_names)
     async with finder_of(power, tmp_path) as finder, trio.open_nursery() as nursery:
         nursery.start_soon(run_beside)
@@ -406,7 +405,7 @@ async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
         nursery.cancel_scope.cancel()
 
     assert found == ([b"a", b"b", b"c", b"d", b"e"], True)
-    assert limits == [2, 2, 2, 2]
+    assert limits == [HISTORY_NAMES_PAGE] * 4
     # Trio runs ready tasks in rounds, but in any order, so that one step may be missing.
     assert steps_at[-1] - steps_at[0] >= 2
 

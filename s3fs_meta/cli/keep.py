@@ -61,7 +61,14 @@ HELP = CommandHelp(
             "show which points kept with --auto would be dropped",
         ),
     ),
-    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED, ExitStatus.LOCAL),
+    exits=exits_of(
+        *OF_BUCKET,
+        *OF_MOUNT,
+        ExitStatus.SETTINGS,
+        ExitStatus.HELD,
+        ExitStatus.FENCED,
+        ExitStatus.LOCAL,
+    ),
 )
 
 CLOSE_S_MAX = 60.0

@@ -16,7 +16,7 @@ from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_clone import Find, PastClone
-from s3fs_meta.fs.past.past_tree import PastTree
+from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Attributes, Ino, PointInTime, Txg
@@ -47,7 +47,7 @@ class PastSources:
         """Return the txg of a source, and a function that finds its inode at that time.
 
         Raises:
-            UsageError: the source is malformed.
+            UsageError: the source is malformed, or contains all points in time.
             SettingsError: its point in time is not available.
             NoInodeError: no past inode has the number.
             StoreError, BrokenChainError: the bucket cannot be reached or read.
@@ -55,6 +55,11 @@ class PastSources:
         """
         ino = source.get("ino")
         if isinstance(ino, int):
+            if ino == PAST_TOP_INO:
+                raise UsageError(
+                    "the source contains all points in time; add one of them to the path, for"
+                    " example 1h-ago"
+                )
             txg, past_ino = self._tree.origin_of(Ino(ino))
             return txg, lambda db: inodes.get(db, past_ino)
         top, names, at = (source.get(key) for key in ("top", "names", "at"))

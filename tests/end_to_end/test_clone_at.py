@@ -110,6 +110,9 @@ def test_clone_from_a_past_txg_with_an_invalid_source_or_target_is_refused(
         assert why in done.stderr
         is_absent = why in {"not retained", "no kept point of this name"}
         assert (done.returncode == ExitStatus.SETTINGS) == is_absent
+    done = program.run("clone", past.parent, mnt / "copy")
+    assert done.returncode == ExitStatus.USAGE
+    assert "all points in time" in done.stderr
     assert sorted(os.listdir(mnt)) == ["f", "later"]
 
 

@@ -209,7 +209,9 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
     keeps = named or wanted.auto or wanted.at is not None
     actions = [keeps, bool(wanted.drop), wanted.shows, wanted.policy is not None]
     if sum(actions) != 1:
-        raise UsageError("give a NAME to keep, or one of --auto, --drop, --list and --expire")
+        raise UsageError(
+            "give a NAME to keep or --auto, or instead only one of --drop, --list and --expire"
+        )
     if keeps:
         if not named and not wanted.auto:
             raise UsageError("--at needs a NAME for the kept point, or --auto")

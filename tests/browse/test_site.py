@@ -54,6 +54,13 @@ def test_unknown_browse_page_returns_status_404(served: Served, path: str) -> No
 
 
 @pytest.mark.mount
+def test_browse_page_of_a_missing_path_names_the_path(served: Served) -> None:
+    reply = served.ask("/at/2/reports/nothing")
+    assert reply.status == 404
+    assert "the path &#39;reports/nothing&#39; did not exist" in reply.text
+
+
+@pytest.mark.mount
 def test_browse_requests_without_cookie_or_secret_path_are_refused(served: Served) -> None:
     for path in ("/", "/style.css", "/at/2/", "/content/2/reports/report.txt", "/nothing"):
         for cookie in ("", "x=y", f"{served.cookie}x", served.cookie.replace("=", "=x")):

@@ -424,7 +424,9 @@ def _show_list(result: dict[str, Any]) -> None:
         for one in result["points"]
     ]
     output.print_columns(("name", "time", "txg", "needed only by it"), rows)
-    if result["held_bytes"] is not None:
+    if result["held_bytes"] is None:
+        output.print_text("the sizes are known only while this host has the filesystem mounted")
+    else:
         output.print_text(f"all kept points need {output.human_bytes(result['held_bytes'])}")
 
 

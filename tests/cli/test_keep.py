@@ -79,6 +79,7 @@ def test_keep_command_without_a_mount_acquires_and_releases_the_lease(
     made = json.loads(program.ok("keep", place.url, "a", "--json"))
     assert made["point"]["name"] == "a"
     assert listed(program, place.url)["a"]["txg"] == made["point"]["txg"]
+    assert "the sizes are known only while" in program.ok("keep", place.url, "--list")
     assert program.status(place.url)["state"] == "free"
     assert program.run("fsck", "-n", "--deep", place.url).returncode == 0
     program.ok("keep", place.url, "b", "--at", "a")

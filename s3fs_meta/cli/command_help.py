@@ -13,6 +13,7 @@ from s3fs_meta.console.exits import MEANINGS, ExitStatus
 # Exit statuses of commands that open a bucket (OF_BUCKET) or send a request to a mount (OF_MOUNT).
 OF_BUCKET: Final = (
     ExitStatus.PASSPHRASE,
+    ExitStatus.SETTINGS,
     ExitStatus.NO_FILESYSTEM,
     ExitStatus.STORE,
     ExitStatus.STORE_ACCESS,

@@ -56,7 +56,7 @@ HELP = CommandHelp(
             "s3fs-meta diff --stat /mnt/home 1h", "show only how much changed in the last hour"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.SETTINGS, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
 )
 
 _SIGNS: Final = {

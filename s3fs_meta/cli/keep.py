@@ -64,7 +64,6 @@ HELP = CommandHelp(
     exits=exits_of(
         *OF_BUCKET,
         *OF_MOUNT,
-        ExitStatus.SETTINGS,
         ExitStatus.HELD,
         ExitStatus.FENCED,
         ExitStatus.LOCAL,

@@ -56,7 +56,6 @@ HELP = CommandHelp(
     ),
     exits=exits_of(
         *OF_BUCKET,
-        ExitStatus.SETTINGS,
         ExitStatus.HELD,
         ExitStatus.UNCONDITIONAL,
         ExitStatus.FENCED,

@@ -57,7 +57,7 @@ HELP = CommandHelp(
             "s3fs-meta versions --json s3://bucket/home report.pdf", "print the versions as JSON"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.SETTINGS, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.LOCAL),
 )
 
 

@@ -297,6 +297,34 @@ async def test_old_lease_from_a_store_without_conditional_writes_is_not_treated_
         await keeper.confirm()
 
 
+async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket(
+    store: MemoryStore,
+) -> None:
+    """The host reads its own earlier lease, but another host replaces that lease first."""
+    older = store.objects[lease_codec.KEY]
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a").acquire()
+    store.objects[lease_codec.KEY] = older
+    gate = faulty.hold("replace")
+    fenced: list[FencedError] = []
+
+    async def check() -> None:
+        try:
+            await keeper.require_hold()
+        except FencedError as exc:
+            fenced.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check)
+        await gate.wait_started()
+        taken = replace(keeper.lease, epoch=Epoch(9), holder="b")
+        store.objects[lease_codec.KEY] = lease_codec.encode(taken)
+        gate.open()
+
+    assert fenced == [keeper.fenced]
+    assert lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY]) == taken
+
+
 class DelayedWrite:
     """A store that delays its first replacement until the test calls arrive()."""
 

@@ -19,7 +19,7 @@ from s3fs_meta.browse.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX
 from s3fs_meta.browse.sizes import Sizes
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Found
-from s3fs_meta.errors import FsError, NoInodeError, PastUnavailableError, quoted
+from s3fs_meta.errors import NoEntryError, NoInodeError, PastUnavailableError, quoted
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
 from s3fs_meta.limits import CONTENT_RUN_BYTES
 from s3fs_meta.meta.tables import block_map, dentries, inodes, properties
@@ -46,13 +46,6 @@ _RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs; a run 
 
 def _free_nothing(_size_bytes: int) -> None:
     """Do nothing, because this process has no cache that could be evicted."""
-
-
-class NoPathError(FsError):
-    """A path did not exist at a point in time."""
-
-    def __init__(self, names: list[bytes]) -> None:
-        super().__init__(f"the path {quoted(b'/'.join(names))} did not exist")
 
 
 class RetainedRange(NamedTuple):
@@ -188,7 +181,7 @@ def find(point: OpenPoint, names: list[bytes]) -> Attributes:
     """Return the inode at a path; symbolic links are not followed.
 
     Raises:
-        NoPathError: the path did not exist at the point in time.
+        NoEntryError: the path did not exist at the point in time.
     """
     found = inodes.get(point.db, ROOT_INO)
     for name in names:
@@ -196,7 +189,9 @@ def find(point: OpenPoint, names: list[bytes]) -> Attributes:
         if stat.S_ISDIR(found.mode):
             below = dentries.find_attributes(point.db, found.ino, name)
         if below is None:
-            raise NoPathError(names)
+            missing = NoEntryError(found.ino, name)
+            missing.reword(f"the path {quoted(b'/'.join(names))} did not exist")
+            raise missing
         found = below
     return found
 

@@ -42,7 +42,7 @@ PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack is full
 PACK_BYTES_MAX: Final = 48 * MIB
 # Longest range requested from the store, because a damaged row may record any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
-PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack, for an index of up to 1 MiB
+PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack, so its index has up to 1 MiB
 # Minimum size of a block that is fetched alone. A shorter block is fetched with its neighbours.
 SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block

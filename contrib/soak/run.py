@@ -1,4 +1,4 @@
-"""One filesystem under test: its hosts, bucket and history, and the steps of events."""
+"""One filesystem under test: its hosts, bucket and history, and the steps of each event."""
 
 import errno
 import json

@@ -200,7 +200,7 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
 
 
 def _sync_pieces(files: BlockFiles, pieces: Sequence[LoggedPiece]) -> dict[BlockId, int]:
-    """Restore lost ends of files from the log, and sync the files; return their lengths."""
+    """Restore the lost end of each file from the log, and sync the files; return their lengths."""
     found: dict[BlockId, int] = {}  # lengths of the block files before the replay of the log
     sizes: dict[BlockId, int] = {}
     for block, offset, data in pieces:

@@ -121,7 +121,7 @@ async def _ledger(place: Target) -> Ledger:
         ) from exc
     if ledger is None:
         raise SettingsError(
-            f"no requests to {place.url} counted on this host yet; mounts and commands count them"
+            f"no requests to {place.url} counted on this host yet; each mount and command counts its requests"
         )
     return ledger
 

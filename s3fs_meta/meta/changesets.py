@@ -79,7 +79,7 @@ class Touched(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The numbers of inodes, names and blocks that a changeset changes, for display."""
+    """How many inodes, names and blocks a changeset changes, for display."""
 
     created: int  # number of created inodes
     removed: int

@@ -50,7 +50,7 @@ DEAD_MOUNT_S_MAX: Final = 5.0  # time within which statfs(2) fails if the daemon
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
 PRICE_MAX: Final = 1e6  # maximum price; a higher price must be a mistake
 
-# --- the service manager systemd ----------------------------------------------------------------
+# --- systemd ------------------------------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd
 # Extra time requested from systemd for stopping: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0

@@ -329,7 +329,7 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """After a power cut, compare every cached block with its hash; record that this is done."""
+        """After a power cut, compare every cached block with its hash, then record that as done."""
         await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")

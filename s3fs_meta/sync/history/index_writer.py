@@ -54,7 +54,7 @@ class Indexer:
         self._waiting: dict[Txg, TxgChanges] = {}
         # Runs up to this txg have already been tried, or are older than this mount.
         self.done: Txg | None = None
-        # older runs that end after this txg were tried; 0 once all have been tried
+        # Of the runs before this mount, those that end after this txg have been tried; 0: all.
         self.older = Txg(0)
 
     async def run(self) -> None:

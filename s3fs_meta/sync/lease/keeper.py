@@ -1,6 +1,6 @@
 """The keeper of the lease: acquiring and releasing the lease object, and its epoch.
 
-Owns: acquiring the lease, changing its head, releasing it, and the check whether an unreleased
+Owns: acquiring the lease, changing its head, releasing it, and checking whether an unreleased
 lease belongs to this host. Each change is one compare-and-set on one object, so exactly one of two
 writers succeeds.
 Does not know: images, where this host stores its proof of a lease (``lease_proof``). No step

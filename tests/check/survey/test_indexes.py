@@ -104,7 +104,7 @@ async def test_damaged_record_in_another_pack_is_not_used(healthy: Healthy, same
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_check_without_repairs_caches_no_block_of_a_condemned_pack(healthy: Healthy) -> None:
+async def test_read_only_check_does_not_cache_blocks_of_a_condemned_pack(healthy: Healthy) -> None:
     """Only a repair copies blocks of condemned packs to the cache directory."""
     await _lose(healthy, "missing")
     key = _other_pack(healthy, same=True)

@@ -28,7 +28,7 @@ NEWER = image_codec.image_prefix(Txg(2), Epoch(1), b"newer ab")
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """Return a store with one image of small pieces."""
+    """Return a store with one image that is split into small pieces."""
     for module in (restore, image_codec):
         monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", PIECE)
     made = MemoryStore()

@@ -258,7 +258,7 @@ async def test_offline_mount_is_refused_if_recovery_from_a_power_loss_needs_the_
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_at_least_option_applies_to_an_offline_mount(power: Power) -> None:
+async def test_offline_mount_is_refused_if_its_txg_is_older_than_at_least(power: Power) -> None:
     """An offline mount is refused if --at-least names a later txg than this host has."""
     async with power.session("a") as session:
         link = session.link

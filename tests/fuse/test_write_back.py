@@ -179,9 +179,10 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
 
 
 async def test_barrier_file_is_not_listed_and_has_a_random_name(mounted: Mounted) -> None:
-    with holding(mounted.path / "f"):
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
         assert await mounted.handlers.operations.write_back.collect()
-        assert await mounted.run(os.listdir, mounted.path) == []
+        assert await mounted.run(os.listdir, mounted.path) == ["f"]
         other = os.fsdecode(Barrier().name)
         assert not await mounted.run(os.path.exists, mounted.path / other)
 

@@ -16,6 +16,7 @@ targets:       maps a URL or a mountpoint to the filesystem and its local state.
 unanswered:    the reason why no daemon answers; ``killed_state``: changes a killed daemon left.
 mount_paths:   maps a path to a directory entry, and removes the entry.
 mount_holders: processes that still use an unmounted filesystem.
+libfuse_messages: the reason of a failed mount, as libfuse prints it.
 dead_mount:    distinguishes the mount of a killed daemon from a running mount.
 mount_table:   the filesystems mounted on this host.
 

@@ -32,7 +32,6 @@ from s3fs_meta.errors import (
     ReadOnlyStateError,
     S3fsError,
     StoreUnavailableError,
-    UsageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache, request_times
@@ -58,6 +57,7 @@ from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.keep_handlers import KeepHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
+from s3fs_meta.mount.libfuse_messages import quoting_libfuse
 from s3fs_meta.mount.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount.metrics_option import listening
 from s3fs_meta.mount.mount_table import Mounted
@@ -231,13 +231,6 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
         raise
     await _learn_last_image(session)
     return session
-
-
-# Messages of libfuse, each with the advice that s3fs-meta adds.
-_LIBFUSE_ADVICE: Final = (
-    ("/dev/fuse: Permission denied", "users need access to the device: chmod 666 /dev/fuse"),
-    ("exec fusermount3", "install the package fuse3"),
-)
 
 
 @contextlib.contextmanager
@@ -576,19 +569,6 @@ def _progress_to(report: Report) -> Progress:
         report({"what": what, "done": done, "total": total})
 
     return progress
-
-
-@contextlib.contextmanager
-def quoting_libfuse(log: Path) -> Iterator[None]:
-    """Add libfuse's messages from the daemon's log to the error of a failed mount."""
-    before_bytes = log.stat().st_size if log.exists() else 0
-    try:
-        yield
-    except UsageError as exc:
-        written = log.read_bytes()[before_bytes:].decode(errors="replace") if log.exists() else ""
-        words = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
-        advice = [what for text, what in _LIBFUSE_ADVICE if any(text in line for line in words)]
-        raise UsageError("; ".join([exc.message, *words, *advice])) from exc
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

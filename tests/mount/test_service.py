@@ -8,54 +8,10 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.service import quoting_libfuse
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
 from tests.programs import Program
-
-
-def test_error_of_a_failed_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
-    """The error of a refused mount contains the message that libfuse wrote to the daemon's log.
-
-    Messages of earlier mounts in the log are not quoted.
-    """
-    log = tmp_path / "mount.log"
-    log.write_text("fuse: of an earlier mount\n")
-
-    def refuse() -> None:
-        with quoting_libfuse(log):
-            with log.open("a") as file:
-                file.write("INFO other\nfusermount3: failed to open /dev/fuse\n")
-            raise UsageError("cannot mount")
-
-    with pytest.raises(UsageError, match=r"^cannot mount; fusermount3: failed to open /dev/fuse$"):
-        refuse()
-
-
-@pytest.mark.parametrize(
-    ("written", "advice"),
-    [
-        ("fuse: failed to open /dev/fuse: Permission denied", "chmod 666 /dev/fuse"),
-        (
-            "fuse: failed to exec fusermount3: No such file or directory",
-            "install the package fuse3",
-        ),
-    ],
-)
-def test_error_of_a_failed_mount_mentions_the_fuse_device_and_fusermount3(
-    tmp_path: Path, written: str, advice: str
-) -> None:
-    log = tmp_path / "mount.log"
-
-    def refuse() -> None:
-        with quoting_libfuse(log):
-            log.write_text(written)
-            raise UsageError("cannot mount")
-
-    with pytest.raises(UsageError, match=f"{advice}$"):
-        refuse()
 
 
 @pytest.mark.mount

@@ -1,0 +1,31 @@
+"""The messages that libfuse writes to the daemon's log when a mount fails.
+
+Owns: quoting them in the error of the mount, with advice. Does not know: how the mount failed.
+libfuse does not return the reason of a failure; it only prints the reason on standard error.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.errors import UsageError
+
+# Messages of libfuse, each with the advice that s3fs-meta adds.
+_ADVICE: Final = (
+    ("/dev/fuse: Permission denied", "users need access to the device: chmod 666 /dev/fuse"),
+    ("exec fusermount3", "install the package fuse3"),
+)
+
+
+@contextlib.contextmanager
+def quoting_libfuse(log: Path) -> Iterator[None]:
+    """Add libfuse's messages from the daemon's log to the error of a failed mount."""
+    before_bytes = log.stat().st_size if log.exists() else 0
+    try:
+        yield
+    except UsageError as exc:
+        written = log.read_bytes()[before_bytes:].decode(errors="replace") if log.exists() else ""
+        words = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
+        advice = [what for text, what in _ADVICE if any(text in line for line in words)]
+        raise UsageError("; ".join([exc.message, *words, *advice])) from exc

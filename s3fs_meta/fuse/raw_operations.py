@@ -176,9 +176,8 @@ class RawOperations(FrequentRequests):
     @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
         """Reply to a fallocate request, which checks for free space or makes holes."""
-        if uid != 0:
-            self._clear_privileges(ino)
-        await self._fs.ranges.allocate(ino, mode, offset, length)
+        begin = None if uid == 0 else self._clear_privileges
+        await self._fs.ranges.allocate(ino, mode, offset, length, begin)
         return b""
 
     def copy_file_range(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
@@ -204,10 +203,9 @@ class RawOperations(FrequentRequests):
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
     ) -> int | None:
-        """Copy a small range; if the copy must wait, return None without a change."""
-        if uid != 0:
-            self._clear_privileges(target)
-        return self._fs.ranges.try_copy(source, offset, target, at, length)
+        """Copy a small range; if the copy must wait, return None without a change of the content."""
+        begin = None if uid == 0 else self._clear_privileges
+        return self._fs.ranges.try_copy(source, offset, target, at, length, begin)
 
     async def _copy_file_range(
         self,
@@ -218,9 +216,8 @@ class RawOperations(FrequentRequests):
         at: int,
         length: int,
     ) -> bytes:
-        if uid != 0:
-            self._clear_privileges(target)
-        copied = await self._fs.ranges.copy(source, offset, target, at, length)
+        begin = None if uid == 0 else self._clear_privileges
+        copied = await self._fs.ranges.copy(source, offset, target, at, length, begin)
         return WRITE_OUT.pack(copied)
 
     # --- inode flags, birth time, privileges ---------------------------------------------------

@@ -380,6 +380,12 @@ CHANGES = (
 )
 
 
+REFUSED_CHANGES = (
+    "os.posix_fallocate(fd, 1 << 60, 1)",
+    "os.copy_file_range(fd, fd, 10, 0, 1 << 60)",
+)
+
+
 def write_and_check_privileges(path: Path) -> None:
     """Write as root and as user 65534; check which privilege bits remain."""
     with open(path, "r+b", buffering=0) as file:
@@ -395,6 +401,17 @@ def write_and_check_privileges(path: Path) -> None:
             code = f"import ctypes, os; fd = {file.fileno()}; os.setuid(65534); {change}"
             subprocess.run([sys.executable, "-c", code], pass_fds=[file.fileno()], check=True)
             assert oct(path.stat().st_mode & 0o7777) == "0o775", change
+        path.chmod(0o6775)
+        for change in REFUSED_CHANGES:
+            code = f"import ctypes, os; fd = {file.fileno()}; os.setuid(65534); {change}"
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                pass_fds=[file.fileno()],
+                check=False,
+                stderr=subprocess.PIPE,
+            )
+            assert b"File too large" in done.stderr, change
+            assert oct(path.stat().st_mode & 0o7777) == "0o6775", change
     path.chmod(0o6775)
     os.chown(path, 12, 34)
     assert oct(path.stat().st_mode & 0o7777) == "0o775"
@@ -412,7 +429,7 @@ def write_and_check_privileges(path: Path) -> None:
 
 
 async def test_every_kind_of_change_clears_the_privilege_bits(mounted: Mounted) -> None:
-    """Each kind of change by another user clears suid, sgid and capabilities."""
+    """Each kind of change by another user clears suid, sgid and capabilities, unless it fails."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(write_and_check_privileges, mounted.path / "f")
 

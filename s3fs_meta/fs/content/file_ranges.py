@@ -46,6 +46,10 @@ SEEK_DATA: Final = 3
 SEEK_HOLE: Final = 4
 
 
+Begin = Callable[[Ino], object]
+"""Called with the inode that an operation is about to change."""
+
+
 def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> int:
     """Return the result of lseek(2) for a file whose only hole is at its end.
 
@@ -130,7 +134,9 @@ class FileRanges:
 
     # --- allocate space, punch holes -----------------------------------------------------------
 
-    async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
+    async def allocate(
+        self, ino: Ino, mode: int, offset: int, length: int, begin: Begin | None = None
+    ) -> None:
         """Allocate or clear a range like fallocate(2), but check free space without reserving it.
 
         Args:
@@ -138,6 +144,7 @@ class FileRanges:
             mode: 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or without KEEP_SIZE.
             offset: position of the first byte.
             length: number of bytes.
+            begin: called before the first change, after all checks.
 
         Raises:
             NotSupportedError: *mode* is not one of these values.
@@ -160,9 +167,13 @@ class FileRanges:
             self._require_room(before, offset, stop)
         elif mode in {PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE}:
             require_unprotected(before)
-            await self._clear(ino, offset, min(stop, before.size_bytes))
+            self._changes.require()
         else:
             raise NotSupportedError(f"unsupported mode of fallocate(2): {mode:#x}")
+        if begin is not None:
+            begin(ino)
+        if mode & (PUNCH_HOLE | ZERO_RANGE):
+            await self._clear(ino, offset, min(stop, before.size_bytes))
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 
@@ -218,7 +229,15 @@ class FileRanges:
 
     # --- share blocks between files ------------------------------------------------------------
 
-    async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
+    async def copy(
+        self,
+        source: Ino,
+        offset: int,
+        target: Ino,
+        at: int,
+        length: int,
+        begin: Begin | None = None,
+    ) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.
 
         Complete blocks that are in the bucket are shared by copying rows. The last block of
@@ -226,6 +245,7 @@ class FileRanges:
         One call copies at most SHARED_RANGE_BYTES, and writes about ``Slices.copied_bytes`` bytes.
         The process requests the rest by further calls, and can be killed between them. The end of
         *source* or an error also shortens the copy. Source: copy_file_range(2).
+        If there is anything to copy, *begin* is called before the first change, after all checks.
 
         Raises:
             The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
@@ -234,6 +254,8 @@ class FileRanges:
         """
         stop = self._end_of_copy(source, offset, target, at, length)
         done, written_bytes = offset, 0
+        if begin is not None and done < stop:
+            begin(target)
         try:
             while done < stop and written_bytes < self._slices.copied_bytes:
                 await trio.lowlevel.checkpoint()
@@ -249,8 +271,18 @@ class FileRanges:
                 raise
         return max(done - offset, 0)
 
-    def try_copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int | None:
+    def try_copy(
+        self,
+        source: Ino,
+        offset: int,
+        target: Ino,
+        at: int,
+        length: int,
+        begin: Begin | None = None,
+    ) -> int | None:
         """Copy a range inside one block like ``copy``, but return None if the copy must wait.
+
+        Before None is returned, nothing is changed except by *begin*.
 
         Most copied files are small. For small files, starting a task takes longer than the copy.
 
@@ -263,6 +295,8 @@ class FileRanges:
             return None
         if length <= 0:
             return 0
+        if begin is not None:
+            begin(target)
         index = BlockIndex(offset // self._block_bytes)
         located = block_map.locate(self._db, source, index)
         if located is None or located.hash is not None:

@@ -276,11 +276,13 @@ async def test_invalid_fallocate_call_is_refused(
 ) -> None:
     """Fallocate refuses an unsupported mode or an invalid range, and leaves the file unchanged."""
     ino, content = await filled(fs, b"f", 100)
+    begun: list[Ino] = []
 
     with pytest.raises(error):
-        await fs.ranges.allocate(ino, mode, offset, length)
+        await fs.ranges.allocate(ino, mode, offset, length, begun.append)
 
     assert await whole(fs, ino) == content
+    assert begun == []
 
 
 async def test_locked_file_can_be_neither_cleared_nor_overwritten(fs: Filesystem) -> None:

@@ -184,8 +184,12 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
 
 def end() -> None:
-    """End the request loop, even while programs use the filesystem. Never yields to other tasks."""
-    pyfuse3.terminate()
+    """End the request loop, even while programs use the filesystem. Never yields to other tasks.
+
+    Without a running loop, the call does nothing: pyfuse3 would access a session that does not exist.
+    """
+    if request_loop.is_running():
+        pyfuse3.terminate()
 
 
 async def detach(mountpoint: Path) -> None:

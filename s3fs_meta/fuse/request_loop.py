@@ -143,3 +143,8 @@ def direct() -> Iterator[None]:
         yield
     finally:
         module.trio = trio
+
+
+def is_running() -> bool:
+    """Return whether pyfuse3's main loop runs inside the context of ``direct``."""
+    return isinstance(vars(pyfuse3)["trio"], DirectTrio)

@@ -39,6 +39,12 @@ def test_kernel_always_checks_permissions() -> None:
     assert {"ro", "allow_other", "dev", "suid"} < chosen.words()
 
 
+def test_request_to_end_a_session_that_does_not_run_has_no_effect() -> None:
+    """A control request may arrive before the session exists, or after it has ended."""
+    code = "from s3fs_meta.fuse import kernel_session; kernel_session.end()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def walk_names(root: Path) -> None:
     """Create, move, link and remove names."""
     (root / "d").mkdir()

@@ -1,5 +1,7 @@
 """The helper program that mount(8) runs for an s3fs-meta filesystem."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,18 @@ def test_mount_helper_exits_with_32_if_the_mount_fails(program: Program, empty: 
     done = program.run(empty.url, empty.mountpoint, "-o", options, module=MODULE, here=False)
 
     assert done.returncode == 32
+
+
+@pytest.mark.mount
+def test_mount_helper_can_mount_with_closed_streams(program: Program, place: Place) -> None:
+    """A service manager may call mount(8), and so the helper, with closed descriptors."""
+    words: list[str | Path] = [place.url, place.mountpoint, "-o", f"cachedir={program.cachedir}"]
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", MODULE]
+
+    done = subprocess.run([*shell, *words], check=False, env=program.environment)
+
+    assert done.returncode == 0
+
+    (place.mountpoint / "f").write_bytes(b"content")
+    assert (place.mountpoint / "f").read_bytes() == b"content"
+    program.ok("umount", place.mountpoint)

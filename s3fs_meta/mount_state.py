@@ -116,10 +116,10 @@ class MountStatus:
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Start accepting changes, because the follower has become the writer."""
-        assert self.state is MountState.FOLLOWING, f"{self.state} cannot be promoted"
+        """Become the writer; accept changes unless the mount is ending or became read-only."""
         self.read_only = False
-        self.enter(MountState.SERVING)
+        if self.state is MountState.FOLLOWING:
+            self.enter(MountState.SERVING)
 
     def remount(self, *, read_only: bool) -> None:
         """Record that the kernel has remounted the filesystem as read-only or writable."""

@@ -120,3 +120,20 @@ def test_promoted_follower_accepts_changes() -> None:
     assert status.state is MountState.SERVING
     assert status.writable
     assert status.ships
+
+
+@pytest.mark.parametrize("state", [MountState.STOPPING, MountState.DEGRADED, MountState.FENCED])
+def test_promotion_makes_an_ending_or_failed_mount_the_writer_without_accepting_changes(
+    state: MountState,
+) -> None:
+    """The mount must release the lease at its end, so it is no longer read-only."""
+    status = MountStatus(read_only=True)
+    status.enter(MountState.FOLLOWING)
+    status.enter(state, "a test")
+
+    status.promote()
+
+    assert status.state is state
+    assert not status.read_only
+    assert not status.writable
+    assert status.ships is (state is MountState.STOPPING)

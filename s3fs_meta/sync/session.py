@@ -293,6 +293,8 @@ class Session:
 
         Raises:
             UsageError: this mount is not, or no longer, a follower.
+            ReadOnlyStateError: the mount began to end, or became read-only, during the promotion.
+                The mount is the writer, but accepts no changes; its end releases the lease.
         """
         follower = self.follower
         if follower is None:
@@ -307,6 +309,8 @@ class Session:
             )
             await follower.close()
             self._lead(link)
+        if not self.status.writable:
+            raise ReadOnlyStateError(self.status.why or self.status.state.value)
         return link
 
     def _lead(self, link: Link) -> None:
@@ -470,25 +474,35 @@ class Session:
             self.volume.db.close()
             let_go(self.volume)
             raise
-        everything_there = (
+        try:
+            await close_filesystem(self.volume, release=self.is_everything_shipped)
+        except (FencedError, LostLeaseError) as exc:
+            # The lease is lost or held by another host, so this host cannot release it.
+            _log.warning("cannot release the lease, which was already lost: %s", exc)
+
+    @property
+    def is_everything_shipped(self) -> bool:
+        """Return whether the bucket has all changes. Never yields to other tasks."""
+        return (
             not self.db.changed
             and not self.uploader.shippable
             and pending.outbox(self.db) is None
             and abandoned_txgs.wanted(self.db) is None
         )
-        try:
-            release = everything_there and not self.status.read_only
-            await close_filesystem(self.volume, release=release)
-        except (FencedError, LostLeaseError) as exc:
-            # The lease is lost or held by another host, so this host cannot release it.
-            _log.warning("cannot release the lease, which was already lost: %s", exc)
 
     async def _lead_at_end(self) -> None:
-        """Make a follower's rows of cached blocks durable, for the next mount."""
+        """Make a follower's rows of cached blocks durable, for the next mount.
+
+        A failed promotion may have acquired the lease. Its fence record contains no changes, so the
+        lease can be released even if the record may not be in the bucket.
+        """
         if self.follower is not None:
             await self.follower.close()
         if self.db.follows:
             self.db.lead()
+            if self.volume.keeper.is_held:
+                self.db.begin_local()
+                pending.clear_outbox(self.db)
 
     async def _sync_at_end(self) -> None:
         """Sync all block files, so that the next mount need not verify them."""

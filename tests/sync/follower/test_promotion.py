@@ -4,12 +4,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+import trio
 import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
-from s3fs_meta.errors import FencedError, HeldError, TransientStoreError, UsageError
+from s3fs_meta.errors import (
+    FencedError,
+    HeldError,
+    ReadOnlyStateError,
+    TransientStoreError,
+    UsageError,
+)
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.mount_state import MountState
@@ -220,6 +227,54 @@ async def test_promotion_can_be_retried_after_a_failure(power: Power) -> None:
         await session.close()
     async with power.session("c") as session:
         assert await read_file(session, ino) == b"x"
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_unmount_after_a_failed_promotion_releases_the_lease(
+    power: Power, is_stored: bool
+) -> None:
+    """Another host can write at once, whether or not the fence record has reached the bucket."""
+    async with power.session("a") as writer:
+        ino = write_file(writer, b"shipped")
+        await unmount(writer)
+    store = FenceStore(power.store)
+    store.loses_reply = is_stored
+
+    async def fail() -> None:
+        if not is_stored:
+            raise TransientStoreError(ObjectKey("changelog"), "no connection")
+
+    store.before = fail
+    async with power.session(
+        "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+    ) as session:
+        with pytest.raises(TransientStoreError):
+            await session.promote()
+        assert session.volume.keeper.is_held
+        await session.close()
+
+    for host in ("c", "b"):
+        async with power.session(host) as session:
+            assert await read_file(session, ino) == b"shipped"
+            await unmount(session)
+
+
+async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:
+    """A follower that ends during its promotion accepts no changes, but releases the lease."""
+    store = FenceStore(power.store)
+    async with power.session("b", options=READS, session_options=FOLLOWS, store=store) as session:
+
+        async def end() -> None:
+            session.status.enter(MountState.STOPPING, "umount --force")
+            await trio.lowlevel.checkpoint()
+
+        store.before = end
+        with pytest.raises(ReadOnlyStateError, match="umount --force"):
+            await session.promote(force=True)
+        assert not session.status.writable
+        await unmount(session)
+    async with power.session("c") as session:
+        assert session.volume.keeper.is_held
 
 
 async def _promote_until_killed(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from s3fs_meta import memory_allocator
+from s3fs_meta.background_task import background_task
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import text_of
@@ -345,16 +346,17 @@ class Mount:
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
-            nursery.start_soon(session.supervise, "removal and read-ahead", self._remove)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
-            with quoting_libfuse(StateDir(self._plan.place.state).log):
-                await fuse.serve(
-                    operations,
-                    self._plan.mountpoint,
-                    self._plan.fuse,
-                    on_ready=self._ready,
-                    on_signal=self._supervisor.ending,
-                )
+            # The removal ends before the last upload, which ships its changes.
+            async with background_task(self._remove):
+                with quoting_libfuse(StateDir(self._plan.place.state).log):
+                    await fuse.serve(
+                        operations,
+                        self._plan.mountpoint,
+                        self._plan.fuse,
+                        on_ready=self._ready,
+                        on_signal=self._supervisor.ending,
+                    )
             await self._end()
             await self._request_log.save()
             if self._plan.options.at is None:
@@ -364,7 +366,7 @@ class Mount:
     async def _remove(self) -> None:
         """Purge removed files once the mount accepts changes, files of earlier mounts first."""
         await self._accepting.wait()
-        await self._filesystem.run()
+        await self._session.supervise("removal and read-ahead", self._filesystem.run)
 
     async def _detach_dead_mount(self) -> None:
         """Detach the mount of a killed daemon from the mountpoint.

@@ -4,7 +4,7 @@ plan:          checks and converts the options before anything is changed.
 acquisition:   opens the filesystem for the mount: local state, bucket, lease.
 service:       one mount: connects the components, starts the tasks, stops them in order.
 daemon:        the process in the background, and its parent that waits for it.
-control_api:   the requests that commands send to a running mount, and the responses.
+control_api:   the requests that commands send to a running mount; ``change_requests`` ends them.
 figures:       the statistics that ``status`` reports; ``latency`` evaluates histograms.
 prometheus:    the statistics as Prometheus metrics.
 metrics_server: the metrics over HTTP (``http_server``); ``metrics_option`` opens its socket.

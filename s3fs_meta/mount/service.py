@@ -54,6 +54,7 @@ from s3fs_meta.mount import (
 )
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.cache_handlers import CacheHandlers
+from s3fs_meta.mount.change_requests import ChangeRequests
 from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.keep_handlers import KeepHandlers
@@ -310,6 +311,7 @@ class Mount:
         self._remounts = RemountHandlers(plan.options, session)
         self._cache = CacheHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
+        self._changes = ChangeRequests()
         self._supervisor = Supervisor(self._figures)
         self._accepting = trio.Event()
         self._control = ControlServer(
@@ -417,6 +419,7 @@ class Mount:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(self._cancel_when_kept, nursery.cancel_scope)
+            await self._changes.end()  # so that the last upload contains their changes
             self._outcome = await self._last_flush()
             nursery.cancel_scope.cancel()
         if not self._outcome["complete"]:
@@ -446,6 +449,8 @@ class Mount:
                 await self._session.flush_at_end(self._watchers.progress)
         except (S3fsError, OSError) as exc:
             return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
+        if not self._session.is_everything_shipped:
+            return {"complete": False, "why": "the filesystem was changed during the last upload"}
         return {"complete": True, "why": ""}
 
     @property
@@ -457,21 +462,24 @@ class Mount:
     # --- answer control requests ---------------------------------------------------------------
 
     def _handlers(self) -> dict[str, Handler]:
+        changing = {
+            control_api.RECLAIM: self._on_reclaim,
+            control_api.PROMOTE: self._on_promote,
+            **self._trees.handlers(),
+            **self._remounts.handlers(),
+            **self._cache.handlers(),
+            **KeepHandlers(self._session, self._save_points).handlers(),
+        }
         return {
             control_api.STATUS: self._on_status,
             control_api.REQUESTERS: self._on_requesters,
             control_api.FLUSH: self._on_flush,
-            control_api.RECLAIM: self._on_reclaim,
             control_api.FINISHED: self._on_finished,
             control_api.UNSHIPPED: self._on_unshipped,
-            control_api.PROMOTE: self._on_promote,
             control_api.END: self._on_end,
             control_api.COUNTS: self._on_counts,
-            **self._trees.handlers(),
-            **self._remounts.handlers(),
-            **self._cache.handlers(),
             **HistoryHandlers(self._session).handlers(),
-            **KeepHandlers(self._session, self._save_points).handlers(),
+            **self._changes.guarded(changing),
         }
 
     async def _save_points(self) -> None:
@@ -533,8 +541,12 @@ class Mount:
         with self._session.throttles.upload.lifted():
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
-                await self._session.make_image(_progress_to(report))
+                await self._changes.carry_out(self._on_image, arguments, report)
         return {"published": link is not None, "txg": None if link is None else link.txg}
+
+    async def _on_image(self, _arguments: Message, report: Report) -> Message:
+        await self._session.make_image(_progress_to(report))
+        return {}
 
     async def _on_promote(self, arguments: Message, _report: Report) -> Message:
         session = self._session

@@ -82,7 +82,7 @@ class TreeHandlers:
         self._require_kernel_writable()
         locked = arguments.get("locked") is True
         forgotten = self._removal.remove(parent, name, ino, locked=locked)
-        with trio.move_on_after(TREE_FORGET_S_MAX):
+        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the entry is removed already
             await forgotten.wait()
         if arguments.get("wait") is True:
             await self.wait_for_removal(_throttled(report, "removing"))
@@ -144,7 +144,7 @@ class _Counted:
 
     async def result(self, forgotten: trio.Event) -> dict[str, Any]:
         """Return the reply, after the kernel has dropped its cached entry for the new name."""
-        with trio.move_on_after(TREE_FORGET_S_MAX):
+        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the copy is complete already
             await forgotten.wait()
         return {"entries": self._entries}
 

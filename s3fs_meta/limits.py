@@ -570,9 +570,9 @@ SHARED_RANGE_BYTES: Final = 1024 * MIB
 CLONE_COPIED_BYTES: Final = 4 * MIB  # dirty bytes that a clone copies in one slice: a few ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
-# Pause between two checks while work on a tree waits, for example for disk space.
-TREE_PAUSE_S: Final = 0.2
+TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
 TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass in which other tasks ran
+MARK_PASSES_MAX: Final = 8  # passes over the names of an inode; nothing interrupts the last one
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which directories are assumed to form a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest readdir buffer.

@@ -7,6 +7,7 @@ content/:     read and write of file content.
 trees/:       cloning, removing and locking complete trees.
 orphans:      inodes without a name; they are kept while they are in use.
 write_gate:   the checks before every operation that changes files.
+name_marks:   flags of the directories above protected inodes.
 protection:   the checks for locked, immutable and append-only inodes.
 
 Start at ``namespace``. ``lookup_counts`` and ``open_files`` list the inodes that the kernel still

@@ -115,7 +115,7 @@ class Filesystem:
             db, cache, self.changes, self.attributes, self.open_files, now_ns, self.waiting_room,
             slices=slices,
         )  # fmt: skip
-        self.flags = InodeFlags(db, self.changes, self.open_files, now_ns)
+        self.flags = InodeFlags(db, self.changes, self.open_files, now_ns, slices)
         self.ranges = FileRanges(db, cache, self.changes, self.data, now_ns, slices)
         self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
         self.read, self.write = self.data.read, self.data.write

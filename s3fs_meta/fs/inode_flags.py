@@ -16,12 +16,13 @@ from s3fs_meta.errors import (
     NotPermittedError,
     NotSupportedError,
 )
+from s3fs_meta.fs.name_marks import mark_above
 from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import hard_links, inodes
-from s3fs_meta.meta.trees import removed_trees
-from s3fs_meta.model import Ino, InodeFlag
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import Attributes, Ino, InodeFlag
 
 # The command numbers, from linux/fs.h, encode the size of a long, but the argument is an int.
 GET: Final = 0x8008_6601  # the command FS_IOC_GETFLAGS
@@ -74,11 +75,13 @@ class InodeFlags:
         changes: Changes,
         open_files: OpenFiles,
         now_ns: Callable[[], int],
+        slices: Slices,
     ) -> None:
         self._db = db
         self._changes = changes
         self._open_files = open_files
         self._now_ns = now_ns
+        self._slices = slices
 
     async def command(self, ino: Ino, command: int, given: bytes, *, is_root: bool) -> bytes:
         """Run one of the ioctl commands in COMMANDS and return its output.
@@ -128,18 +131,24 @@ class InodeFlags:
         await trio.lowlevel.checkpoint()
         if wanted == self.get(ino):
             return
-        before = inodes.get(self._db, ino)
-        if not is_root or before.flags & InodeFlag.LOCKED:
-            why = "the inode is locked" if is_root else "only root can change them"
-            raise NotPermittedError(f"cannot change the flags of inode {ino}: {why}")
-        self._changes.begin(ino)
+        before = self._settable(ino, is_root=is_root)
+        if wanted:
+            await mark_above(self._db, self._changes, ino, self._slices.directories)
+            before = self._settable(ino, is_root=is_root)  # another task may have changed the inode
+        else:
+            self._changes.begin(ino)
         record = self._open_files.find(ino)
         if record is not None:
             record.finishes = record.was_written and bool(wanted & FS_IMMUTABLE_FL)
-        if wanted:
-            for parent, _names in hard_links.parents(self._db, ino):
-                removed_trees.note_locked_below(self._db, parent)
         flags = before.flags & ~_OURS
         flags |= InodeFlag.IMMUTABLE * bool(wanted & FS_IMMUTABLE_FL)
         flags |= InodeFlag.APPEND_ONLY * bool(wanted & FS_APPEND_FL)
         inodes.replace(self._db, before._replace(flags=flags, ctime_ns=self._now_ns()))
+
+    def _settable(self, ino: Ino, *, is_root: bool) -> Attributes:
+        """Return an inode whose flags the caller may change. Raises the errors of ``set``."""
+        found = inodes.get(self._db, ino)
+        if not is_root or found.flags & InodeFlag.LOCKED:
+            why = "the inode is locked" if is_root else "only root can change them"
+            raise NotPermittedError(f"cannot change the flags of inode {ino}: {why}")
+        return found

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import trio
 
 from s3fs_meta.errors import NoEntryError
+from s3fs_meta.fs.name_marks import mark_above
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.remove import give_way, wait_for_log
@@ -70,19 +71,16 @@ class TreeLock:
 
         Always yields to other tasks.
         """
-        found = self._lookup(parent, name)
-        if found is None or found.ino != ino:
-            raise NoEntryError(parent, name)
-        self._changes.begin(ino)
-        removed_trees.note_locked_below(self._db, parent)
-        removed_trees.note_locked_names(self._db, [ino])
+        self._require(parent, name, ino)
+        await mark_above(self._db, self._changes, ino, self._slices.directories)
+        found = self._require(parent, name, ino)
         removed_trees.lock(self._db, [ino])
         progress = TreeProgress(1, found.size_bytes if stat.S_ISDIR(found.mode) else 0)
         waiting = [(ino, Cookie(0))]
         try:
             while waiting:
                 began_s = trio.current_time()
-                self.progress = progress = progress.step(*self._lock_slice(waiting))
+                self.progress = progress = progress.step(*await self._lock_slice(waiting))
                 on_progress(progress)
                 await give_way(trio.current_time() - began_s)
                 await wait_for_log(self._db, self._changes)
@@ -90,17 +88,30 @@ class TreeLock:
             self.progress = None
         return progress.done
 
-    def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
-        """Lock some entries of locked directories.
+    def _require(self, parent: Ino, name: bytes, ino: Ino) -> Attributes:
+        """Return the inode of a name. Raises NoEntryError if it is not *ino*."""
+        found = self._lookup(parent, name)
+        if found is None or found.ino != ino:
+            raise NoEntryError(parent, name)
+        return found
+
+    async def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
+        """Lock some entries of locked directories, whose entries cannot change.
 
         Returns:
             The number of locked entries, and the number of names in the directories among them.
+
+        Yields to other tasks only if the last entry has more names than a slice.
         """
         taken = waiting[: -self._slices.directories - 1 : -1]
         self._changes.begin(taken[0][0])
         listed = removed_trees.children(self._db, taken, self._slices.names)
         found = _up_to(listed, self._slices.names)
-        removed_trees.note_locked_names(self._db, {child.ino for child in found if child.links})
+        linked = {child.ino for child in found if child.links}
+        if found and found[-1].links > self._slices.names:
+            linked.discard(found[-1].ino)
+            await mark_above(self._db, self._changes, found[-1].ino, self._slices.directories)
+        removed_trees.note_locked_names(self._db, linked)
         removed_trees.lock(self._db, {child.ino for child in found})
         del waiting[-len(taken) :]
         if len(listed) == self._slices.names or len(found) < len(listed):

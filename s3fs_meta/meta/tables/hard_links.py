@@ -66,6 +66,17 @@ def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
     return [] if found is None or found.nlink == 0 else [(found.parent, 1)]
 
 
+def parents_after(db: Database, ino: Ino, after: Ino, limit: int) -> list[Ino]:
+    """Return some of the directories in ``parents``: the first *limit* with numbers above *after*."""
+    sql = "SELECT parent FROM hard_links WHERE ino = ? AND parent > ? ORDER BY parent LIMIT ?"
+    rows = db.all(sql, (ino, after, limit))
+    if rows or has_rows(db, ino):
+        return [row[0] for row in rows]
+    found = inodes.find(db, ino)
+    is_next = found is not None and found.nlink > 0 and found.parent > after
+    return [found.parent] if found is not None and is_next else []
+
+
 def has_rows(db: Database, ino: Ino) -> bool:
     """Return whether an inode that is not a directory has several names."""
     return db.one("SELECT 1 FROM hard_links WHERE ino = ? LIMIT 1", (ino,)) is not None

@@ -50,6 +50,18 @@ def test_second_name_of_a_file_adds_hard_link_rows_for_both_directories(db: Data
     assert inodes.get(db, ino).parent == A
 
 
+def test_directories_with_names_of_a_file_are_listed_in_parts(db: Database) -> None:
+    ino = make_file(db)
+    assert hard_links.parents_after(db, ino, Ino(0), 2) == [A]
+    assert hard_links.parents_after(db, ino, A, 2) == []
+    for parent in (B, C, C):
+        add(db, ino, parent)
+    assert hard_links.parents_after(db, ino, Ino(0), 2) == [A, B]
+    assert hard_links.parents_after(db, ino, B, 2) == [C]
+    assert hard_links.parents_after(db, ino, C, 2) == []
+    assert hard_links.parents_after(db, Ino(999), Ino(0), 2) == []
+
+
 def test_two_names_of_a_file_in_one_directory_share_a_hard_link_row(db: Database) -> None:
     ino = make_file(db)
     add(db, ino, A)

@@ -1,0 +1,124 @@
+"""The flags of directories above the names of an inode that becomes protected."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from s3fs_meta.errors import NoInodeError, NotPermittedError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL
+from s3fs_meta.fs.name_marks import mark_above
+from s3fs_meta.limits import MARK_PASSES_MAX
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
+from tests.fs.conftest import exists, make_directory, make_file, sliced
+from tests.fs.trees.samples import assert_sound
+
+Protect = Callable[[Filesystem, Ino], Awaitable[object]]
+
+PROTECTIONS: tuple[Protect, ...] = (
+    lambda fs, ino: fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True),
+    lambda fs, ino: fs.flags.set(ino, FS_APPEND_FL, is_root=True),
+    lambda fs, ino: fs.tree_lock.lock(ROOT_INO, b"file", ino),
+)
+
+
+def _marked(fs: Filesystem, directories: list[Ino]) -> list[bool]:
+    return [bool(fs.getattr(ino).flags & InodeFlag.HOLDS_LOCKED) for ino in directories]
+
+
+def _linked(fs: Filesystem, count: int) -> tuple[Ino, list[Ino]]:
+    """Create a file with names in the root directory and in *count* other directories."""
+    ino = make_file(fs, b"file")
+    above = make_directory(fs, b"above")
+    directories = [make_directory(fs, b"%d" % number, above) for number in range(count)]
+    for directory in directories:
+        fs.namespace.link(ino, directory, b"name")
+    return ino, [ROOT_INO, above, *directories]
+
+
+@pytest.mark.parametrize("protect", PROTECTIONS)
+@sliced(names=3, directories=2)
+async def test_other_tasks_run_while_the_directories_above_many_names_are_marked(
+    fs: Filesystem, protect: Protect
+) -> None:
+    """A name that another task adds in the meantime is found, even in an early directory."""
+    early = make_directory(fs, b"early")
+    ino, directories = _linked(fs, 9)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(protect, fs, ino)
+        while not any(_marked(fs, directories)):  # noqa: ASYNC110 - the task sets no event
+            await trio.lowlevel.checkpoint()
+        assert not fs.flags.get(ino)
+        assert not all(_marked(fs, directories))
+        fs.namespace.link(ino, early, b"late")
+
+    assert all(_marked(fs, [early, *directories]))
+    with pytest.raises(NotPermittedError):
+        fs.tree_removal.remove(ROOT_INO, b"early", early)
+    assert fs.flags.get(ino)
+    assert_sound(fs)
+
+
+@sliced(names=3, directories=2)
+async def test_large_file_inside_a_locked_tree_is_marked_in_slices(fs: Filesystem) -> None:
+    """A file with more names than a slice does not block other tasks."""
+    ino, directories = _linked(fs, 9)
+    top = make_directory(fs, b"tree")
+    fs.namespace.link(ino, top, b"inner")
+    other = make_file(fs, b"other")
+    passes = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.tree_lock.lock, ROOT_INO, b"tree", top)
+        while not fs.flags.get(ino):  # noqa: ASYNC110 - the task sets no event
+            passes += any(_marked(fs, directories[2:]))
+            await trio.lowlevel.checkpoint()
+
+    assert passes > 1
+    assert all(_marked(fs, directories))
+    assert not fs.flags.get(other)
+    assert_sound(fs)
+
+
+@sliced(names=3, directories=2)
+async def test_marking_ends_although_another_task_always_adds_names(fs: Filesystem) -> None:
+    """The last pass is not interrupted, so it marks every directory."""
+    ino, directories = _linked(fs, 9)
+    is_marked = False
+
+    async def add() -> None:
+        number = 0
+        while not is_marked:
+            if number < 20 * MARK_PASSES_MAX:
+                directory = make_directory(fs, b"more %d" % number)
+                fs.namespace.link(ino, directory, b"name")
+                directories.append(directory)
+            number += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(add)
+        await mark_above(fs.db, fs.changes, ino, 2)
+        is_marked = True
+        assert all(_marked(fs, directories))
+
+
+@sliced(directories=2)
+async def test_inode_that_is_removed_meanwhile_is_reported(fs: Filesystem) -> None:
+    ino, _directories = _linked(fs, 9)
+    async with trio.open_nursery() as nursery:
+
+        async def protect() -> None:
+            with pytest.raises(NoInodeError):
+                await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+
+        nursery.start_soon(protect)
+        await trio.lowlevel.checkpoint()
+        fs.namespace.unlink(ROOT_INO, b"file")
+        above = fs.lookup(ROOT_INO, b"above")
+        assert above is not None
+        for number in range(9):
+            directory = fs.lookup(above.ino, b"%d" % number)
+            assert directory is not None
+            fs.namespace.unlink(directory.ino, b"name")
+    assert not exists(fs, ino)

@@ -76,6 +76,22 @@ def test_snapshot_directory_shows_only_retained_points_in_time(mounted: Place) -
     assert refused(os.rmdir, snapshots) is not None
 
 
+def test_access_does_not_report_that_the_snapshot_directory_is_read_only(
+    program: Program, mounted: Place
+) -> None:
+    """The kernel answers access(2) from the mode; only a mount with at= is entirely read-only."""
+    mnt = mounted.mountpoint
+    (mnt / "f").write_bytes(b"content")
+    program.ok("flush", mnt)
+    past = mnt / ".snapshots" / "txg=2" / "f"
+    assert os.access(past, os.W_OK)
+    assert refused(past.write_bytes, b"x") == errno.EROFS
+
+    program.ok("umount", mnt)
+    program.ok("mount", "-o", "ro,at=txg=2", mounted.url, mnt)
+    assert not os.access(mnt / "f", os.W_OK)
+
+
 def test_files_in_the_snapshot_directory_cannot_be_changed(
     program: Program, mounted: Place
 ) -> None:

@@ -239,7 +239,8 @@ def tune_mount(place: str) -> None:
 def device_number(place: str) -> int | None:
     """Return the device number of the s3fs-meta mount at a resolved path, or None."""
     found = None
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+    # A path may contain any line break except a newline.
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):
         fields = line.split(" ")
         ours = f"fuse.{SUBTYPE}" in fields
         if ours and _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) == place:

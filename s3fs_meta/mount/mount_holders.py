@@ -72,12 +72,12 @@ def _mountpoint(process: Path, wanted: Mounted) -> str | None:
 
 def _mountpoints(process: Path, wanted: Mounted) -> Iterator[str]:
     try:
-        text = (process / "mountinfo").read_text(errors="surrogateescape")
+        content = (process / "mountinfo").read_bytes()
     except OSError:
         return  # the process has exited, or this user has no permission to inspect it
-    if f" {wanted.device} " not in text:
+    if f" {wanted.device} ".encode() not in content:
         return
-    for mounted in mount_table.parse(text.splitlines()):
+    for mounted in mount_table.parse(mount_table.lines(content)):
         if mounted._replace(mountpoint=wanted.mountpoint) == wanted:
             yield mounted.mountpoint
 

@@ -28,11 +28,11 @@ class Mounted(NamedTuple):
     source: str  # source of the mount: the URL for an s3fs-meta mount
 
 
-def parse(lines: Iterable[str]) -> list[Mounted]:
+def parse(table: Iterable[str]) -> list[Mounted]:
     """Return the mounts in the kernel's order; on each path the last mount is visible."""
     found = []
-    for line in lines:
-        before, _, after = line.rstrip("\n").partition(" - ")
+    for line in table:
+        before, _, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
         found.append(
             Mounted(
@@ -57,21 +57,21 @@ class Flags(NamedTuple):
     filesystem: frozenset[str]  # options of the filesystem at every mountpoint, such as ro
 
 
-def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> Flags | None:
+def flags(wanted: Mounted, table: Iterable[str], *, anywhere: bool = False) -> Flags | None:
     """Return the flags of a mount, or None if the list does not contain it.
 
     Args:
         wanted: the mount.
-        lines: the lines of mountinfo.
+        table: the lines of mountinfo.
         anywhere: True to ignore the mountpoint of *wanted*.
     """
     found = None
-    for line in lines:
+    for line in table:
         (mounted,) = parse([line])
         if anywhere:
             mounted = mounted._replace(mountpoint=wanted.mountpoint)
         if mounted == wanted:
-            before, _, after = line.rstrip("\n").partition(" - ")
+            before, _, after = line.partition(" - ")
             found = Flags(
                 frozenset(before.split(" ")[5].split(",")),
                 frozenset(after.split(" ")[2].split(",")),
@@ -131,8 +131,17 @@ def resolve(mountpoint: Path) -> str:
     return os.path.join(os.path.realpath(parent), name) if name else parent
 
 
+def lines(content: bytes) -> list[str]:
+    """Return the lines of a mountinfo file.
+
+    The kernel escapes only space, tab, newline, backslash and #. So a path may contain any other
+    character that ``str.splitlines`` or a text file treats as the end of a line, such as U+2028.
+    """
+    return [line for line in os.fsdecode(content).split("\n") if line]
+
+
 def _lines() -> list[str]:
-    return _MOUNTINFO.read_text(errors="surrogateescape").splitlines()
+    return lines(_MOUNTINFO.read_bytes())
 
 
 def _unescape(text: str) -> str:

@@ -1,6 +1,9 @@
 """The parser of the kernel's mount table."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from s3fs_meta.mount import mount_table
 
@@ -18,6 +21,18 @@ def test_mount_table_with_optional_fields_is_parsed() -> None:
     assert root.mountpoint == "/"
     assert ours == ("/mnt/my files", "0:57", "fuse.s3fs-meta", "s3://b/p\\x")
     assert other.fs_type == "fuse.sshfs"
+
+
+@pytest.mark.parametrize("character", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\udcff"])
+def test_path_in_the_mount_table_may_contain_unusual_line_breaks(character: str) -> None:
+    """A mount with such a path does not prevent the parser from finding other mounts."""
+    odd = _LINES[0].replace(" / / ", f" / /a{character}b ")
+    content = os.fsencode("\n".join([odd, *_LINES[1:]]) + "\n")
+
+    found = mount_table.parse(mount_table.lines(content))
+
+    assert found[0].mountpoint == f"/a{character}b"
+    assert found[1:] == mount_table.parse(_LINES[1:])
 
 
 def test_mount_flags_belong_to_the_topmost_mount() -> None:

@@ -118,3 +118,16 @@ def test_mountpoint_of_a_killed_daemon_stays_occupied_until_the_next_mount_succe
     hidden.rename(mounted.bucket)
     assert "detaching" in program.run("mount", mounted.url, mountpoint).stderr
     assert (mountpoint / "f").read_text() == "synced"
+
+
+@pytest.mark.mount
+def test_mountpoint_may_contain_unusual_line_breaks(program: Program, place: Place) -> None:
+    mountpoint = place.mountpoint / "a\rb\fc\u2028d"
+    mountpoint.mkdir()
+    program.ok("mount", place.url, mountpoint)
+    try:
+        (mountpoint / "f").touch()
+        assert program.status(mountpoint)["state"] == "serving"
+    finally:
+        program.ok("umount", mountpoint)
+    assert program.status(place.url)["state"] == "free"

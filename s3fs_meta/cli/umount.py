@@ -263,19 +263,24 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
     command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
     why = _why_not([*command, "--", mountpoint])
     for _ in range(BUSY_ATTEMPTS_MAX):
-        if "busy" not in why:
+        if not is_busy(why, mountpoint):
             break
         time.sleep(BUSY_PAUSE_S)  # the mount can be busy while dirty pages are collected
         why = _why_not([*command, "--", mountpoint])
-    if "busy" in why and force:
+    if force and is_busy(why, mountpoint):
         why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])
-    if "busy" in why:
+    if is_busy(why, mountpoint):
         why += (
             " A process has a file open or its working directory there, or another filesystem is "
             f"mounted below it: fuser -vm {mountpoint} lists the processes"
         )
     if why:
         raise SettingsError(f"the filesystem on {mountpoint} is still mounted: {why}")
+
+
+def is_busy(why: str, mountpoint: str) -> bool:
+    """Return whether an error message of umount(8) or fusermount3(1) means EBUSY."""
+    return "busy" in why.replace(mountpoint, "")
 
 
 def _why_not(command: Sequence[str]) -> str:

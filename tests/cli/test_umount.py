@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.cli import umount
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
@@ -62,6 +63,21 @@ def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
     (mounted.bucket / "tmp" / "changelog").rename(chain)
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "f").read_bytes() == b"unshipped"
+
+
+@pytest.mark.parametrize(
+    ("why", "is_busy"),
+    [
+        ("", False),
+        ("umount: /mnt/busybox: target is busy.", True),
+        ("fusermount3: failed to unmount /mnt/busybox: Device or resource busy", True),
+        ("umount: /mnt/busybox: must be superuser to unmount.", False),
+    ],
+)
+def test_path_with_the_word_busy_does_not_count_as_a_busy_filesystem(
+    why: str, is_busy: bool
+) -> None:
+    assert umount.is_busy(why, "/mnt/busybox") is is_busy
 
 
 def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> None:

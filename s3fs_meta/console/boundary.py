@@ -124,11 +124,12 @@ def text_of(exc: BaseException) -> str:
 def print_line(program: str, text: str) -> None:
     """Print a line to standard error, prefixed with the name of the program.
 
-    If its reader has closed the pipe, the line is lost, and the command continues.
+    If its reader has closed the pipe, or the disk is full, the line is lost, and the command
+    continues.
     """
     try:
         sys.stderr.write(f"{program}: {printable(text)}\n")
-    except BrokenPipeError:
+    except OSError:
         _discard(sys.stderr)  # a failed flush at the exit would change the exit status
 
 

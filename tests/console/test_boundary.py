@@ -184,3 +184,12 @@ def test_output_to_a_full_disk_fails_with_the_status_of_the_disk() -> None:
 
     assert done.returncode == ExitStatus.LOCAL
     assert done.stderr == b"s3fs-meta: No space left on device\n"
+
+
+def test_error_that_cannot_be_written_to_a_full_disk_does_not_change_the_exit_status() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "s3fs_meta", "flush", "/"], stderr=full, check=False
+        )
+
+    assert done.returncode == ExitStatus.NOT_MOUNTED

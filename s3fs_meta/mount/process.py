@@ -7,12 +7,17 @@ the library.
 import contextlib
 import faulthandler
 import gc
+import logging
 import os
 import resource
+import signal
 import socket
+from types import FrameType
 from typing import Final
 
 from s3fs_meta.mount.limits import OPEN_FILES_WANTED
+
+_log = logging.getLogger(__name__)
 
 ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 
@@ -46,6 +51,21 @@ def explain_aborts() -> None:
     A watchdog kills a stalled daemon with SIGABRT; the stacks then show the cause.
     """
     faulthandler.enable()
+
+
+def outlast_signals() -> None:
+    """Ignore SIGTERM and SIGINT from now on, except while a receiver of signals handles them.
+
+    Receivers handle them while the mount serves and during its last upload. A signal between these
+    two, or while the mount releases its lease, would otherwise kill the process. Both take little
+    time. A handler is used instead of SIG_IGN, because child processes would inherit SIG_IGN.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignored)
+
+
+def _ignored(number: int, _frame: FrameType | None) -> None:
+    _log.info("received %s: the mount is already ending", signal.Signals(number).name)
 
 
 def notify(state: str, address: str | None = None) -> bool:

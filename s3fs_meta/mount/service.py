@@ -383,6 +383,7 @@ class Mount:
 
     def _ready(self) -> None:
         """Start accepting changes; notify the parent process and systemd. Never yields."""
+        process.outlast_signals()
         self._session.start()
         self._accepting.set()
         capacity_bytes = self._plan.options.capacity_bytes

@@ -116,6 +116,24 @@ def test_unmount_during_a_promotion_releases_the_lease(
     other.ok("umount", place.mountpoint)
 
 
+def test_signal_during_the_release_of_the_lease_does_not_end_the_daemon(
+    program: QuickProgram, mounted: Place
+) -> None:
+    """After the last upload, SIGTERM and SIGINT are ignored until the lease is released."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    lock = mounted.bucket / "tmp" / "replace.lock"
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
+        waiter = f":{lock.stat().st_ino} "
+        wait_until(lambda: _is_waited_for(waiter), "the daemon did not release the lease")
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    wait_until_gone(pid)
+
+    assert program.status(mounted.url)["state"] == "free"
+
+
 def _is_waited_for(inode: str) -> bool:
     """Return whether a process waits for a lock on a file (proc_locks(5))."""
     lines = Path("/proc/locks").read_text().splitlines()

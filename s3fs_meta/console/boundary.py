@@ -75,15 +75,23 @@ def _status(body: Body) -> ExitStatus | int:
         status = body() or ExitStatus.DONE
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (BrokenPipeError, SystemExit) as exc:
-        # After EPIPE, typer and rich raise SystemExit.
-        if isinstance(exc, SystemExit) and not isinstance(exc.__context__, BrokenPipeError):
+    except BaseException as exc:  # noqa: ASYNC103  # the event loop has stopped
+        if not all(map(_is_closed_pipe, exits.leaves(exc))):
             raise
         discard_output()
-        return status
+        return status  # noqa: ASYNC104  # the event loop has stopped
     if status == ExitStatus.INTERRUPTED:  # typer returns this status after Ctrl-C
         raise KeyboardInterrupt
     return status
+
+
+def _is_closed_pipe(exc: BaseException) -> bool:
+    """Return whether an error means that the reader of the output has closed the pipe.
+
+    After EPIPE, typer and rich raise SystemExit.
+    """
+    cause = exc.__context__ if isinstance(exc, SystemExit) else exc
+    return isinstance(cause, BrokenPipeError)
 
 
 def discard_output() -> None:

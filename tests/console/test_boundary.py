@@ -138,6 +138,30 @@ def test_closed_output_pipe_causes_no_error_message(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks() -> None:
+    """A task that prints to a closed pipe raises an exception group; rich raises SystemExit."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    printing = (
+        "import sys, trio; from rich.console import Console; from s3fs_meta.console import boundary\n"
+        "async def main():\n"
+        "    async with trio.open_nursery() as nursery:\n"
+        "        nursery.start_soon(trio.sleep_forever)\n"
+        "        Console().print('text') if sys.argv[1] == 'rich' else print('text', flush=True)\n"
+        "sys.exit(boundary.run(lambda: trio.run(main)))"
+    )
+    for how in ("plain", "rich"):
+        with os.fdopen(os.dup(writing), "wb") as closed:
+            done = subprocess.run(
+                [sys.executable, "-c", printing, how],
+                stdout=closed,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert (how, done.returncode, done.stderr) == (how, 0, b"")
+    os.close(writing)
+
+
 def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command() -> None:
     """The output is written at the end of the command, when its result is known."""
     reading, writing = os.pipe()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 FS_TYPE: Final = "fuse.s3fs-meta"
 _AUTOMOUNT: Final = "autofs"
+LINKS_FOLLOWED_MAX: Final = 40  # maximum number of symbolic links at the end of a path, as in Linux
 _NO_DAEMON: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
@@ -125,10 +126,22 @@ def is_disconnected(mountpoint: str) -> bool:
 
 
 def resolve(mountpoint: Path) -> str:
-    """Return the absolute path of a mountpoint without accessing the mounted filesystem."""
-    absolute = os.path.abspath(mountpoint)
-    parent, name = os.path.split(absolute)
-    return os.path.join(os.path.realpath(parent), name) if name else parent
+    """Return the path of a mountpoint without symbolic links, as the mount table shows it.
+
+    The mounted filesystem is not accessed: its root is a directory, for which readlink(2) fails
+    without a request to the daemon.
+    """
+    path = os.path.abspath(mountpoint)
+    for _ in range(LINKS_FOLLOWED_MAX):
+        parent, name = os.path.split(path)
+        if name in {"", os.curdir, os.pardir}:
+            break
+        path = os.path.join(os.path.realpath(parent), name)
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path).rstrip(os.sep) or os.sep)
+        except OSError:
+            return path
+    return os.path.realpath(path)
 
 
 def lines(content: bytes) -> list[str]:

@@ -51,11 +51,20 @@ def test_mount_flags_belong_to_the_topmost_mount() -> None:
 
 
 def test_path_of_a_mount_is_resolved_without_access_to_the_mountpoint(tmp_path: Path) -> None:
-    """Only the part of a path above the mountpoint is resolved, because the mount may hang."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
+    """A missing mountpoint and links at any position of the path are accepted."""
+    real = tmp_path / "real"
+    (real / "mnt").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(real)
+    (real / "relative").symlink_to("../link/mnt/")
+    (real / "above").symlink_to("..")
+    (tmp_path / "loop").symlink_to("loop")
 
-    assert mount_table.resolve(tmp_path / "link" / "mnt") == str(tmp_path / "real" / "mnt")
+    assert mount_table.resolve(tmp_path / "link" / "missing") == str(real / "missing")
+    assert mount_table.resolve(tmp_path / "link" / "mnt") == str(real / "mnt")
+    assert mount_table.resolve(tmp_path / "link" / "relative") == str(real / "mnt")
+    assert mount_table.resolve(tmp_path / "link" / "above") == str(tmp_path)
+    assert mount_table.resolve(tmp_path / "link") == str(real)
+    assert mount_table.resolve(tmp_path / "loop").endswith("loop")
     assert mount_table.resolve(Path("/")) == "/"
 
 

@@ -1,6 +1,7 @@
 """One mount with all its parts and options."""
 
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -8,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import targets
+from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
-from tests.programs import Program
+from tests.programs import Program, suspend
 
 
 @pytest.mark.mount
@@ -130,4 +131,22 @@ def test_mountpoint_may_contain_unusual_line_breaks(program: Program, place: Pla
         assert program.status(mountpoint)["state"] == "serving"
     finally:
         program.ok("umount", mountpoint)
+    assert program.status(place.url)["state"] == "free"
+
+
+@pytest.mark.mount
+def test_mountpoint_may_be_a_symbolic_link(program: Program, place: Place) -> None:
+    """Commands find the mount through the link and through the directory, even if it hangs."""
+    link = place.mountpoint.with_name("link")
+    link.symlink_to(place.mountpoint)
+    program.ok("mount", place.url, link)
+    (place.mountpoint / "f").touch()
+    pid = program.status(link)["pid"]
+    assert program.status(place.mountpoint)["pid"] == pid
+    suspend(pid)
+    try:
+        assert mount_table.resolve(link) == str(place.mountpoint)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    program.ok("umount", link)
     assert program.status(place.url)["state"] == "free"

@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects import urls
-from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.objects.urls import LocalAddress, S3Options
 from s3fs_meta.option_table import BY_WORD, WITHOUT_EFFECT
 from s3fs_meta.settings import (
     KernelOptions,
@@ -88,6 +88,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     pragmas.validate()
     if pragmas.is_wal:
         _check_disk_of(place)
+    _check_own_files(path, place)
     return MountPlan(
         place=place,
         mountpoint=Path(path),
@@ -230,6 +231,20 @@ def _open_metrics(options: MountOptions) -> tuple[str, ...]:
         f"metrics={options.metrics}: every host that reaches this port can read the statistics,"
         " without a password; restrict it with a firewall",
     )
+
+
+def _check_own_files(mountpoint: str, place: Target) -> None:
+    """Raise UsageError if the mount would hide files that its daemon uses.
+
+    The daemon would wait for its own reply to the request for such a file, and never reply again.
+    """
+    address = urls.parse(place.url)
+    used = {"the state directory": (place.state, "; choose another with --cachedir")}
+    if isinstance(address, LocalAddress):
+        used["the directory of the bucket"] = (address.root, "")
+    for what, (path, advice) in used.items():
+        if os.path.commonpath([mountpoint, os.path.realpath(path)]) == mountpoint:
+            raise UsageError(f"mountpoint {mountpoint!r} contains {what}, {str(path)!r}{advice}")
 
 
 def _check_disk_of(place: Target) -> None:

@@ -16,11 +16,13 @@ URL = "local:///srv/store"
 
 def test_mount_plan_contains_the_given_options(tmp_path: Path) -> None:
     """The mount plan contains the options for the cache, the database, FUSE and ownership."""
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
     )
 
-    plan = make_plan(URL, tmp_path, options)
+    plan = make_plan(URL, mountpoint, options)
 
     assert plan.options.cache_bytes == 1 << 30
     assert plan.options.commit_interval_s == 1.0
@@ -30,7 +32,7 @@ def test_mount_plan_contains_the_given_options(tmp_path: Path) -> None:
     assert plan.fuse.read_only
     assert plan.overrides.uid == 5
     assert plan.place.state.parent == tmp_path
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [mountpoint]
 
 
 @pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
@@ -59,6 +61,20 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
         make_plan(URL, tmp_path / "missing", MountOptions())
     with pytest.raises(UsageError, match="another filesystem is mounted"):
         make_plan(URL, Path("/proc"), MountOptions())
+
+
+def test_mountpoint_above_files_of_the_daemon_is_refused(tmp_path: Path) -> None:
+    """A daemon that needs files below its own mountpoint would wait for itself forever."""
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir()
+    link.symlink_to(home)
+    for cachedir in (home, home / "state", link / "state"):
+        with pytest.raises(UsageError, match=r"contains the state directory.*--cachedir"):
+            make_plan(URL, home, MountOptions(cachedir=cachedir))
+    for bucket in (home, home / "bucket", link / "bucket"):
+        with pytest.raises(UsageError, match="contains the directory of the bucket"):
+            make_plan(f"local://{bucket}", home, MountOptions(cachedir=tmp_path / "state"))
+    make_plan(f"local://{home}-2", home, MountOptions(cachedir=tmp_path / "home-3"))
 
 
 def test_mount_on_a_non_empty_directory_causes_a_warning(tmp_path: Path) -> None:

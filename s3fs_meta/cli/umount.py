@@ -274,7 +274,8 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
             " A process has a file open or its working directory there, or another filesystem is "
             f"mounted below it: fuser -vm {mountpoint} lists the processes"
         )
-    if why:
+    # If the mount table no longer has the filesystem, another process has unmounted it meanwhile.
+    if why and mount_table.find(mountpoint) is not None:
         raise SettingsError(f"the filesystem on {mountpoint} is still mounted: {why}")
 
 

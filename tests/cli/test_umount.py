@@ -11,7 +11,8 @@ from s3fs_meta.cli import umount
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.programs import Program, wait_until_gone
+from tests.polling import PROCESS_S_MAX, wait_until
+from tests.programs import Program, suspend, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -63,6 +64,31 @@ def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
     (mounted.bucket / "tmp" / "changelog").rename(chain)
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "f").read_bytes() == b"unshipped"
+
+
+def test_umount_succeeds_if_another_process_unmounts_during_its_upload(
+    program: Program, mounted: Place
+) -> None:
+    """Umount then waits for the daemon, as after fusermount3."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    suspend(pid)
+    try:
+        words = (mounted.mountpoint, "--cachedir", program.cachedir)
+        command = program.begin("umount", *words)
+        wait_until(lambda: _has_socket(command.pid), "umount did not request the upload")
+        subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    _output, errors = command.communicate(timeout=PROCESS_S_MAX)
+    assert command.returncode == 0, errors
+    assert program.status(mounted.url)["state"] == "free"
+
+
+def _has_socket(pid: int) -> bool:
+    """Return whether a command has examined its arguments and begun its requests."""
+    folder = f"/proc/{pid}/fd"
+    return any("socket:" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder))
 
 
 @pytest.mark.parametrize(

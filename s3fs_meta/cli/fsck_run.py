@@ -341,7 +341,8 @@ async def _check_readable(
         await state_dir.lock(wait_s=plan.open.lock_wait_s)
         try:
             await failed_sync.write_blocks_again(state_dir, None)
-            kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
+            stamp = str(SystemClock().now_ns())
+            kept = await trio.to_thread.run_sync(state_dir.quarantine_as, stamp)
         finally:
             state_dir.unlock()
         report.forget_all_but(_CLOSED)

@@ -17,6 +17,7 @@ SQLite's locks.
         failed-sync    whether a sync failed (``sync_failures``), until the next mount
         points.json    points in time for completion (``known_points``); not essential
         replaced-*     objects of the bucket that fsck -y replaced
+        kept-*         quarantined states (``quarantine_move``) and other quarantined files
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files
@@ -42,7 +43,7 @@ import trio
 
 from s3fs_meta import sync_failures
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.errors import DatabaseError, HeldError, SettingsError
 from s3fs_meta.hashed_dir import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -53,10 +54,12 @@ from s3fs_meta.hashed_dir import (
 from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
 from s3fs_meta.state_paths import SNAPSHOT_INFIX
+from s3fs_meta.sync import quarantine_move
 
 _log = logging.getLogger(__name__)
 
 _LOCK_POLL_S: Final = 0.1
+_QUARANTINE: Final = "kept-"  # beginning of the names of quarantine directories
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -152,12 +155,24 @@ class StateDir:
 
         If the lock was free, this method sets ``since_change_ns``, the time range from the last
         change of the database until now. If another process has removed the directory in the
-        meantime, the directory is created again.
+        meantime, the directory is created again. If a process was killed while it moved the local
+        state to a quarantine directory, the move is finished or undone.
+
+        Raises:
+            DatabaseError: the disk failed, so an interrupted move cannot be finished.
         """
         fd = self._open_lock()
         if not can_lock(fd) or not _is_entry(fd, self.path / "lock"):
             os.close(fd)
             return False
+        try:
+            quarantine_move.resume(self.path, f"{_QUARANTINE}*")
+        except OSError as exc:
+            os.close(fd)
+            raise DatabaseError(
+                f"cannot finish the interrupted quarantine of the local state in {self.path}:"
+                f" {exc.strerror}"
+            ) from exc
         self._lock_fd = fd
         changed_ns = last_change_ns(self.database)
         if changed_ns is not None:
@@ -204,20 +219,20 @@ class StateDir:
 
     def quarantine(self, stamp: str) -> Path:
         """Return the path of the quarantine directory with *stamp*; do not create it."""
-        return self.path / f"kept-{stamp}"
+        return self.path / f"{_QUARANTINE}{stamp}"
 
     def quarantine_as(self, stamp: str) -> Path:
         """Move the database and the blocks to a quarantine directory; return its path.
 
-        The blocks are moved first and the logs last. So after an interruption at any point the next
-        mount finds the remaining files, and no database is opened without its log.
+        After an interruption, the next process that locks the directory finishes or undoes the
+        move.
+
+        Raises:
+            DatabaseError: the disk is full or failed; the state is complete, here or in the
+                quarantine.
         """
         aside = self.quarantine(stamp)
-        aside.mkdir(mode=0o700)
-        for name in ("blocks", "meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal"):
-            source = self.path / name
-            if source.exists():
-                source.rename(aside / name)
+        quarantine_move.move(self.path, aside)
         return aside
 
 

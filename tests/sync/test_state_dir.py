@@ -62,33 +62,6 @@ def test_quarantine_moves_the_complete_local_state(tmp_path: Path) -> None:
     assert (kept / "blocks" / "1").read_bytes() == b"block"
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2])
-def test_interrupted_quarantine_is_completed_by_the_next_mount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
-    """Block files are moved before their database: a file without a database row is a stray."""
-    state = StateDir(tmp_path / "s")
-    state.database.write_bytes(b"db")
-    state.database.with_name("meta.db-wal").write_bytes(b"wal")
-    state.blocks.mkdir()
-    rename, left = Path.rename, renames
-
-    def stop(path: Path, target: Path) -> Path:
-        nonlocal left
-        if left == 0:
-            raise KeyboardInterrupt
-        left -= 1
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", stop)
-    with pytest.raises(KeyboardInterrupt):
-        state.quarantine_as("1")
-    monkeypatch.undo()
-
-    assert state.database.exists() or not state.blocks.exists()
-    assert not state.database.exists() or state.database.with_name("meta.db-wal").exists()
-
-
 async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
     """Snapshot directories that are in use, foreign or accessible to other users are kept."""
     present = StateDir(tmp_path / "fs[1]")

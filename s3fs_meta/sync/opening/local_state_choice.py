@@ -199,7 +199,8 @@ class Chooser:
         """
         if local.db is None:
             if self._state_dir.has_remains:
-                kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
+                stamp = str(self._clock.now_ns())
+                kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
                 self.notices.append(
                     f"files of an earlier local state without a database are kept in {kept}"
                 )
@@ -242,7 +243,7 @@ class Chooser:
         # Without --everything, recover-state copies only files with unshipped changes.
         how = "--everything " if left.shipped else ""
         left.db.close()
-        kept = self._state_dir.quarantine_as(stamp)
+        kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
         self.notices.append(
             f"local changes were not used because {left.why}; they are kept in {kept}, and"
             f" s3fs-meta recover-state {how}copies files out of it"

@@ -270,7 +270,8 @@ class _Opening:
             )
         local.db.close()
         self.db = None
-        kept = self._state_dir.quarantine_as(str(self._clock.now_ns()))
+        stamp = str(self._clock.now_ns())
+        kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
         self.notices.append(f"the local state has other keys, so it is quarantined in {kept}")
         return Local(None, doubtful=False)
 

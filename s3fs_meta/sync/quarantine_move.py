@@ -1,0 +1,127 @@
+"""Moving the local state to a quarantine directory, so that an interrupted move can be resumed.
+
+Owns: the order of the steps, and the decision between finishing and undoing an interrupted move.
+Does not know: why a state is quarantined, the lock of the state directory.
+Keeps: at any time one of the two directories contains the database, its logs and the block files.
+The database and its logs first get a second name in the quarantine directory. Then one rename moves
+all block files: before it the move is undone after an interruption, after it the move is finished.
+Two names of one file distinguish an interrupted move from an earlier quarantine.
+A disk without hard links has no second names: there a move that is interrupted leaves the block
+files and the database in different directories, and neither is lost.
+Design: docs/design/durability.md, "At mount".
+"""
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path
+
+_log = logging.getLogger(__name__)
+
+_BLOCKS: Final = "blocks"
+# The logs are removed after the database, so that no database is opened without its logs.
+_DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")
+# link(2) of a disk without hard links: vfat (EPERM), and filesystems in user space
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def move(state: Path, aside: Path) -> None:
+    """Durably move the local state to a new quarantine directory. The call blocks.
+
+    Args:
+        state: the locked state directory, whose database no process has open.
+        aside: the quarantine directory in *state*, which must not exist.
+
+    Raises:
+        DatabaseError: the disk is full or failed; the state is complete in one of the two
+            directories, and the next process that locks *state* resumes the move.
+    """
+    try:
+        (state / _BLOCKS).mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        aside.mkdir(mode=DIRECTORY_MODE)
+        try:
+            _link(state, aside)
+        except BaseException:
+            _undo(state, aside)
+            raise
+        (state / _BLOCKS).rename(aside / _BLOCKS)
+        _finish(state, aside)
+    except OSError as exc:
+        raise DatabaseError(
+            f"cannot quarantine the local state in {str(aside)!r}: {exc.strerror}; nothing was lost"
+        ) from exc
+
+
+def resume(state: Path, quarantines: str) -> None:
+    """Finish or undo a move that was interrupted. The call blocks.
+
+    Args:
+        state: the locked state directory.
+        quarantines: the glob pattern of the quarantine directories in *state*.
+
+    Raises:
+        OSError: the disk failed; the next call continues.
+    """
+    for aside in sorted(state.glob(quarantines)):
+        if aside.is_symlink() or not aside.is_dir():
+            continue
+        if not any(_is_same(state / name, aside / name) for name in _DATABASE_FILES):
+            if not any(aside.iterdir()):  # interrupted before the first link
+                aside.rmdir()
+        elif (aside / _BLOCKS).exists():
+            _finish(state, aside)
+            _log.warning(
+                "the local state is quarantined in %s: a process that was to quarantine it was"
+                " interrupted; s3fs-meta recover-state copies files out of it",
+                aside,
+            )
+        else:
+            _undo(state, aside)
+
+
+def _link(state: Path, aside: Path) -> None:
+    """Durably give the database and its logs a second name in the quarantine directory."""
+    for name in _DATABASE_FILES:
+        if (state / name).exists():
+            try:
+                os.link(state / name, aside / name, follow_symlinks=False)
+            except OSError as exc:
+                if exc.errno not in _NO_LINKS:
+                    raise
+                return  # ``_finish`` renames the files
+    sync_path(aside)
+    sync_path(state)
+
+
+def _finish(state: Path, aside: Path) -> None:
+    """Remove the names in the state directory, once the block files are durably quarantined."""
+    sync_path(aside)
+    sync_path(state)
+    for name in _DATABASE_FILES:
+        if _is_same(state / name, aside / name):
+            (state / name).unlink()
+        elif (state / name).exists() and not (aside / name).exists():
+            (state / name).rename(aside / name)
+    sync_path(aside)
+    sync_path(state)
+
+
+def _undo(state: Path, aside: Path) -> None:
+    """Remove the second names and the quarantine directory."""
+    for name in _DATABASE_FILES:
+        if _is_same(state / name, aside / name):
+            (aside / name).unlink()
+    aside.rmdir()
+    sync_path(state)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Return whether two paths are names of the same file."""
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except FileNotFoundError:
+        return False

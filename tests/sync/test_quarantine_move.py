@@ -1,0 +1,134 @@
+"""Moving local state to a quarantine directory: interrupted at each system call, then resumed."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import TAKEOVER, Power, block_of, read_file, unmount, write_file
+
+pytestmark = pytest.mark.thorough
+
+KILLED: Final = 9
+# Quarantines the local state, but exits before the n-th change of a name.
+CHILD: Final = """
+import os, sys
+from pathlib import Path
+from s3fs_meta.sync.state_dir import StateDir
+
+state, left = StateDir(Path(sys.argv[1])), int(sys.argv[2])
+
+def exit_early(event, _arguments):
+    global left
+    if event in {"os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir"}:
+        if left == 0:
+            os._exit(9)
+        left -= 1
+
+if sys.argv[3] == "resume":
+    sys.addaudithook(exit_early)
+assert state.try_lock()
+if sys.argv[3] == "move":
+    sys.addaudithook(exit_early)
+    state.quarantine_as("1")
+"""
+# Changes of names by one move: two mkdir, two link, one rename, two unlink; then the end.
+STEPS: Final = 8
+FILES: Final = {"meta.db": b"db", "meta.db-wal": b"wal", "blocks/1": b"block"}
+
+
+def stopped(state: Path, steps: int, work: str = "move") -> bool:
+    """Let a process move, or resume a move; return whether it exited before its end."""
+    command = [sys.executable, "-c", CHILD, str(state), str(steps), work]
+    status = subprocess.run(command, timeout=60, check=False).returncode
+    assert status in {0, KILLED}
+    return status == KILLED
+
+
+def new_state(path: Path) -> StateDir:
+    """Return a state directory with local state."""
+    state = StateDir(path)
+    state.blocks.mkdir()
+    for name, data in FILES.items():
+        (path / name).write_bytes(data)
+    return state
+
+
+def files_in(path: Path) -> dict[str, bytes]:
+    """Return the files of the local state that a directory contains."""
+    return {name: (path / name).read_bytes() for name in FILES if (path / name).exists()}
+
+
+def require_complete(state: StateDir) -> None:
+    """Require that the next process finds the complete state in exactly one directory."""
+    assert state.try_lock()
+    state.unlock()
+    aside = state.quarantine("1")
+    assert sorted([files_in(state.path), files_in(aside)], key=len) == [{}, FILES]
+    assert aside.exists() == bool(files_in(aside))
+
+
+@pytest.mark.parametrize("steps", range(STEPS))
+def test_next_process_finishes_or_undoes_a_killed_quarantine(tmp_path: Path, steps: int) -> None:
+    """A database is never separated from its logs or from its block files."""
+    state = new_state(tmp_path / "s")
+
+    assert stopped(state.path, steps) == (steps < STEPS - 1)
+
+    require_complete(state)
+
+
+@pytest.mark.parametrize("again", range(4))
+@pytest.mark.parametrize("steps", [4, 5])
+def test_resumed_quarantine_may_be_killed_again(tmp_path: Path, steps: int, again: int) -> None:
+    """After step 4 the move is undone, and after step 5 it is finished."""
+    state = new_state(tmp_path / "s")
+    assert stopped(state.path, steps)
+
+    assert stopped(state.path, again, "resume") == (again < (3 if steps == 4 else 2))
+
+    require_complete(state)
+    assert bool(files_in(state.path)) == (steps == 4)
+
+
+def test_failed_quarantine_leaves_the_local_state_in_place(tmp_path: Path) -> None:
+    """If the quarantine directory already exists, no file is moved."""
+    state = new_state(tmp_path / "s")
+    state.quarantine("1").mkdir()
+    (state.quarantine("1") / "meta.db").write_bytes(b"an earlier state")
+
+    with pytest.raises(DatabaseError, match=r"cannot quarantine .*File exists; nothing was lost"):
+        state.quarantine_as("1")
+
+    assert files_in(state.path) == FILES
+    assert (state.quarantine("1") / "meta.db").read_bytes() == b"an earlier state"
+
+
+async def test_unshipped_file_of_a_host_that_was_killed_during_the_quarantine_can_be_recovered(
+    power: Power,
+) -> None:
+    """The next mount finds database and block files in one quarantine directory."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+        block = block_of(session.db, write_file(session, b"not shipped"))
+        session.db.commit()
+    async with power.session("b", options=TAKEOVER) as session:
+        ino = write_file(session, b"from b")
+        await unmount(session)
+    state = StateDir(power.home / "a")
+    assert stopped(state.path, 4)
+    assert not state.blocks.exists()
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == b"from b"
+
+    [kept] = quarantine_list.find_all(state.path)
+    assert quarantine_list.summary(kept)["only_here_bytes"] == len(b"not shipped")
+    assert block in BlockFiles(kept.blocks, state.tmp).numbers()

@@ -5,6 +5,7 @@ per pass.
 Does not know: why a pack died, which objects are garbage (``garbage_search``, ``retention``).
 Keeps: an object is deleted only after the confirmation of a txg that condemns it, abandons it, or
 raises the floor above it. The floor is never lowered. An object of another writer is never deleted.
+A plan that was made before the bucket was reset to an older state is never carried out.
 Tasks: any task may call ``run`` and ``plan``; one pass runs at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
@@ -19,12 +20,13 @@ import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.kept_point import KeptPoint
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import S3fsError, UnexpectedStoreError
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
     KEPT_FAULTS_MAX,
     RECLAIM_IDLE_S,
     RECLAIM_KEYS_MAX,
+    RECLAIM_PLANS_MAX,
 )
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
@@ -231,6 +233,7 @@ class Reclaimer:
 
         Raises:
             StoreError: some objects may already be deleted; the next call deletes the others.
+            UnexpectedStoreError: the bucket was reset during each attempt; nothing was deleted.
             FencedError: another host has taken over the filesystem; nothing was deleted.
             ReadOnlyStateError: the mount is degraded; nothing was deleted.
         """
@@ -238,19 +241,37 @@ class Reclaimer:
             if abandoned_txgs.wanted(self._db) is not None:
                 # The next txg must be a complete image of the local state, so ship it first.
                 await self._shipper.ship()
-            found = await self.plan(limit)
-            if self.kept_names:  # an older copy of the superblock may lack the feature
-                await protect_kept_points(self._volume)
-            if found.total:
-                await self._condemn(found)
-                # None if the txg that condemns the packs was abandoned
-                if await self._shipper.ship(anyway=True) is None:
-                    await self._shipper.require_hold()
-                await self._delete(found, progress)
-            self._forget_given_up(found)
-        return found
+            for _ in range(RECLAIM_PLANS_MAX):
+                found = await self._condemned(limit)
+                if found is not None:
+                    await self._delete(found, progress)
+                    self._forget_given_up(found)
+                    return found
+        raise UnexpectedStoreError(
+            "changelog/",
+            "an older state of the bucket was restored several times while garbage was collected",
+        )
 
     # --- condemn dead packs --------------------------------------------------------------------
+
+    async def _condemned(self, limit: int) -> Garbage | None:
+        """Find garbage, and ship a txg that condemns it; return None if the plan became stale.
+
+        A plan is stale if the bucket was reset to an older state in the meantime. Objects that the
+        plan lists may belong to the only images and changelogs of the older state.
+        """
+        history = properties.replaced_history(self._db)
+        found = await self.plan(limit)
+        if self.kept_names:  # an older copy of the superblock may lack the feature
+            await protect_kept_points(self._volume)
+        if found.total:
+            await self._condemn(found)
+            if await self._shipper.ship(anyway=True) is None:  # nothing had to be shipped
+                await self._shipper.require_shipped()
+        if properties.replaced_history(self._db) == history:
+            return found
+        _log.warning("the bucket was reset to an older state, so garbage is searched again")
+        return None
 
     async def _condemn(self, found: Garbage) -> None:
         """Mark objects as condemned in the database, so that no new row refers to them.

@@ -223,9 +223,9 @@ RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to de
 # More frequent listings would cost 0.3 USD a month on S3, even for an idle mount.
 RECLAIM_IDLE_S: Final = 86_400.0
 RECLAIM_KEYS_MAX: Final = 10_000  # maximum number of objects that one pass deletes
+RECLAIM_PASSES_MAX: Final = 100_000  # maximum number of passes of one command: a billion objects
 RECLAIM_PLANS_MAX: Final = 3  # searches in one pass; only a reset of the bucket needs more
-# Maximum number of pack keys in memory during a search for packs without a row.
-RECLAIM_PACK_ROWS: Final = 100_000
+RECLAIM_PACK_ROWS: Final = 100_000  # pack keys in memory during a search for packs without a row
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues

@@ -26,6 +26,7 @@ from s3fs_meta.limits import (
     KEPT_FAULTS_MAX,
     RECLAIM_IDLE_S,
     RECLAIM_KEYS_MAX,
+    RECLAIM_PASSES_MAX,
     RECLAIM_PLANS_MAX,
 )
 from s3fs_meta.meta.tables import packs, properties
@@ -217,11 +218,19 @@ class Reclaimer:
 
         Raises:
             The same errors as ``reclaim``; objects of earlier passes are already deleted.
+            UnexpectedStoreError: the store still lists an object whose deletion it confirmed.
         """
         found = await self.reclaim(progress)
         kinds = found.counts
-        while found.total:  # the loop ends, because each pass deletes objects
+        for _ in range(RECLAIM_PASSES_MAX - 1):
+            deleted = _all_keys(found)
+            if not deleted:
+                break
             found = await self.reclaim(progress)
+            for key in sorted(_all_keys(found) & deleted)[:1]:
+                raise UnexpectedStoreError(
+                    key, "it confirmed the deletion but still lists the object; try again later"
+                )
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
         return ObjectTally(found.floor, kinds)
@@ -356,6 +365,13 @@ class Reclaimer:
             self._db.begin_local()
             properties.forget_images(self._db, keys)
             self._durability.commit()
+
+
+def _all_keys(deleted: Garbage) -> set[ObjectKey]:
+    """Return the keys of the objects that a pass deleted."""
+    parts = (deleted.manifests, deleted.pieces, deleted.changelogs, deleted.levels, deleted.history)
+    keys = {info.key for part in parts for info in part}
+    return keys | {row.object_key for row in deleted.packs}
 
 
 def _keys(objects: Sequence[ObjectInfo]) -> list[ObjectKey]:

@@ -1,16 +1,18 @@
-"""Garbage collection in a bucket that is reset to an older state."""
+"""Garbage collection in a bucket that changes on its own: resets, and deletions without effect."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
+from typing_extensions import override
 
-from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.codec import image
+from s3fs_meta.errors import StoreUnavailableError, UnexpectedStoreError
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, ship, write_file
+from tests.sync.conftest import Power, keys_of, read_file, ship, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -73,3 +75,32 @@ def require_unchanged(power: Power, expected: Mapping[ObjectKey, bytes]) -> None
     """Require that the bucket contains all objects of its older state."""
     present = power.store.objects
     assert [key for key, data in expected.items() if present.get(key) != data] == ["lease"]
+
+
+class _KeptObjects(FaultyStore):
+    """A store that confirms the deletion of images, but keeps their objects."""
+
+    deletions = 0
+
+    @override
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete only objects that do not belong to images."""
+        self.deletions += 1
+        assert self.deletions < 50, "garbage collection does not end"
+        await super().delete([key for key in keys if not key.startswith(image.PREFIX)])
+
+
+async def test_reclaim_stops_if_the_store_still_lists_deleted_objects(power: Power) -> None:
+    """The error names an object and says what to do."""
+    await power.retain(0)
+    store = _KeptObjects(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        await make_images(session, 4)
+        before = keys_of(power, image.PREFIX)
+
+        with pytest.raises(
+            UnexpectedStoreError, match=r"'image/.*confirmed the deletion but still lists"
+        ):
+            await session.reclaimer.reclaim_all()
+
+        assert keys_of(power, image.PREFIX) == before

@@ -69,8 +69,8 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-# Number of latest images that are never deleted, together with the objects that they need.
-IMAGES_KEPT: Final = 2
+IMAGE_CUTS_MAX: Final = 16  # cuts for an image that must be the next txg: 4 GiB of changes
+IMAGES_KEPT: Final = 2  # latest images that are never deleted, with the objects that they need
 IMAGES_SPACED: Final = 8  # older images are thinned out to N per retention period
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
 # Maximum number of searches for readable rows in one table, which take about a minute.

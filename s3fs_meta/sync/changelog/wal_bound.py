@@ -46,5 +46,9 @@ class WalBound:
         """
         began_s = trio.current_time()
         if not await self.completes(upload):
-            why = f"the WAL grew by {self._growth_max // MIB} MiB while blocks were uploaded"
-            raise StoreUnavailableError("image", 1, trio.current_time() - began_s, why)
+            raise self.exceeded(began_s, 1)
+
+    def exceeded(self, began_s: float, attempts: int) -> StoreUnavailableError:
+        """Return the error for uploads, begun at *began_s*, that were all stopped."""
+        why = f"the WAL grew by {self._growth_max // MIB} MiB while blocks were uploaded"
+        return StoreUnavailableError("image", attempts, trio.current_time() - began_s, why)

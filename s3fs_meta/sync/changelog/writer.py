@@ -37,7 +37,7 @@ from s3fs_meta.errors import (
     S3fsError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import LOOP_MERGE_BYTES, SYNC_BYTES_MAX
+from s3fs_meta.limits import IMAGE_CUTS_MAX, LOOP_MERGE_BYTES, SYNC_BYTES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.snapshot import Snapshot
@@ -347,8 +347,13 @@ class Shipper:
         return frozen
 
     async def _freeze_uploaded(self, progress: Progress) -> Frozen:
-        """Cut a txg with a snapshot, and upload its blocks; cut again if the WAL grows too much."""
-        while True:  # each iteration uploads blocks, or waits for the store
+        """Cut a txg with a snapshot, and upload its blocks; cut again if the WAL grows too much.
+
+        Raises:
+            StoreUnavailableError: the WAL grew too much after each of IMAGE_CUTS_MAX cuts.
+        """
+        began_s = trio.current_time()
+        for _ in range(IMAGE_CUTS_MAX):
             frozen = await self._freeze(snapshot=True)
             is_uploaded = False
             try:
@@ -363,6 +368,7 @@ class Shipper:
             if is_uploaded:
                 return frozen
             await self._durability.sync_all()  # a checkpoint, so that the WAL restarts
+        raise self._wal_bound.exceeded(began_s, IMAGE_CUTS_MAX)
 
     async def _ship(
         self, frozen: Frozen, progress: Progress, *, keeps_snapshot: bool = False

@@ -5,15 +5,17 @@ import secrets
 
 import pytest
 import trio
+from typing_extensions import override
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
-from s3fs_meta.limits import MIB
+from s3fs_meta.limits import IMAGE_CUTS_MAX, MIB
 from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
-from s3fs_meta.model import BlockIndex, Ino, Txg
+from s3fs_meta.model import BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.contract import ETag
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
@@ -326,3 +328,55 @@ async def test_unmount_keeps_the_lease_while_a_changelog_is_unconfirmed(power: P
         await session.close()
     async with power.session("b", tasks=False) as session:
         assert await read_file(session, ino) == b"attempted"
+
+
+class _GrowingWal(FaultyStore):
+    """A store during whose uploads of packs another task fills the WAL."""
+
+    session: Session | None = None  # the session whose WAL grows
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Create an object; before a pack, commit two megabytes of changes."""
+        if self.session is not None and key.startswith("pack/"):
+            for _ in range(2):
+                self.session.db.begin()
+                local_state.put(self.session.db, "filler", secrets.token_hex(MIB // 2))
+                write_file(self.session, secrets.token_bytes(100))
+                self.session.db.commit()
+            await trio.lowlevel.checkpoint()
+        return await super().create(key, data)
+
+    def grow(self, session: Session | None) -> None:
+        """Let the WAL of a session grow from now on; None ends this."""
+        self.session = session
+
+
+async def test_image_that_must_be_the_next_txg_is_postponed_after_a_bounded_number_of_cuts(
+    power: Power,
+) -> None:
+    """The next call continues, and no change is lost."""
+    store, cuts = _GrowingWal(power.store), list[str]()
+
+    def hook(step: str) -> None:
+        if step == "txg cut":
+            cuts.append(step)
+            assert len(cuts) < 5 * IMAGE_CUTS_MAX, "the cuts do not end"
+
+    bounds = UploadBounds(image_wal_bytes=MIB)
+    async with power.session("a", tasks=False, store=store, hook=hook, bounds=bounds) as session:
+        ino = write_file(session, b"first")
+        store.grow(session)
+        with pytest.raises(
+            StoreUnavailableError, match=f"after {IMAGE_CUTS_MAX} attempts .*the WAL grew by 1 MiB"
+        ):
+            await session.imager.make_anew()
+        assert len(cuts) == IMAGE_CUTS_MAX
+        assert session.db.changed
+
+        store.grow(None)
+        await session.imager.make_anew()
+        expected = contents(session.db.connection, SETTLED)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert contents(session.db.connection, SETTLED) == expected
+        assert await read_file(session, ino) == b"first"

@@ -380,3 +380,22 @@ async def test_image_that_must_be_the_next_txg_is_postponed_after_a_bounded_numb
     async with power.session("b", options=TAKEOVER) as session:
         assert contents(session.db.connection, SETTLED) == expected
         assert await read_file(session, ino) == b"first"
+
+
+async def test_failed_append_of_an_image_is_retried_without_a_further_txg(power: Power) -> None:
+    """An attempt is final, so its changes do not count as unshipped changes of a later txg."""
+    faulty = FaultyStore(power.store)
+    async with power.session(
+        "a", tasks=False, store=faulty, hook=failing_append(faulty)
+    ) as session:
+        write_file(session, b"first")
+        with pytest.raises(StoreUnavailableError):
+            await session.imager.make_anew()
+        attempted = pending.outbox(session.db)
+        assert attempted is not None
+        assert session.shipper.oldest_ns > 0
+
+        link = await session.shipper.ship()
+        assert link is not None
+        assert link.txg == session.link.txg == attempted[0]
+        assert await session.shipper.ship() is None

@@ -325,6 +325,36 @@ async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket
     assert lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY]) == taken
 
 
+async def test_host_does_not_restore_the_lease_of_another_host_while_it_acquires_the_lease(
+    store: MemoryStore,
+) -> None:
+    """Between the two requests of an acquisition, the lease is replaced by an older one."""
+    other = await Host(store, "b").acquire()
+    older = store.objects[lease_codec.KEY]
+    await other.release()
+    other = await Host(store, "b").acquire()
+    await other.release()
+    faulty = FaultyStore(store)
+    host, refused = Host(faulty, "a"), list[HeldError]()
+    gate = faulty.hold("replace")
+
+    async def acquire() -> None:
+        try:
+            await host.acquire()
+        except HeldError as exc:
+            refused.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acquire)
+        await gate.wait_started()
+        store.objects[lease_codec.KEY] = older
+        gate.open()
+
+    assert len(refused) == 1
+    assert not host.keeper.is_held
+    assert store.objects[lease_codec.KEY] == older
+
+
 class DelayedWrite:
     """A store that delays its first replacement until the test calls arrive()."""
 

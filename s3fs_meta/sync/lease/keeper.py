@@ -341,10 +341,14 @@ class LeaseKeeper:
             FencedError: a newer epoch owns the filesystem.
             OlderBucketError: as in ``require_hold``; the lease has its former head.
         """
+        if self.fenced is not None:
+            raise self.fenced
         await self._write(replace(self.lease, head=head))
 
     async def release(self) -> None:
         """Release the lease, so that any host may take it. Raises the errors of ``move_head``."""
+        if self.fenced is not None:
+            raise self.fenced
         await self._write(replace(self.lease, released=True))
 
     async def _write(self, lease: Lease) -> None:

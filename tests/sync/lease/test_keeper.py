@@ -355,6 +355,30 @@ async def test_host_does_not_restore_the_lease_of_another_host_while_it_acquires
     assert store.objects[lease_codec.KEY] == older
 
 
+@pytest.mark.parametrize("held", ["the last lease", "an earlier lease"])
+async def test_fenced_host_does_not_write_the_lease_of_an_older_bucket(
+    store: MemoryStore, held: str
+) -> None:
+    """The older bucket has a lease of the fenced host, but another host is the writer."""
+    host = Host(store, "a")
+    await host.acquire()
+    older = store.objects[lease_codec.KEY]
+    keeper = await host.acquire()
+    if held == "the last lease":
+        older = store.objects[lease_codec.KEY]
+    await Host(store, "b").acquire(force=True)
+    with pytest.raises(FencedError):
+        await keeper.require_hold()
+    store.objects[lease_codec.KEY] = older
+
+    with pytest.raises(FencedError):
+        await keeper.move_head(HEAD)
+    with pytest.raises(FencedError):
+        await keeper.release()
+
+    assert store.objects[lease_codec.KEY] == older
+
+
 class DelayedWrite:
     """A store that delays its first replacement until the test calls arrive()."""
 

@@ -374,6 +374,24 @@ async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_
     assert some_lost == ([b"7"], False)
 
 
+async def test_list_of_matching_names_is_marked_incomplete_if_too_many_directories_had_the_path(
+    power: Power, tmp_path: Path, files: Files
+) -> None:
+    """The names of a directory that is not searched are missing from the list."""
+    for name in (b"1", b"2", b"3", b"4"):
+        directory = await files.make_directory(b"d")
+        await files.make(name, 10, directory)
+        await files.remove(name, directory)
+        await files.remove_directory(b"d")
+    async with finder_of(power, tmp_path) as finder:
+        every = await finder.names_like([b"d"], b"*", 9)
+    async with finder_of(power, tmp_path, stays_max=3) as finder:
+        some = await finder.names_like([b"d"], b"*", 9)
+
+    assert every == ([b"1", b"2", b"3", b"4"], True)
+    assert some == ([b"2", b"3", b"4"], False)
+
+
 async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
     power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import FormatError, MetadataError
 from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -108,6 +108,27 @@ def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
         row = blocks.find(db, block)
         if row is not None and row.refs == 0:
             blocks.delete(db, block)
+
+
+def require_intact(path: Path, original: Path) -> None:
+    """Raise FormatError if SQLite finds a damaged page in a copy of the database *original*.
+
+    This reads the complete copy, but does not compare indexes with their tables.
+    """
+    what = "SQLite's quick_check returned nothing"
+    try:
+        db = Database.open(path, _THROWAWAY)
+        try:
+            row = db.one("PRAGMA quick_check(1)")
+        finally:
+            db.close()
+    except FormatError as exc:
+        what = exc.what
+    else:
+        if row is not None and row[0] == "ok":
+            return
+        what = what if row is None else f"SQLite's quick_check reports {row[0]!r}"
+    raise FormatError(str(original), f"{what}; unmount, and run s3fs-meta fsck -y")
 
 
 def describe(path: Path) -> ImageFacts:

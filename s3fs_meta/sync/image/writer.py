@@ -73,6 +73,8 @@ class Imager:
         self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown
         # position in the chain at the start of the mount; None after the first measurement
         self._link_at_start: Link | None = volume.link
+        # True until the first image after an unclean shutdown was found intact
+        self._must_check = volume.crashed
 
     def note_last(self, created_ns: int) -> None:
         """Record the creation time of the image that was the head at the start of this mount."""
@@ -133,6 +135,7 @@ class Imager:
             ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
             NoSpaceLeftError: the disk has no space for a copy of the database beyond the reserve.
+            FormatError: an unclean shutdown has damaged the database; no image was made.
         """
         if abandoned_txgs.wanted(self._db) is not None:
             await self._shipper.publish_anew(progress)
@@ -148,6 +151,9 @@ class Imager:
         finally:
             shipped.snapshot.close()
         self._hook("image copied")
+        if self._must_check:
+            await trio.to_thread.run_sync(image_copy.require_intact, copy, self._db.path)
+            self._must_check = False
         newest = self._keeper.lease.head
         old = await self._pieces_of(newest) if newest is not None else ()
         head, data = await self._put(

@@ -11,6 +11,7 @@ from s3fs_meta.codec.changelog import key_of as changelog_key
 from s3fs_meta.errors import (
     DatabaseError,
     FencedError,
+    FormatError,
     LostBlockError,
     NoSpaceLeftError,
     PermanentStoreError,
@@ -317,3 +318,27 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
         assert await read_file(session, good) == b"good"
         with pytest.raises(LostBlockError):
             await read_file(session, lost)
+
+
+async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(power: Power) -> None:
+    """The mount reads no damaged row, but other hosts would restore the damaged image."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        session.db.checkpoint()
+        row = session.db.one("SELECT rootpage FROM sqlite_master WHERE name = 'symlinks'")
+        assert row is not None
+    database = power.home / "a" / "meta.db"
+    page_bytes = 4096
+    with database.open("r+b") as file:
+        file.seek((row[0] - 1) * page_bytes)
+        file.write(b"\xff" * page_bytes)
+
+    async with power.session("a", tasks=False) as session:
+        head = session.volume.keeper.lease.head
+        write_file(session, b"later")
+        with pytest.raises(FormatError, match=r"meta\.db' is damaged: SQLite's .*fsck -y"):
+            await session.make_image()
+        assert session.volume.keeper.lease.head == head
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, ino) == CONTENT

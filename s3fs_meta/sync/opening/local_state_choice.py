@@ -37,6 +37,7 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     CorruptionError,
+    DatabaseError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
@@ -135,6 +136,31 @@ def _is_doubtful(db: Database) -> bool:
     return volatile == "crash" or (volatile == "power" and power_lost)
 
 
+@contextlib.contextmanager
+def _unclean(db: Database) -> Iterator[None]:
+    """Record that a kill in the with-block may damage the database, if it has no journal.
+
+    After an error under journal_mode=off the record remains, because the change was not undone.
+    """
+    if local_state.get(db, "clean") != "1" or volatility(db.pragmas) != "crash":
+        yield
+        return
+    before = local_state.get(db, "volatile") or ""
+    _note_end(db, clean="0", volatile="crash")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(DatabaseError):
+            _note_end(db, clean="1", volatile=before)
+
+
+def _note_end(db: Database, *, clean: str, volatile: str) -> None:
+    db.begin_local()
+    local_state.put(db, "clean", clean)
+    local_state.put(db, "volatile", volatile)
+    db.commit()
+
+
 class ReplacedState(NamedTuple):
     """Local state that will be replaced once another database is restored."""
 
@@ -214,7 +240,8 @@ class Chooser:
                 local.db, "it is unknown on which txg the local state is based", keep=True
             )
         try:
-            return await self._compare(local.db, link)
+            with _unclean(local.db):
+                return await self._compare(local.db, link)
         except BaseException:
             local.db.close()
             raise

@@ -1,20 +1,27 @@
 """The choice at mount between local state and a bucket with a different history."""
 
 import os
+from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, StoreUnavailableError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import BlockId
+from s3fs_meta.model import BlockId, ObjectKey
+from s3fs_meta.objects.contract import Fetched
+from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut
+from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -191,6 +198,53 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
         assert list(session.files.numbers()) == []
         assert session.db.one("SELECT * FROM cached_blocks") is None
         assert not session.volume.notices
+
+
+class _SecondPartAway(FaultyStore):
+    """A store that cannot return the second part of a changelog; it then copies a database."""
+
+    def __init__(self, inner: MemoryStore, database: Path) -> None:
+        super().__init__(inner)
+        self._database = database
+        self.left = b""  # the database file as a kill would leave it at that moment
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        """Return an object, unless it is the second part of a changelog."""
+        if key.startswith(changelog_codec.PART_PREFIX) and key.endswith("1"):
+            self.left = self._database.read_bytes()
+            raise StoreUnavailableError(key, 1, 0.0, "away")
+        return await super().get(key, max_bytes)
+
+
+@pytest.mark.parametrize(
+    ("journal_mode", "end"), [("off", "kill"), ("memory", "kill"), ("memory", "error")], ids=str
+)
+async def test_state_is_quarantined_after_a_kill_without_a_journal_while_changelogs_are_applied(
+    power: Power, journal_mode: str, end: str
+) -> None:
+    """The last mount ended cleanly, but the kill leaves a part of a transaction in the database."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with power.session("a", options=options, tasks=False) as session:
+        write_file(session, b"from a")
+        await unmount(session)
+    async with power.session("b", bounds=UploadBounds(locations=2), tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 3000) for number in range(9)]
+        await unmount(session)
+    database = power.home / "a" / "meta.db"
+    store = _SecondPartAway(power.store, database)
+    with pytest.raises(StoreUnavailableError):
+        async with power.session("a", options=options, store=store, tasks=False):
+            pass
+    assert store.left
+    if end == "kill":
+        database.write_bytes(store.left)
+
+    async with power.session("a", options=options, tasks=False) as session:
+        for number, ino in enumerate(inos):
+            assert await read_file(session, ino) == b"%d" % number * 3000
+        why = [one for one in session.volume.notices if "crash with this journal mode" in one]
+        assert len(why) == len(session.volume.notices) == (1 if end == "kill" else 0)
 
 
 async def test_next_mount_completes_an_interrupted_application_of_changelogs(power: Power) -> None:

@@ -16,8 +16,7 @@ SYMLINK_BYTES_MAX: Final = 4095  # maximum length of a symlink's target: PATH_MA
 XATTR_NAME_BYTES_MAX: Final = 255  # maximum length of an xattr's name: XATTR_NAME_MAX in xattr(7)
 XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # maximum xattr value: XATTR_SIZE_MAX in xattr(7)
 XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # maximum result of listxattr(2): XATTR_LIST_MAX
-# Maximum number of hard links to an inode: the largest signed 32-bit integer.
-LINKS_MAX: Final = (1 << 31) - 1
+LINKS_MAX: Final = (1 << 31) - 1  # hard links to an inode: the largest signed 32-bit integer
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
@@ -72,6 +71,7 @@ IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
 IMAGE_CUTS_MAX: Final = 16  # cuts for an image that must be the next txg: 4 GiB of changes
 IMAGES_KEPT: Final = 2  # latest images that are never deleted, with the objects that they need
 IMAGES_SPACED: Final = 8  # older images are thinned out to N per retention period
+IMAGE_LINKS_MAX: Final = 100  # links of kind image that a restore follows; only attacks need more
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
 # Maximum number of searches for readable rows in one table, which take about a minute.
 SALVAGE_PROBES_MAX: Final = 2_000_000

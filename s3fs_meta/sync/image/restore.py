@@ -28,7 +28,7 @@ from s3fs_meta.errors import (
     S3fsError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
+from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_LINKS_MAX, IMAGE_PIECE_BYTES
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import create_empty
@@ -78,6 +78,9 @@ class Restorer:
         self._uuid = uuid
         self._progress = progress
         self._last_level: ObjectKey | None = None  # the newest level object that was applied
+        # Images from which the wanted txg cannot be reached, and why.
+        self._failed: dict[ManifestRef, FormatError | ObjectMissingError] = {}
+        self._links_followed = 0  # number of images that the running restore uses one after another
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def restore(
@@ -103,6 +106,7 @@ class Restorer:
             NoSpaceLeftError: raised by ``reserve``.
         """
         unfinished = target.with_name(target.name + ".restoring")
+        self._failed = {}
         try:
             link = await self._restore_from_some_image(newest, unfinished, upto)
             await trio.to_thread.run_sync(self._finish, unfinished, target)
@@ -266,6 +270,28 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
+        """Restore an image and the txgs after it, unless this has already failed.
+
+        Several older images may lead to a link of kind ``image``, whose image is then tried once.
+        """
+        known = self._failed.get(ref) or self._failed.get(ref._replace(hash=""))
+        if known is not None:
+            raise known
+        if self._links_followed > IMAGE_LINKS_MAX:
+            raise FormatError(ref.key, f"more than {IMAGE_LINKS_MAX} images follow one another")
+        self._links_followed += 1
+        try:
+            return await self._restore_once(ref, unfinished, upto)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            _forget_frames(exc)
+            self._failed[ref] = exc
+            raise
+        finally:
+            self._links_followed -= 1
+
+    async def _restore_once(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
         """Restore an image and the txgs after it; use changelogs if a level object is wrong.
 
         Only the changelogs after a level object prove that the object belongs to this chain.
@@ -312,11 +338,12 @@ class Restorer:
         try:
             return await self._apply(link, unfinished, upto, by_levels=by_levels)
         except NeedsImageError as exc:
-            before = self._take_last_level()
-            try:
-                return await self._restore_from(exc.image, unfinished, upto)
-            finally:
-                self._last_level = before or self._last_level
+            image = exc.image
+        before = self._take_last_level()
+        try:
+            return await self._restore_from(image, unfinished, upto)
+        finally:
+            self._last_level = before or self._last_level
 
     async def _apply(
         self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool

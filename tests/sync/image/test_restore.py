@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,14 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
-from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
+from s3fs_meta.limits import (
+    FETCHES_MAX,
+    IMAGE_PIECE_BYTES,
+    IMAGE_PIECES_MAX,
+    KIB,
+    LEVEL_FAN_OUT,
+    MIB,
+)
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
@@ -29,8 +37,10 @@ from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.image.restore import Restorer, allocate, copy_database, write_piece
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import claim_newer, flipped
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
+from tests.sync.conftest import Power, keys_of, read_file, write_file
 from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, restored
 
 
@@ -350,3 +360,29 @@ def test_error_about_a_full_disk_names_the_directory_and_a_remedy(tmp_path: Path
     assert (before.value.errno, before.value.filename) == (errno.ENOSPC, str(tmp_path))
     assert (during.value.errno, during.value.filename) == (errno.ENOSPC, "/dev")
     assert (copying.value.errno, copying.value.filename) == (errno.ENOSPC, "/dev")
+
+
+async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power: Power) -> None:
+    """Every older image leads to the next link of kind image, and so to the damaged image."""
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(6):
+            await append_empty_changelogs(session, 2 * LEVEL_FAN_OUT)
+            session.db.counters.begin_txg(session.link.next_txg)
+            await session.leveler.make_due()
+            await session.publish_anew()
+        head = session.volume.keeper.lease.head
+        assert head is not None
+        image = image_codec.image_of(head.manifest_key)
+        for key in keys_of(power, "image/"):
+            if image_codec.parse_piece_key(key) and image_codec.image_of(key) == image:
+                del power.store.objects[key]
+
+        restorer = Restorer(store, session.volume.keyring, session.volume.uuid, no_progress)
+        with pytest.raises(NoImageError, match=str(image)):
+            await restorer.restore(
+                ManifestRef(head.manifest_key, head.manifest_hash), power.home / "restored.db"
+            )
+    reads = Counter(call.key for call in store.calls if call.key.endswith("/manifest"))
+    assert len(reads) == 7
+    assert max(reads.values()) <= 2

@@ -132,7 +132,7 @@ class Uploader:
     async def acquire(self, batch: Sequence[Sealed]) -> None:
         """Wait for an upload slot; if the task is cancelled, release the blocks of the batch."""
         try:
-            await self._limiter.acquire_on_behalf_of(batch[0].block)
+            await self._limiter.acquire_on_behalf_of(id(batch))
         except trio.Cancelled:
             self.sealer.release(batch)
             raise
@@ -148,7 +148,7 @@ class Uploader:
         try:
             await self._try(ship)
         finally:
-            self._limiter.release_on_behalf_of(batch[0].block)
+            self._limiter.release_on_behalf_of(id(batch))
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         """Call *work*; log a failure, and make ``run`` pause before the next attempt."""

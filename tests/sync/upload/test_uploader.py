@@ -26,7 +26,7 @@ from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, keys_of, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, keys_of, read_file, remove_file, write_file
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
@@ -223,6 +223,26 @@ async def test_cancelled_upload_records_the_locations_in_a_stored_pack(power: Po
             await session.flush()
         assert scope.cancelled_caught
         assert session.uploader.pending == 0
+
+
+async def test_block_that_is_sealed_again_does_not_need_the_slot_of_its_earlier_batch(
+    power: Power,
+) -> None:
+    """An uploaded batch keeps its slot while its rows are synced, but no longer its blocks."""
+    async with power.session("a", tasks=False) as session:
+        uploader = session.uploader
+        ino = write_file(session, b"content")
+        first = await uploader.sealer.next_batch(0.0)
+        await uploader.acquire(first)
+        uploader.sealer.release(first)
+
+        second = await uploader.sealer.next_batch(0.0)
+        assert second == first
+        await uploader.acquire(second)
+        await uploader.ship_and_release(second)
+        await session.flush()
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"content"
 
 
 async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:

@@ -13,7 +13,7 @@ until the copy is synced, or in the pack of the origin.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -134,24 +134,27 @@ def _may_be_needed(db: Database, block: BlockId) -> bool:
 
 
 class KnownCopies:
-    """Changes the rows of the table ``copies``, and remembers which blocks have a row."""
+    """Changes the rows of the table ``copies``, and remembers the ``keep_bytes`` of each row.
+
+    A sequential write into the sparse part of a file calls ``note_gap`` each time. The remembered
+    number shows, without a statement, that the row already contains the zeros.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._known: set[BlockId] = set()
+        self._known: dict[BlockId, int] = {}  # keep_bytes of each row of ``copies``
         # Lengths of the content that the last sync of files, or the last log entry, makes durable.
         self._expected: Mapping[BlockId, int] = {}
         # Gaps directly after expected content: start and end. Each block has a row.
         self._gaps: dict[BlockId, tuple[int, int]] = {}
 
     def load(self) -> None:
-        """Read from the table ``copies`` which blocks have a row; forget gaps that were undone."""
-        kept_bytes = block_origins.kept_bytes(self._db)
-        self._known = set(kept_bytes)
+        """Read the rows of the table ``copies``; forget gaps that were undone."""
+        self._known = block_origins.kept_bytes(self._db)
         self._gaps = {
             block: (start, end)
             for block, (start, end) in self._gaps.items()
-            if kept_bytes.get(block, 0) >= end
+            if self._known.get(block, 0) >= end
         }
 
     def expect(self, lengths: Mapping[BlockId, int]) -> None:
@@ -161,12 +164,12 @@ class KnownCopies:
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
         """Record from which block a new block is restored if power fails before its first sync."""
         block_origins.note(self._db, block, origin, keep_bytes)
-        self._known.add(block)
+        self._known[block] = keep_bytes
 
     def note_hole(self, block: BlockId, hole_bytes: int) -> None:
         """Record that a new block replaces a hole, of which *hole_bytes* were inside the file."""
         block_origins.note_hole(self._db, block, hole_bytes)
-        self._known.add(block)
+        self._known[block] = hole_bytes
 
     def note_gap(
         self, block: BlockId, content_bytes: int, gap_end: int, *, is_logged: bool
@@ -186,12 +189,22 @@ class KnownCopies:
         if is_expected:
             self._gaps[block] = content_bytes, gap_end
         if block in self._known and not is_logged:
-            block_origins.extend(self._db, block, content_bytes, gap_end)
+            self._extend(block, content_bytes, gap_end)
         elif (
             is_logged or is_expected or cached_blocks.synced_bytes(self._db, block) == content_bytes
         ):
-            block_origins.note_gap(self._db, block, content_bytes, gap_end)
-            self._known.add(block)
+            self._note_gap(block, content_bytes, gap_end)
+
+    def _extend(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
+        """Add a gap to the row of a block, unless the row ends before or after the content."""
+        if self._known[block] != content_bytes:
+            return
+        if block_origins.extend(self._db, block, content_bytes, gap_end):
+            self._known[block] = gap_end
+
+    def _note_gap(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
+        block_origins.note_gap(self._db, block, content_bytes, gap_end)
+        self._known[block] = gap_end
 
     def note_cut(self, block: BlockId, size_bytes: int) -> None:
         """Record that a file was cut after the content of a block, *size_bytes* into the block.
@@ -199,8 +212,10 @@ class KnownCopies:
         If the block replaces a hole, content after the cut does not replace the removed zeros.
         Requires an open transaction.
         """
-        if block in self._known:
-            block_origins.shorten_hole(self._db, block, size_bytes)
+        if self._known.get(block, 0) <= size_bytes:
+            return
+        if block_origins.shorten_hole(self._db, block, size_bytes):
+            self._known[block] = size_bytes
 
     def synced(self, lengths: Iterable[tuple[BlockId, int]]) -> None:
         """Delete the origins of synced blocks, but record gaps that were made during the sync.
@@ -209,25 +224,27 @@ class KnownCopies:
         still be lost.
         """
         durable = dict(lengths)
-        known = self._known.intersection(durable)
+        known = self._known.keys() & durable.keys()
         if not known:
             return
-        block_origins.forget(self._db, known)
-        self._known -= known
-        for block in known.intersection(self._gaps):
+        self._delete(known)
+        for block in known & self._gaps.keys():
             start, end = self._gaps.pop(block)
             if start == durable[block]:
-                block_origins.note_gap(self._db, block, start, end)
-                self._known.add(block)
+                self._note_gap(block, start, end)
 
     def forget(self, wanted: Iterable[BlockId]) -> None:
         """Delete the origins of blocks that were uploaded or removed."""
-        known = self._known.intersection(wanted)
+        known = self._known.keys() & set(wanted)
         if known:
-            block_origins.forget(self._db, known)
-            self._known -= known
+            self._delete(known)
             for block in known:
                 self._gaps.pop(block, None)
+
+    def _delete(self, known: Set[BlockId]) -> None:
+        block_origins.forget(self._db, known)
+        for block in known:
+            del self._known[block]
 
 
 async def restore_content(

@@ -9,7 +9,7 @@ import pytest
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.model import ROOT_INO
-from tests.fs.conftest import T0, Volume, look, make_file
+from tests.fs.conftest import BLOCK_BYTES, T0, Volume, look, make_file
 
 COUNT = 50
 
@@ -100,6 +100,24 @@ async def test_operations_execute_at_most_a_fixed_number_of_sql_statements(
         if found[operation.__name__] > most * COUNT + OF_A_GROUP
     }
     assert too_many == {}, found
+
+
+@pytest.mark.parametrize("is_synced", [False, True], ids=["new block", "synced block"])
+async def test_sequential_write_into_a_sparse_file_executes_two_sql_statements(
+    volume: Volume, fs: Filesystem, *, is_synced: bool
+) -> None:
+    """A write looks up its block and changes its length. It does not check the zeros after it."""
+    ino, data = make_file(fs, b"sparse"), b"x" * 100
+    await fs.data.truncate(ino, BLOCK_BYTES)
+    await fs.write(ino, 0, data)
+    if is_synced:
+        volume.commit()
+        await volume.session.cache.block_sync.sync_files()
+    await fs.write(ino, len(data), data)
+    with counting(volume) as counted:
+        for number in range(2, COUNT):
+            await fs.write(ino, number * len(data), data)
+    assert counted.count <= 2 * COUNT + OF_A_GROUP
 
 
 @pytest.mark.parametrize(("is_uploaded", "most"), [(False, 10.5), (True, 13.5)])

@@ -68,25 +68,29 @@ def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> 
     )
 
 
-def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
+def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> bool:
     """Record that zeros follow a complete origin, if the block has no other content there.
 
-    A truncated origin cannot be extended, because its removed bytes would reappear. Requires an
-    open transaction.
+    A truncated origin cannot be extended, because its removed bytes would reappear. Return whether
+    the row was changed. Requires an open transaction.
     """
-    db.run(
-        "UPDATE copies SET keep_bytes = ?1 WHERE block = ?2 AND keep_bytes = ?3 AND plain_bytes <= ?3",
-        (gap_end, block, content_bytes),
+    sql = (
+        "UPDATE copies SET keep_bytes = ?1"
+        " WHERE block = ?2 AND keep_bytes = ?3 AND plain_bytes <= ?3"
     )
+    return db.run(sql, (gap_end, block, content_bytes)) == 1
 
 
-def shorten_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
-    """Record that a replaced hole, if any, has at most *hole_bytes*. Needs a transaction."""
-    db.run(
+def shorten_hole(db: Database, block: BlockId, hole_bytes: int) -> bool:
+    """Record that a replaced hole, if any, has at most *hole_bytes*. Needs a transaction.
+
+    Return whether the row was changed.
+    """
+    sql = (
         "UPDATE copies SET keep_bytes = ?1, plain_bytes = ?1"
-        f" WHERE block = ?2 AND origin = {HOLE:d} AND keep_bytes > ?1",
-        (hole_bytes, block),
+        f" WHERE block = ?2 AND origin = {HOLE:d} AND keep_bytes > ?1"
     )
+    return db.run(sql, (hole_bytes, block)) == 1
 
 
 def forget(db: Database, blocks: Iterable[BlockId]) -> None:

@@ -16,9 +16,10 @@ from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
-from s3fs_meta.model import ROOT_INO, Attributes, Ino
+from s3fs_meta.meta.tables import block_map
+from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Ino
 from tests.faults import raising
-from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
+from tests.fuse.conftest import BLOCK_BYTES, Handlers, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
 
@@ -162,6 +163,51 @@ async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> Non
 
     await mounted.run((path / "f").write_bytes, b"another")
     assert await mounted.run((path / "g").read_bytes) == content
+
+
+async def lose_block(handlers: Handlers, ino: Ino, index: int) -> None:
+    """Upload all blocks; then delete all packs, and the cache file of one block."""
+    session = handlers.session
+    await session.flush()
+    await session.durability.sync_all()
+    store = session.volume.store
+    await store.delete([info.key async for info in store.list("pack/")])
+    located = block_map.locate(session.db, ino, BlockIndex(index))
+    assert located is not None
+    session.files.remove(located.block)
+
+
+def fail_in_the_second_block(root: Path) -> tuple[bytes, bytes]:
+    """Copy and punch ranges across the start of a lost block; return the bytes before it."""
+    with open(root / "f", "rb") as source, open(root / "g", "r+b", buffering=0) as target:
+        half, fd = BLOCK_BYTES // 2, target.fileno()
+        assert os.copy_file_range(source.fileno(), fd, BLOCK_BYTES, 0, half) == half
+        after_copy = os.pread(fd, BLOCK_BYTES, 0)
+        with pytest.raises(OSError, match="Input/output error"):
+            fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 10, BLOCK_BYTES)
+        return after_copy, os.pread(fd, BLOCK_BYTES, 0)
+
+
+async def test_failed_changes_of_a_range_leave_no_outdated_pages_in_the_kernel(
+    mounted: Mounted,
+) -> None:
+    """A copy and a hole punch fail in the second block of their range. The kernel has all pages."""
+    source, target, handlers = (
+        os.urandom(BLOCK_BYTES),
+        os.urandom(2 * BLOCK_BYTES),
+        mounted.handlers,
+    )
+    await mounted.run((mounted.path / "f").write_bytes, source)
+    await mounted.run((mounted.path / "g").write_bytes, target)
+    ino = Ino((await mounted.run((mounted.path / "g").stat)).st_ino)
+    assert await mounted.run((mounted.path / "g").read_bytes) == target
+    await lose_block(handlers, ino, 1)
+
+    shown = await mounted.run(fail_in_the_second_block, mounted.path)
+
+    stored = await handlers.fs.read(ino, 0, BLOCK_BYTES)
+    assert stored == target[: BLOCK_BYTES // 2] + source[: BLOCK_BYTES // 2]
+    assert shown == (stored, stored)
 
 
 async def test_cp_copies_dirty_content(mounted: Mounted) -> None:

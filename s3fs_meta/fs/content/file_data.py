@@ -312,6 +312,16 @@ class FileData:
         why = "its blocks were evicted before they could be used"
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
+    async def fetch_for_write(self, ino: Ino, offset: int, length: int) -> None:
+        """Fetch the blocks that a write to a range would replace in part. Changes no file.
+
+        Raises the same errors as ``write``. Yields to other tasks only if a block must be fetched.
+        """
+        before, parts = self._look_up(ino, offset, offset + length)
+        missing = plan_write(before, parts, self._cache.is_local).missing
+        if missing:
+            await self._fetch(missing)
+
     def _look_up(self, ino: Ino, offset: int, stop: int) -> tuple[Attributes, list[Part]]:
         """Return the attributes of a file, and the parts of a range with their blocks."""
         if stop > FILE_BYTES_MAX:

@@ -192,25 +192,37 @@ class FileRanges:
             raise NoSpaceLeftError(f"the local disk has room for only {max(local_bytes, 0)} bytes")
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
-        """Clear a range of a file: complete blocks become holes, parts of blocks become zeros."""
+        """Clear a range of a file: complete blocks become holes, parts of blocks become zeros.
+
+        The kernel drops its pages of the range only if the request succeeds. So the blocks that are
+        cleared in part are fetched before the first change.
+        """
         if offset >= stop:
             return
         first, last = -(-offset // self._block_bytes), stop // self._block_bytes
         if first > last:  # the range lies within one block
             await self._zero(ino, offset, stop)
             return
-        await self._zero(ino, offset, first * self._block_bytes)
+        edges = (offset, first * self._block_bytes), (last * self._block_bytes, stop)
+        for start, end in edges:
+            length = self._content_bytes(ino, start, end)
+            if length > 0:
+                await self._data.fetch_for_write(ino, start, length)
+        for start, end in edges:
+            await self._zero(ino, start, end)
         await self._unmap(ino, BlockIndex(first), BlockIndex(last))
-        await self._zero(ino, last * self._block_bytes, stop)
 
     async def _zero(self, ino: Ino, offset: int, stop: int) -> None:
         """Write zeros to a range inside one block, but not beyond the block's content."""
+        length = self._content_bytes(ino, offset, stop)
+        if length > 0:
+            await self._data.write(ino, offset, bytes(length))
+
+    def _content_bytes(self, ino: Ino, offset: int, stop: int) -> int:
+        """Return the length of the content in a range inside one block, at most 0 if it has none."""
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
-        if located is not None:
-            length = min(stop - offset, located.plain_bytes - start)
-            if length > 0:
-                await self._data.write(ino, offset, bytes(length))
+        return 0 if located is None else min(stop - offset, located.plain_bytes - start)
 
     async def _unmap(self, ino: Ino, first: BlockIndex, stop: BlockIndex) -> None:
         """Turn the blocks from *first* to *stop*, exclusive, into holes."""
@@ -246,6 +258,8 @@ class FileRanges:
         The process requests the rest by further calls, and can be killed between them. The end of
         *source* or an error also shortens the copy. Source: copy_file_range(2).
         If there is anything to copy, *begin* is called before the first change, after all checks.
+        The kernel drops its pages of *target* only in the range of the returned length, so this range
+        includes every changed byte.
 
         Raises:
             The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
@@ -280,7 +294,7 @@ class FileRanges:
         length: int,
         begin: Begin | None = None,
     ) -> int | None:
-        """Copy a range inside one block like ``copy``, but return None if the copy must wait.
+        """Copy a range inside one block of each file like ``copy``, or return None if it must wait.
 
         Before None is returned, nothing is changed except by *begin*.
 
@@ -290,8 +304,8 @@ class FileRanges:
         """
         stop = self._end_of_copy(source, offset, target, at, length)
         length = stop - offset
-        is_small = offset % self._block_bytes + length <= self._block_bytes
-        if not is_small or length > COPIED_AT_ONCE_BYTES:
+        in_block = max(offset % self._block_bytes, at % self._block_bytes)
+        if length > min(self._block_bytes - in_block, COPIED_AT_ONCE_BYTES):
             return None
         if length <= 0:
             return 0
@@ -320,8 +334,12 @@ class FileRanges:
         return min(offset + min(length, SHARED_RANGE_BYTES), size_bytes)
 
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
-        """Copy bytes by reading and writing, at most to the end of a source block."""
-        length = min(self._block_bytes - offset % self._block_bytes, stop - offset)
+        """Copy bytes by reading and writing, at most to the end of a block of either file.
+
+        So a write that fails has changed no earlier block of *target*.
+        """
+        in_block = max(offset % self._block_bytes, at % self._block_bytes)
+        length = min(self._block_bytes - in_block, stop - offset)
         data = await self._data.read(source, offset, length)
         return await self._data.write(target, at, data)
 

@@ -437,12 +437,15 @@ class FileData:
         """Set the size of a regular file. Content beyond the size is removed; an extension is a hole.
 
         If one slice cannot release all blocks, the file is shortened in several slices,
-        from its end. After each slice, and after a crash, the file is valid but shorter.
+        from its end. After each slice, and after a crash, the file is valid but shorter. The block at
+        the new end is fetched first: if a slice were followed by an error, the kernel would keep the
+        earlier size.
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
             ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is unchanged, or shorter.
-            StoreError, CorruptionError: the block at the new end is unavailable.
+            StoreError, CorruptionError: the block at the new end is unavailable; if the block was
+                not evicted meanwhile, the file is unchanged.
 
         Yields to other tasks only between slices and during a fetch. Opens its own transaction.
         """
@@ -456,13 +459,13 @@ class FileData:
             if size_bytes >= before.size_bytes:
                 self._resize(before, size_bytes, sets_times=sets_times)
                 return
-            if self.cut_piece(before, plan.remove_from):
-                await trio.lowlevel.checkpoint()
-                continue
             split = block_map.locate(self._db, ino, plan.keep_index) if plan.keep_bytes else None
             if split is not None and not self._cache.is_local(split):
                 fetched += 1
                 await self._fetch([split])
+                continue
+            if self.cut_piece(before, plan.remove_from):
+                await trio.lowlevel.checkpoint()
                 continue
             try:
                 self._cut_last(before, size_bytes, split, sets_times=sets_times)

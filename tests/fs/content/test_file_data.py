@@ -15,6 +15,7 @@ from s3fs_meta.errors import (
     ReadOnlyStateError,
     RefusesDirectoryError,
     TooBigError,
+    TransientStoreError,
     UnexpectedStoreError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
@@ -264,6 +265,23 @@ async def test_large_file_is_truncated_in_several_steps(fs: Filesystem) -> None:
         sizes.append(fs.getattr(ino).size_bytes)
         assert blocks(fs, ino) * BLOCK_BYTES == sizes[-1]
     assert sizes == [7 * BLOCK_BYTES, 5 * BLOCK_BYTES, 3 * BLOCK_BYTES]
+
+
+@sliced(purged_blocks=2)
+async def test_large_file_keeps_its_size_if_its_truncation_needs_an_unavailable_block(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """The kernel keeps the earlier size of a file after an error."""
+    ino, content = make_file(fs, b"f"), random.Random(4).randbytes(7 * BLOCK_BYTES)
+    await fs.write(ino, 0, content)
+    await volume.evict()
+    volume.store.fail("get_range")
+    with pytest.raises(TransientStoreError):
+        await fs.data.truncate(ino, 10)
+    assert await whole(fs, ino) == content
+
+    await fs.data.truncate(ino, 10)
+    assert await whole(fs, ino) == content[:10]
 
 
 @sliced(purged_blocks=2)

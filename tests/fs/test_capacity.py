@@ -76,6 +76,28 @@ async def test_duplicate_content_uses_no_space_after_upload(fs: Filesystem, volu
     assert fs.statfs().free_bytes == before - 2000
 
 
+@pytest.mark.parametrize("offset", [0, 1000], ids=["complete block", "part of a block"])
+async def test_overwrite_of_content_that_another_file_shares_counts_against_the_capacity(
+    fs: Filesystem, volume: Volume, offset: int
+) -> None:
+    """The other file keeps the old content. Content of one file can always be overwritten."""
+    ino, other = make_file(fs, b"f"), make_file(fs, b"g")
+    await fs.write(ino, 0, b"x" * 3000)
+    await volume.upload()
+    assert await fs.ranges.copy(ino, 0, other, 0, 3000) == 3000
+    fs.set_capacity(5000)
+    with pytest.raises(NoSpaceLeftError):
+        await fs.write(other, offset, b"y" * (3000 - offset))
+    assert fs.statfs().free_bytes == 2000
+
+    fs.set_capacity(6000)
+    await fs.write(other, offset, b"y" * (3000 - offset))
+    assert fs.statfs().free_bytes == 0
+    await fs.write(ino, offset, b"z" * (3000 - offset))
+    await fs.write(other, offset, b"z" * (3000 - offset))
+    assert fs.statfs().free_bytes == 0
+
+
 async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None:
     top = make_directory(fs, b"d")
     fs.xattrs.set(top, acl.DEFAULT, NAMED, ROOT)

@@ -57,7 +57,7 @@ from s3fs_meta.limits import (
     OPERATION_DISK_BYTES,
 )
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_map, inodes, properties
+from s3fs_meta.meta.tables import block_map, blocks, inodes, properties
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 
@@ -279,7 +279,7 @@ class FileData:
         if plan.missing:
             return plan.missing
         if self._db.counters.capacity_bytes:
-            self._capacity.require(plan.added_bytes)
+            self._capacity.require(plan.added_bytes + self._shared_bytes(plan))
         if plan.overwrites and self._db.group_operations:
             self._db.commit()
         self._changes.open(ino)
@@ -337,6 +337,16 @@ class FileData:
         except BadRowError as exc:
             exc.changed_nothing = True
             raise
+
+    def _shared_bytes(self, plan: WritePlan) -> int:
+        """Return the length of the blocks that a write replaces, but that other files keep using."""
+        return sum(
+            located.plain_bytes
+            for _span, located, how in plan.steps
+            if located is not None
+            and how is not How.IN_PLACE
+            and blocks.get(self._db, located.block).refs > 1
+        )
 
     def _overwrite(self, parts: list[Part], data: bytes | memoryview) -> None:
         """Write bytes inside dirty blocks, without changing a row."""
@@ -498,19 +508,19 @@ class FileData:
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
         """Shorten a file by one slice if it has too many blocks; return whether this was needed."""
-        blocks = block_map.indexes_from(
+        mapped = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )
-        if len(blocks) <= self._slices.purged_blocks:
+        if len(mapped) <= self._slices.purged_blocks:
             return False
-        blocks = block_map.last_indexes(
+        mapped = block_map.last_indexes(
             self._db, before.ino, remove_from, self._slices.purged_blocks
         )
         self._changes.begin(before.ino)
-        unmap(self._db, self._cache, before.ino, blocks)
-        lowest = min(index for index, _ in blocks)
+        unmap(self._db, self._cache, before.ino, mapped)
+        lowest = min(index for index, _ in mapped)
         size_bytes = min(before.size_bytes, lowest * self._block_bytes)
-        self._set_size(before, size_bytes, -len(blocks), sets_times=True)
+        self._set_size(before, size_bytes, -len(mapped), sets_times=True)
         return True
 
     def _cut_last(
@@ -524,11 +534,11 @@ class FileData:
             self._remap(before.ino, plan.keep_index, split, block)
         elif split is not None:
             self._cache.copies.note_cut(split.block, plan.keep_bytes)
-        blocks = block_map.indexes_from(
+        mapped = block_map.indexes_from(
             self._db, before.ino, plan.remove_from, self._slices.purged_blocks
         )
-        unmap(self._db, self._cache, before.ino, blocks)
-        self._set_size(before, size_bytes, -len(blocks), sets_times=sets_times)
+        unmap(self._db, self._cache, before.ino, mapped)
+        self._set_size(before, size_bytes, -len(mapped), sets_times=sets_times)
 
     # --- wait for blocks -----------------------------------------------------------------------
 

@@ -165,9 +165,12 @@ class AttributeNames:
                 f" but at most {_LIST_BYTES_MAX} bytes are allowed"
             )
 
-    def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
-        """Raise NoSpaceLeftError if an attribute exceeds the capacity of the filesystem."""
-        if self._db.counters.capacity_bytes:
+    def _require_room(self, ino: Ino, name: bytes, value: bytes | None) -> None:
+        """Raise NoSpaceLeftError if an attribute exceeds the capacity of the filesystem.
+
+        A value of None is not stored, and always fits.
+        """
+        if value is not None and self._db.counters.capacity_bytes:
             before_bytes = rows.size_bytes(self._db, ino, name)
             self._capacity.require(len(name) + len(value) - before_bytes)
 
@@ -177,14 +180,15 @@ class AttributeNames:
         if name == acl.DEFAULT:
             if not stat.S_ISDIR(before.mode):
                 raise AccessRefusedError(ino)
-            self._require_room(ino, name, value if entries else b"")
+            stored = value if entries else None
+            self._require_room(ino, name, stored)
             self._changes.begin(ino)
-            self._store(before, name, value if entries else None)
+            self._store(before, name, stored)
         else:
             mode, kept = acl.apply_access(before.mode, entries)
             if not self._keeps_setgid(before, caller):
                 mode &= ~stat.S_ISGID
-            self._require_room(ino, name, kept or b"")
+            self._require_room(ino, name, kept)
             self._changes.begin(ino)
             if mode != before.mode:
                 inodes.replace(self._db, before._replace(mode=mode))

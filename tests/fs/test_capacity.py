@@ -4,6 +4,7 @@ import pytest
 
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import GROUP_OBJ, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
@@ -113,6 +114,21 @@ async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None
     fs.namespace.make_node(ROOT_INO, b"without", 0o100666, USER)
 
     assert counted(fs) == size_bytes + 2 * (len(acl.ACCESS) + len(NAMED))
+
+
+async def test_acl_that_is_not_stored_needs_no_space(fs: Filesystem) -> None:
+    """On a full filesystem, cp -a can set an ACL that only repeats the mode, and remove an ACL."""
+    ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
+    minimal = acl.encode([AclEntry(USER_OBJ, 6), AclEntry(GROUP_OBJ, 4), AclEntry(OTHER, 0)])
+    fs.set_capacity(1)
+
+    fs.xattrs.set(ino, acl.ACCESS, minimal, ROOT)
+    fs.xattrs.set(directory, acl.DEFAULT, acl.encode([]), ROOT)
+    with pytest.raises(NoSpaceLeftError):
+        fs.xattrs.set(ino, acl.ACCESS, NAMED, ROOT)
+
+    assert fs.getattr(ino).mode & 0o777 == 0o640
+    assert counted(fs) == 0
 
 
 async def test_extended_attributes_of_copied_and_removed_trees_are_counted(fs: Filesystem) -> None:

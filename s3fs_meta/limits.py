@@ -557,8 +557,8 @@ PAGE_BYTES_MAX: Final = 64 * KIB
 # --- operations on files and trees --------------------------------------------------------------
 PURGE_BLOCKS_MAX: Final = 256  # number of blocks of a removed file released in one slice: a few ms
 TREE_SLICE_NAMES: Final = 1000  # number of names of a removed tree deleted in one slice: 2 to 5 ms
-# Maximum number of small directories of removed trees that are emptied in one slice of work.
-TREE_SLICE_DIRECTORIES: Final = 128
+TREE_SLICE_DIRECTORIES: Final = 128  # small directories of removed trees emptied in one slice
+ANCESTORS_SLICE: Final = 1000  # directories above a directory that one slice visits: up to 5 ms
 SEEK_SLICE_ROWS: Final = 1000  # number of blocks that a hole search reads in one slice: 1 to 2 ms
 CLONE_SLICE_NAMES: Final = 400  # number of names that a clone creates in one slice: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # number of blocks that a clone shares in one slice: 2 to 5 ms

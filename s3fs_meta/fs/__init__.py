@@ -1,7 +1,7 @@
 """POSIX semantics without FUSE.
 
 filesystem:   one mounted filesystem, assembled from its parts.
-namespace:    lookup, create, link, unlink, rename.
+namespace:    lookup, create, link, unlink, rename; see also ``ancestry``.
 attributes:   mode, owner, times; see also ``acl``, ``xattrs`` and ``inode_flags``.
 content/:     read and write of file content.
 trees/:       cloning, removing and locking complete trees.

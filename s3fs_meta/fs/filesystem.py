@@ -106,7 +106,7 @@ class Filesystem:
         self._now_ns = now_ns = clock.now_ns
         policy, opened = options.access_time, self.open_files
         self.attributes = AttributeStore(db, self.changes, status, now_ns, policy, opened)
-        self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
+        self.namespace = Namespace(db, self.changes, self.orphans, now_ns, slices)
         self.capacity = Capacity(db)
         self._make_trees(cache, slices)
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)

@@ -5,18 +5,19 @@ inherited ACLs. Does not know: FUSE, file content, permissions (the kernel check
 Keeps: the nlink of a file is its number of names. The size of a directory is its number of names, and
 its nlink is 2 plus its number of subdirectories. No directory is below itself.
 No operation has a schedule point: each makes all checks, calls ``changes.begin``, and then changes
-rows.
+rows. Only ``rename_slowly`` yields, between slices of a check.
 """
 
 import stat
 from collections.abc import Callable
 from typing import Final
 
+import trio
+
 from s3fs_meta.errors import (
     DirectoryInUseError,
     EntryExistsError,
     InvalidRequestError,
-    MetadataError,
     NameTooLongError,
     NeedsDirectoryError,
     NoEntryError,
@@ -25,15 +26,17 @@ from s3fs_meta.errors import (
     TooManyLinksError,
 )
 from s3fs_meta.fs import acl
+from s3fs_meta.fs.ancestry import Ancestry
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes
-from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
+from s3fs_meta.limits import LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
 from s3fs_meta.meta.trees import removed_trees
-from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino, InodeFlag
+from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 RENAME_NOREPLACE: Final = 1  # from linux/fs.h
 RENAME_EXCHANGE: Final = 2
@@ -57,9 +60,15 @@ class Namespace:
     """The operations on directories and names of one mount."""
 
     def __init__(
-        self, db: Database, changes: Changes, orphans: Orphans, now_ns: Callable[[], int]
+        self,
+        db: Database,
+        changes: Changes,
+        orphans: Orphans,
+        now_ns: Callable[[], int],
+        slices: Slices,
     ) -> None:
         self._db = db
+        self._ancestry = Ancestry(db, slices.ancestors)
         self._changes = changes
         self._orphans = orphans
         self._trees = orphans.trees
@@ -323,13 +332,18 @@ class Namespace:
         flags: int = 0,
         *,
         caller: Caller = _KERNEL,
-    ) -> None:
+    ) -> bool:
         """Move a name; replace an existing name (rename(2), renameat2(2)).
 
         Args:
             flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; RENAME_WHITEOUT with or without
                 RENAME_NOREPLACE.
             caller: the owner of the whiteout.
+
+        Returns:
+            True if the name was moved. False if a directory would be moved to a directory with very
+            many directories above it, whose check is not finished; nothing was changed. Then call
+            ``rename_slowly``.
 
         Raises:
             InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
@@ -342,23 +356,43 @@ class Namespace:
         moved = self._find(parent, name)
         target = self._find_target(new_parent, new_name, flags)
         if target is not None and target.ino == moved.ino:
-            return
+            return True
         if target is not None:
             require_unprotected(target)
             require_unprotected(inodes.get(self._db, new_parent))
-        if parent != new_parent:
-            self._check_move(moved, parent, new_parent)
+        if parent != new_parent and not self._check_move(moved, parent, new_parent):
+            return False
         if flags == RENAME_EXCHANGE:
             assert target is not None, "_find_target requires a target for an exchange"
-            if parent != new_parent:
-                self._check_move(target, new_parent, parent)
+            if parent != new_parent and not self._check_move(target, new_parent, parent):
+                return False
             self._exchange(parent, name, moved, new_parent, new_name, target)
-            return
+            return True
         if target is not None:
             self._check_replace(moved, target)
         self._move(parent, name, moved, new_parent, new_name, target)
         if flags & RENAME_WHITEOUT:
             self._put_whiteout(parent, name, caller)
+        return True
+
+    async def rename_slowly(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: int = 0,
+        *,
+        caller: Caller = _KERNEL,
+    ) -> None:
+        """Move a name like ``rename``, but finish all checks, in slices.
+
+        Raises the same errors as ``rename``. Always yields to other tasks.
+        """
+        is_moved = False
+        while not is_moved:
+            await trio.lowlevel.checkpoint()
+            is_moved = self.rename(parent, name, new_parent, new_name, flags, caller=caller)
 
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
         """Create a whiteout at a name that was just moved; it hides the name in an overlayfs.
@@ -386,22 +420,22 @@ class Namespace:
             raise EntryExistsError(new_parent, new_name)
         return target
 
-    def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
-        """Raise if the new parent was removed, has too many links, or is in the moved directory."""
+    def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> bool:
+        """Raise if the new parent was removed, has too many links, or is in the moved directory.
+
+        Return False if the check is not finished.
+        """
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
-            return
+            return True
         if directory.nlink >= LINKS_MAX:
             raise TooManyLinksError(new_parent)
-        for _ in range(DIRECTORY_DEPTH_MAX):
-            if directory.ino == moved.ino:
-                raise InvalidRequestError(
-                    "cannot move a directory into its own subtree: inode", moved.ino
-                )
-            if directory.ino in {ROOT_INO, parent}:
-                return
-            directory = inodes.get(self._db, directory.parent)
-        raise MetadataError("the parent directories form a cycle", new_parent)
+        is_below = self._ancestry.is_below(new_parent, moved.ino, outside=parent)
+        if is_below:
+            raise InvalidRequestError(
+                "cannot move a directory into its own subtree: inode", moved.ino
+            )
+        return is_below is not None
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):
@@ -480,6 +514,7 @@ class Namespace:
         if parent == new_parent:
             return
         if stat.S_ISDIR(moved.mode):
+            self._ancestry.moved()
             inodes.set_parent(self._db, moved.ino, new_parent)
             if moved.flags & InodeFlag.HOLDS_LOCKED:
                 removed_trees.note_locked_below(self._db, new_parent)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from s3fs_meta.limits import (
+    ANCESTORS_SLICE,
     CLONE_COPIED_BYTES,
     CLONE_SLICE_BLOCKS,
     CLONE_SLICE_NAMES,
@@ -34,6 +35,7 @@ class Slices:
     # Number of block map entries that a clone copies in one slice from a file with dirty blocks.
     cloned_indexes: int = LOOP_SLICE_ROWS
     cloned_bytes: int = CLONE_COPIED_BYTES  # dirty bytes that a clone copies in one slice
+    ancestors: int = ANCESTORS_SLICE  # directories above a directory that one slice visits
     copied_bytes: int = COPIED_RANGE_BYTES  # bytes that copy_file_range(2) writes in one slice
 
 

@@ -219,10 +219,10 @@ class FrequentRequests:
             return None
         if self.operations.may_be_special(new_parent, new_name):
             return None
-        self._namespace.rename(
+        is_moved = self._namespace.rename(
             parent, name, new_parent, new_name, 0, caller=self._caller(uid, umask=0)
         )
-        return b""
+        return b"" if is_moved else None
 
     @at_once
     def write(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:

@@ -222,7 +222,7 @@ class Operations(pyfuse3.Operations):
         new_name: bytes,
         flags: int,
         ctx: pyfuse3.RequestContext,
-    ) -> None:
+    ) -> Awaitable[None] | None:
         """Rename or move a directory entry.
 
         A rename must not replace the directory of points in time: the kernel would treat the
@@ -231,7 +231,10 @@ class Operations(pyfuse3.Operations):
         is_top = new_name == self.past.name and new_parent == ROOT_INO
         if is_top and self._fs.lookup(new_parent, new_name) is None:
             raise pyfuse3.FUSEError(errno.EEXIST)
-        self._namespace.rename(parent, name, new_parent, new_name, flags, caller=caller(ctx))
+        arguments, who = (parent, name, new_parent, new_name, flags), caller(ctx)
+        if self._namespace.rename(*arguments, caller=who):
+            return None
+        return self._namespace.rename_slowly(*arguments, caller=who)
 
     @override
     @answered

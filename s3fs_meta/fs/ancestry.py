@@ -1,0 +1,68 @@
+"""Walks from a directory towards the root, in slices of the event loop.
+
+Owns: the positions of unfinished walks. Does not know: why a walk is needed.
+A directory may be a million levels deep, and a walk reads one row for each level. So a walk stops
+after a slice, and the caller starts it again after a schedule point.
+Keeps: a position is used only while no directory has moved.
+"""
+
+from typing import Final
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO, Ino
+
+# A rename needs at most two walks, and the kernel sends one rename of a directory to another
+# directory at a time. Other positions are left over from refused renames.
+_WALKS_MAX: Final = 8
+
+
+class Ancestry:
+    """The directories above the directories of one mount."""
+
+    def __init__(self, db: Database, directories: int) -> None:
+        """Start without unfinished walks.
+
+        Args:
+            directories: the number of directories that one slice visits.
+        """
+        self._db = db
+        self._directories = directories
+        # For each pair of arguments: the next directory to visit, and the number of visited ones.
+        self._positions: dict[tuple[Ino, Ino], tuple[Ino, int]] = {}
+
+    def moved(self) -> None:
+        """Forget all positions, because a directory has another parent now."""
+        self._positions.clear()
+
+    def is_below(self, directory: Ino, top: Ino, outside: Ino) -> bool | None:
+        """Return whether *directory* is *top* or below it; None if the walk is not finished.
+
+        After None, the caller calls this method again with the same arguments, after a schedule
+        point. Never yields to other tasks.
+
+        Args:
+            directory: where the walk begins.
+            top: the directory to search for.
+            outside: a directory that is neither *top* nor below it; it ends the walk like the root.
+
+        Raises:
+            MetadataError: the directories form a cycle.
+            NoInodeError: a directory does not exist.
+        """
+        at, visited = self._positions.get((directory, top), (directory, 0))
+        for _ in range(self._directories):
+            if at == top:
+                return True
+            if at in {ROOT_INO, outside}:
+                return False
+            at = inodes.get(self._db, at).parent
+        visited += self._directories
+        if visited > max(DIRECTORY_DEPTH_MAX, self._db.counters.inodes):
+            raise MetadataError("the parent directories form a cycle", directory)
+        if len(self._positions) >= _WALKS_MAX:
+            self._positions.clear()
+        self._positions[directory, top] = at, visited
+        return None

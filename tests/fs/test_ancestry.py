@@ -1,0 +1,79 @@
+"""Walks towards the root in slices, which check that a rename makes no cycle."""
+
+import pytest
+
+from s3fs_meta.errors import InvalidRequestError, MetadataError
+from s3fs_meta.fs.ancestry import Ancestry
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.model import ROOT_INO, Ino
+from tests.fs.conftest import look, make_directory, sliced
+from tests.fs.trees.samples import assert_sound
+
+DEPTH = 9
+A_FEW = sliced(ancestors=2)
+
+
+def make_deep(fs: Filesystem) -> list[Ino]:
+    """Create the directories 0/1/2/…, and return them in this order."""
+    chain = [ROOT_INO]
+    for level in range(DEPTH):
+        chain.append(make_directory(fs, b"%d" % level, chain[-1]))
+    return chain[1:]
+
+
+@A_FEW
+async def test_rename_into_a_deep_directory_needs_several_slices(fs: Filesystem) -> None:
+    deepest = make_deep(fs)[-1]
+    moved = make_directory(fs, b"moved")
+    slices = 1
+    while not fs.namespace.rename(ROOT_INO, b"moved", deepest, b"here"):
+        slices += 1
+
+    assert slices == DEPTH // 2 + 1
+    assert look(fs, b"here", deepest).ino == moved
+    assert fs.lookup(ROOT_INO, b"moved") is None
+
+
+@A_FEW
+async def test_exchange_of_directories_in_deep_directories_finishes(fs: Filesystem) -> None:
+    """An exchange needs two walks, and each of them several slices."""
+    left = make_deep(fs)
+    top = make_directory(fs, b"top")
+    await fs.namespace.rename_slowly(ROOT_INO, b"0", top, b"0")
+    right = make_deep(fs)
+
+    await fs.namespace.rename_slowly(left[-2], b"8", right[-2], b"8", 2)
+
+    assert (look(fs, b"8", left[-2]).ino, look(fs, b"8", right[-2]).ino) == (right[-1], left[-1])
+    assert_sound(fs)
+
+
+@A_FEW
+async def test_directory_cannot_be_moved_far_below_itself(fs: Filesystem) -> None:
+    deepest = make_deep(fs)[-1]
+    with pytest.raises(InvalidRequestError):
+        await fs.namespace.rename_slowly(ROOT_INO, b"0", deepest, b"cycle")
+
+
+@A_FEW
+async def test_walk_begins_again_after_a_directory_has_moved(fs: Filesystem) -> None:
+    """A directory that a walk has passed is moved below the directory that the rename moves."""
+    chain = make_deep(fs)
+    moved = make_directory(fs, b"moved")
+    assert not fs.namespace.rename(ROOT_INO, b"moved", chain[-1], b"here")
+    await fs.namespace.rename_slowly(chain[-3], b"7", moved, b"7")
+
+    with pytest.raises(InvalidRequestError):
+        await fs.namespace.rename_slowly(ROOT_INO, b"moved", chain[-1], b"here")
+
+
+async def test_cycle_above_a_directory_is_detected(fs: Filesystem) -> None:
+    ring = make_directory(fs, b"ring")
+    fs.db.begin()
+    fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
+    ancestry = Ancestry(fs.db, DIRECTORY_DEPTH_MAX)
+
+    assert ancestry.is_below(ring, Ino(999), outside=ROOT_INO) is None
+    with pytest.raises(MetadataError):
+        ancestry.is_below(ring, Ino(999), outside=ROOT_INO)

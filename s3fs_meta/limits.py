@@ -573,7 +573,7 @@ TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees w
 TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
 TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass in which other tasks ran
 MARK_PASSES_MAX: Final = 8  # passes over the names of an inode; nothing interrupts the last one
-DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which directories are assumed to form a cycle
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth up to which no cycle of directories is assumed
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest readdir buffer.
 READDIR_ROWS_MIN: Final = 24

@@ -91,13 +91,14 @@ class RemovedTrees:
 
         Args:
             ino: the directory.
-            depth_max: the maximum number of directories above it.
+            depth_max: with more directories above it than this number and than there are inodes,
+                the directories form a cycle.
 
         Raises:
             MetadataError: the directories above it form a cycle.
         """
         at: Attributes | None = inodes.find(self._db, ino)
-        for _ in range(depth_max):
+        for _ in range(max(depth_max, self._db.counters.inodes)):
             if at is None or not at.nlink:
                 return True
             if at.ino == ROOT_INO:

@@ -5,7 +5,8 @@ import pytest
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
-from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.meta.trees import removed_trees
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import make_directory
 
 
@@ -32,6 +33,17 @@ async def test_all_directories_below_a_removed_directory_count_as_removed(fs: Fi
 
     assert [trees.hold(ino) for ino in (ROOT_INO, beside, top, below)] == [False, False, True, True]
     assert trees.hold(Ino(999))
+
+
+async def test_very_deep_directory_is_not_mistaken_for_a_cycle(fs: Filesystem) -> None:
+    """A walk towards the root may visit as many directories as there are inodes."""
+    deep = make_directory(fs, b"below", make_directory(fs, b"top"))
+    fs.db.begin()
+
+    assert not fs.orphans.trees.hold(deep, depth_max=1)
+    removed_trees.note_locked_below(fs.db, deep, depth_max=1)
+
+    assert fs.getattr(ROOT_INO).flags & InodeFlag.HOLDS_LOCKED
 
 
 async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:

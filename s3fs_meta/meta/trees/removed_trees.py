@@ -409,12 +409,23 @@ def note_locked_names(db: Database, inos: Collection[Ino]) -> None:
         note_locked_below(db, directory)
 
 
-def note_locked_below(db: Database, directory: Ino) -> None:
+def note_locked_below(
+    db: Database, directory: Ino, *, depth_max: int = DIRECTORY_DEPTH_MAX
+) -> None:
     """Set the flag HOLDS_LOCKED on a directory and all directories above it.
 
     Requires an open transaction.
+
+    Args:
+        db: the database.
+        directory: the lowest directory.
+        depth_max: with more directories above it than this number and than there are inodes, the
+            directories form a cycle.
+
+    Raises:
+        MetadataError: the directories form a cycle.
     """
-    for _ in range(DIRECTORY_DEPTH_MAX):
+    for _ in range(max(depth_max, db.counters.inodes) + 1):
         row = inodes.get(db, directory)
         if row.flags & InodeFlag.HOLDS_LOCKED:
             return

@@ -373,5 +373,8 @@ class TreeClone:
             return 0
         self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
+        # The original stays in use, and a write may change it in place. After a power cut, the copy
+        # would then be restored with bytes that it never had.
+        self._cache.copies.forget([block])
         block_map.set(self._db, new, index, block)
         return located.plain_bytes

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from s3fs_meta.cache import recovery
 from s3fs_meta.errors import (
     EntryExistsError,
     LostBlockError,
@@ -94,6 +95,30 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     await fs.data.truncate(look(fs, b"sparse", look(fs, b"below", copy).ino).ino, 0)
     assert await facts(fs, top) == wanted
     assert_sound(fs)
+
+
+async def test_power_cut_restores_no_later_content_of_the_original_in_a_copy(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """The original is overwritten in place, and the power cut loses the file of the copied block."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"old")
+    await volume.session.durability.sync_all()
+    await clone(fs, b"f")
+    copy = look(fs, b"copy").ino
+    await fs.write(ino, 0, b"NEW")
+    volume.commit()
+    located = block_map.locate(fs.db, copy, BlockIndex(0))
+    assert located is not None
+    files, opened = volume.session.files, volume.session.volume
+
+    files.cut_after(located.block, 0)  # the power cut
+    await recovery.restore_copies(fs.db, files, opened.keyring, volume.store)
+    recovery.distrust(fs.db, files)
+
+    with pytest.raises(LostBlockError):
+        await fs.read(copy, 0, 3)
+    assert await fs.read(ino, 0, 3) == b"NEW"
 
 
 async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) -> None:

@@ -42,7 +42,7 @@ from s3fs_meta.limits import (
     TREE_WAL_BYTES_MAX,
 )
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.tables import blocks, dentries, inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.meta.trees.removed_trees import Name, Scope, TopTally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
@@ -438,6 +438,9 @@ class TreeRemoval:
                 sealed.add(block)  # the uploader deletes a sealed block after the upload
         for freed in removed_trees.drop_refs(self._db, named, sealed):
             self._cache.doom(freed.block)
+        for block in sealed:
+            if not blocks.get(self._db, block).refs:
+                index.unnamed.add(block)  # the next cut removes it, and does not upload it
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
         """Delete empty directories; those that are open or have a lookup count become orphans."""

@@ -8,8 +8,8 @@ from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
-from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
+from s3fs_meta.meta.tables import cached_blocks, inodes
+from s3fs_meta.model import ROOT_INO, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
@@ -59,6 +59,20 @@ async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) 
 
     assert _rows(fs) == before
     _assert_counted(fs)
+
+
+async def test_sealed_content_of_a_removed_tree_is_not_uploaded(
+    fs: Filesystem, volume: Volume
+) -> None:
+    top = await make_tree(fs)
+    fs.db.begin_local()
+    volume.session.cache.seal(cached_blocks.in_state(fs.db, BlockState.DIRTY))
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await settled(fs)
+
+    await volume.session.flush()
+
+    assert not [key for key in volume.memory.objects if key.startswith("pack/")]
 
 
 async def test_single_file_and_empty_directory_are_removed_immediately(fs: Filesystem) -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.cache.recovery import restore_copies
 from s3fs_meta.errors import (
     BusyError,
     InvalidRequestError,
@@ -20,8 +21,8 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
-from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
+from s3fs_meta.meta.tables import block_map, cached_blocks
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from tests.faults import raising
 from tests.fs.conftest import (
@@ -46,6 +47,13 @@ def blocks(fs: Filesystem, ino: Ino) -> int:
     assert row is not None
     assert fs.getattr(ino).mapped_blocks == row[0]
     return int(row[0])
+
+
+def block_of(fs: Filesystem, ino: Ino) -> BlockId:
+    """Return the first block of a file."""
+    block = block_map.find(fs.db, ino, BlockIndex(0))
+    assert block is not None
+    return block
 
 
 async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> None:
@@ -74,6 +82,25 @@ async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: 
     await fs.write(ino, 3, b"T")
 
     assert await whole(fs, ino) == b"conTent"
+
+
+async def test_power_cut_restores_overwritten_bytes_despite_a_wrong_file_size(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """An inode row has the size 0, but a write to its block must not lose the replaced bytes."""
+    ino, content = make_file(fs, b"f"), random.Random(2).randbytes(100)
+    await fs.write(ino, 0, content)
+    await volume.upload()
+    fs.db.begin()
+    fs.db.inodes.run("UPDATE inodes SET size_bytes = 0 WHERE ino = ?", (ino,))
+    await fs.write(ino, 50, b"x" * 50)
+    volume.commit()
+    block, files, opened = block_of(fs, ino), volume.session.files, volume.session.volume
+
+    files.cut_after(block, 0)  # the power cut
+    await restore_copies(fs.db, files, opened.keyring, volume.store)
+
+    assert files.read(block, 0, len(content)) == content
 
 
 async def test_empty_write_changes_nothing(fs: Filesystem) -> None:

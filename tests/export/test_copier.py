@@ -102,6 +102,24 @@ async def test_copier_continues_if_the_target_filesystem_supports_neither_links_
     }
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+async def test_file_is_copied_again_if_the_target_filesystem_refuses_another_link(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """FAT has no links (EPERM), and other filesystems permit few links to a file (EMLINK)."""
+    file = inode(db, stat.S_IFREG | 0o640, nlink=2)
+    copier = Copier(db, Nothing(), target)
+    monkeypatch.setattr(os, "link", raising(OSError(code, "refused")))
+
+    for name in (b"a", b"b"):
+        empty = copier.make(file, name, again=True)
+        assert empty is not None
+        await copier.fill(empty)
+
+    assert (target / "a").stat().st_ino != (target / "b").stat().st_ino
+    assert copier.refused == {"hard links, copied as separate files": 1}
+
+
 @pytest.mark.parametrize("function", ["link", "symlink"])
 def test_copier_fails_if_a_link_cannot_be_created_for_another_reason(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, function: str

@@ -53,7 +53,7 @@ from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.head import is_image_wanted
 from s3fs_meta.sync.history.points_in_time import described
@@ -63,7 +63,11 @@ from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening import failed_sync
-from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice
+from s3fs_meta.sync.opening.local_state_choice import (
+    is_damage_of,
+    is_settled,
+    with_advice,
+)
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
@@ -76,9 +80,9 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
-_NOT_UPLOADED: Final = (
-    "nothing was uploaded, because the database is damaged; the lease is not released, so a mount"
-    " without this local state needs --takeover"
+_NOT_UPLOADED: Final = "nothing was uploaded, because the database is damaged"
+_LEASE_KEPT: Final = (
+    "the lease is not released, so a mount without this local state needs --takeover"
 )
 _FUTURE: Final = "times"  # name of the check for wrong times; the check has no invariant number
 
@@ -394,7 +398,8 @@ async def _check_alone(
             repaired = report.changes_rows or bool(opening_faults)
             anew = repaired or volume.crashed or plan.publish_local
             if report.is_undone and (anew or is_image_wanted(volume.db)):
-                report.remember(_NOT_UPLOADED)
+                release = _is_in_bucket(volume)
+                report.remember(_NOT_UPLOADED if release else f"{_NOT_UPLOADED}; {_LEASE_KEPT}")
             else:
                 release = await _carry(volume, front, anew=anew)
             if future is not None and _span_was_begun(volume):
@@ -516,6 +521,12 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
     if volume.position.link.created_ns < volume.link.created_ns:
         front.notice(f"a new time span begins with {described(volume.position.link)}")
     return not session.db.changed and not session.uploader.pending
+
+
+def _is_in_bucket(volume: Volume) -> bool:
+    """Return whether the bucket has all changes of this host, so that it needs no lease."""
+    db = volume.db
+    return not db.changed and abandoned_txgs.wanted(db) is None and is_settled(db)
 
 
 async def _close(volume: Volume, *, release: bool) -> None:

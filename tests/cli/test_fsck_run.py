@@ -19,6 +19,7 @@ from s3fs_meta.check.run import FsckOptions
 from s3fs_meta.cli import fsck_run
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import CorruptionError, HeldError, NewerFormatError
 from s3fs_meta.meta.db.database import Database
@@ -138,12 +139,16 @@ def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
 
 @pytest.mark.mount
 @pytest.mark.parametrize(
-    "cause", ["safe repair", "superblock repair", "killed daemon", "late image"]
+    "cause",
+    ["safe repair", "superblock repair", "superblock damage", "killed daemon", "late image"],
 )
 def test_fsck_with_option_p_publishes_no_damage_of_rows(
     program: Program, mounted: Place, tmp_path: Path, cause: str
 ) -> None:
-    """Each of the causes would lead to a new image if no row were damaged."""
+    """Each of the causes would lead to a new image if no row were damaged.
+
+    fsck releases the lease that it acquired, unless this host may have changes to upload.
+    """
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("flush", mounted.mountpoint)
     if cause == "killed daemon":
@@ -159,6 +164,8 @@ def test_fsck_with_option_p_publishes_no_damage_of_rows(
             database.execute("INSERT INTO local_state VALUES ('image_wanted', '1')")
     if cause == "superblock repair":
         (mounted.bucket / "superblock-copy").unlink()
+    if cause == "superblock damage":
+        (mounted.bucket / "superblock-copy").write_bytes(b"rotten")
     before = set(mounted.bucket.glob("image/*"))
 
     report = program.run("fsck", "-p", mounted.url)
@@ -168,6 +175,10 @@ def test_fsck_with_option_p_publishes_no_damage_of_rows(
     other.ok("restore", "--to", tmp_path / "restored", mounted.url)
     assert (tmp_path / "restored" / "f").read_bytes() == b"content"
     assert (report.returncode & 4, "damaged rows (I26): run" in report.stdout) == (4, True)
+    is_released = cause != "killed daemon"
+    lease = lease_codec.decode(lease_codec.KEY, (mounted.bucket / "lease").read_bytes())
+    assert lease.released == is_released
+    assert ("the lease is not released" in report.stdout) == (not is_released)
     assert program.run("fsck", "-y", mounted.url).returncode == 1
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
@@ -233,9 +244,14 @@ def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str
     else:
         (place.bucket / "lease").write_bytes(b"rotten")
 
+    images = set(place.bucket.glob("image/*"))
+
     assert program.run("fsck", "-n", place.url).returncode == 4
+    assert set(place.bucket.glob("image/*")) == images
     repaired = program.run("fsck", "-y", place.url)
     assert (repaired.returncode, "lease" in repaired.stdout) == (1, True)
+    # The image to which the new lease refers may be older than the last image.
+    assert set(place.bucket.glob("image/*")) > images
 
     assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
     assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
@@ -509,7 +525,7 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
     session = Session(opened, SessionOptions(), SystemClock())
     session.recover()
     opened.db.begin()
-    inodes.create(opened.db, 0o100644, 0, 0, ROOT_INO, 0)
+    inodes.touch(opened.db, ROOT_INO, ctime_ns=10**18)
     await session.flush()
     await session.close()
     await store.close()

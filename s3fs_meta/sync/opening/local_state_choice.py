@@ -296,7 +296,7 @@ class Chooser:
         unsettled = replica.is_unsettled(db)
         if not newer and not unsettled and (not self._follows or is_exact(db)):
             return db
-        if not newer and not _is_settled(db):
+        if not newer and not is_settled(db):
             raise SettingsError(
                 f"the local state in {self._state_dir.path} has changes that are not in the bucket,"
                 " so it cannot follow: mount it for writing first, or use another --cachedir"
@@ -548,13 +548,13 @@ class Chooser:
         intact: bool = True,
     ) -> Database | None:
         """Record that the local database cannot be used, and why; return None."""
-        shipped = intact and _is_settled(db)
+        shipped = intact and is_settled(db)
         # Keep a state that the user wanted to publish, because files can be copied out of it.
         self.left = ReplacedState(db, why, link, keep or not shipped or self._publishes, shipped)
         return None
 
 
-def _is_settled(db: Database) -> bool:
+def is_settled(db: Database) -> bool:
     """Return whether the bucket has all blocks, changelogs and changes of the local state."""
     waiting = cached_blocks.in_state(db, BlockState.DIRTY, 1) + cached_blocks.in_state(
         db, BlockState.SEALED, 1
@@ -596,4 +596,4 @@ def is_exact(db: Database) -> bool:
     their IDs.
     """
     is_shipped = not pending.has_pack_news(db) and not packs.uploading(db)
-    return _is_settled(db) and pending.is_empty(db) and is_shipped
+    return is_settled(db) and pending.is_empty(db) and is_shipped

@@ -473,6 +473,20 @@ class UnconditionalStoreError(SettingsError):
     """The store does not honour conditional writes, so it cannot fence a second writer."""
 
 
+# --- errors of standard output -----------------------------------------------------------------
+
+
+class UnprintedKeyError(S3fsError):
+    """Standard output did not accept a new recovery key, so the key is not in use."""
+
+    def __init__(self, why: str, remains: str) -> None:
+        super().__init__(
+            f"the recovery key cannot be written to standard output ({why}); {remains}"
+        )
+        self.why = why
+        self.remains = remains
+
+
 # --- errors of the control socket --------------------------------------------------------------
 
 

@@ -3,8 +3,9 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import trio
 import typer
@@ -31,8 +32,8 @@ HELP = CommandHelp(
     description=(
         "The bucket, prefix or directory must be empty, and must not be inside another "
         "filesystem. All objects are encrypted, unless --plain is given. The command asks for the "
-        "passphrase. It prints the recovery key only once and does not store it; this key opens "
-        "the filesystem if the passphrase is lost.",
+        "passphrase. It prints the recovery key only once, before it creates the filesystem, and "
+        "does not store it; this key opens the filesystem if the passphrase is lost.",
     ),
     examples=(
         Example(
@@ -126,17 +127,18 @@ def mkfs(
         "run mkfs again; if it finds an unfinished filesystem, remove that first: "
         + options.command("destroy", *access.words, url)
     ):
-        superblock, recovery_key = trio.run(_make, url, access.s3, wanted, cachedir)
-    _print(url, superblock, recovery_key, json=json)
+        superblock = trio.run(partial(_make, url, access.s3, wanted, cachedir, json=json))
+    _show_made(url, superblock, json=json)
 
 
 async def _make(
-    url: str, s3: S3Options, wanted: NewFilesystem, cachedir: Path
-) -> tuple[Superblock, str | None]:
+    url: str, s3: S3Options, wanted: NewFilesystem, cachedir: Path, *, json: bool
+) -> Superblock:
     await _refuse_below_another(url, s3)
     with _scratch(cachedir) as scratch:
         async with opened_store(url, s3, make_root=True) as store:
-            return await make_filesystem(store, wanted, scratch, SystemClock())
+            show_key = partial(_show_key, url, json=json)
+            return await make_filesystem(store, wanted, scratch, SystemClock(), keep_key=show_key)
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
@@ -172,22 +174,37 @@ def _scratch(cachedir: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _print(url: str, superblock: Superblock, recovery_key: str | None, *, json: bool) -> None:
-    if json:
-        output.print_json(
-            {
-                "url": url,
-                "uuid": superblock.uuid,
-                "label": superblock.label,
-                "block_bytes": superblock.block_bytes,
-                "page_size": superblock.page_size,
-                "retention_s": superblock.retention_s,
-                "encrypted": superblock.encrypted,
-                "recovery_key": recovery_key,
-            }
-        )
+def _show_key(url: str, superblock: Superblock, recovery_key: str | None, *, json: bool) -> None:
+    """Print the recovery key, before the first object is created.
+
+    Raises:
+        UnprintedKeyError: the key cannot be written to standard output.
+    """
+    if recovery_key is None:
         return
-    output.print_text(f"created filesystem {superblock.uuid} at {url}")
-    if recovery_key is not None:
-        output.print_text("\nrecovery key (shown only now; write it down):\n")
-        output.print_text(f"    {recovery_key}\n")
+    text = f"recovery key (shown only now; write it down):\n\n    {recovery_key}\n"
+    if json:
+        text = output.json_text(_described(url, superblock, recovery_key))
+    output.print_recovery_key(text, "nothing was created")
+
+
+def _show_made(url: str, superblock: Superblock, *, json: bool) -> None:
+    """Print the result, after the filesystem was created."""
+    if not json:
+        output.print_text(f"created filesystem {superblock.uuid} at {url}")
+    elif not superblock.encrypted:  # otherwise the JSON object contains the recovery key
+        output.print_json(_described(url, superblock, None))
+
+
+def _described(url: str, superblock: Superblock, recovery_key: str | None) -> dict[str, Any]:
+    """Return the result for --json."""
+    return {
+        "url": url,
+        "uuid": superblock.uuid,
+        "label": superblock.label,
+        "block_bytes": superblock.block_bytes,
+        "page_size": superblock.page_size,
+        "retention_s": superblock.retention_s,
+        "encrypted": superblock.encrypted,
+        "recovery_key": recovery_key,
+    }

@@ -96,9 +96,10 @@ def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)
         changed, key = superblock_codec.renew_recovery_key(superblock, keyring)
-        output.print_text("\nnew recovery key (shown only now; write it down):\n")
-        # If the key cannot be written, for example to a full disk, the old key stays valid.
-        output.print_at_once(f"    {key}\n")
+        output.print_recovery_key(
+            f"\nnew recovery key (shown only now; write it down):\n\n    {key}\n",
+            "the old recovery key stays valid",
+        )
         return changed
 
     trio.run(change_superblock, place, s3, secret, renewed)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from s3fs_meta.console.printable import printable
+from s3fs_meta.errors import UnprintedKeyError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
@@ -23,7 +24,12 @@ _COLUMNS_MAX = 10_000  # wider than any row of any table
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object to standard output."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """Return one JSON object as text, as ``print_json`` prints it."""
+    return json.dumps(value, indent=2)
 
 
 def print_json_rows(value: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -55,6 +61,22 @@ def print_at_once(text: str) -> None:
     """Print one line and flush it, so that a pipe or a file receives it while the command runs."""
     print_text(text)
     sys.stdout.flush()
+
+
+def print_recovery_key(text: str, remains: str) -> None:
+    """Print and flush a text with a new recovery key, before the key is used.
+
+    Args:
+        text: one or more lines.
+        remains: the state that remains if the key cannot be printed.
+
+    Raises:
+        UnprintedKeyError: the disk is full, standard output is closed, or its reader has exited.
+    """
+    try:
+        print_at_once(text)
+    except OSError as exc:
+        raise UnprintedKeyError(exc.strerror or str(exc), remains) from exc
 
 
 def print_table(rows: Mapping[str, str]) -> None:

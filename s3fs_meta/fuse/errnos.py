@@ -39,6 +39,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.DatabaseError: errno.EIO,
     errors.FencedError: errno.EROFS,
     errors.SettingsError: errno.EINVAL,
+    errors.UnprintedKeyError: errno.EIO,
     errors.ControlError: errno.EIO,
 }
 

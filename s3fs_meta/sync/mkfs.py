@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import uuid
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ from s3fs_meta.sync.superblock.selection import find_trace
 
 # Each of these objects proves that a filesystem exists.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
+KeepKey = Callable[[Superblock, str | None], None]
+
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
 
@@ -62,13 +65,28 @@ class NewFilesystem:
     retention_s: int = RETENTION_S_DEFAULT
 
 
-async def make_filesystem(
-    store: ObjectStore, wanted: NewFilesystem, tmp: Path, clock: Clock, hook: Hook = no_hook
-) -> tuple[Superblock, str | None]:
-    """Create a filesystem at an empty URL.
+def _keep_no_key(_superblock: Superblock, _recovery_key: str | None) -> None:
+    """Discard the recovery key; the default of ``make_filesystem``."""
 
-    Returns:
-        The superblock and, if encrypted, the recovery key, which is not stored.
+
+async def make_filesystem(
+    store: ObjectStore,
+    wanted: NewFilesystem,
+    tmp: Path,
+    clock: Clock,
+    hook: Hook = no_hook,
+    keep_key: KeepKey = _keep_no_key,
+) -> Superblock:
+    """Create a filesystem at an empty URL; return its superblock.
+
+    Args:
+        store: the bucket or prefix.
+        wanted: the settings.
+        tmp: an existing directory for a temporary database.
+        clock: the clock for the times of the image and the lease.
+        hook: called after each step.
+        keep_key: called before the first object is stored, with the superblock and, if encrypted,
+            the recovery key, which is not stored. If it raises an error, no object is stored.
 
     Raises:
         NotEmptyError: the URL contains a filesystem or other objects; nothing was changed.
@@ -79,6 +97,7 @@ async def make_filesystem(
     keeper = LeaseKeeper(store, clock)
     await keeper.require_conditions(unsafe_allowed=wanted.unsafe_single_writer)
     superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
+    keep_key(superblock, recovery_key)
     data = superblock_codec.encode(superblock)
     try:
         await store.create(superblock_codec.KEY, data)
@@ -98,7 +117,7 @@ async def make_filesystem(
         image_copy.remove(database)
     await store.create(head.manifest_key, manifest)
     await keeper.create(uuid.uuid4().hex, head)
-    return superblock, recovery_key
+    return superblock
 
 
 async def _require_empty(store: ObjectStore) -> None:

@@ -1,6 +1,7 @@
 """The mkfs command, which creates a filesystem in a bucket."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from s3fs_meta.codec import superblock
 from s3fs_meta.errors import StoreAccessError
 from s3fs_meta.objects.contract import ObjectStore
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.programs import Program
 from tests.servers import S3Server, s3_server, server_folder  # noqa: F401 - fixtures
 
@@ -162,6 +164,32 @@ def test_mkfs_prints_the_recovery_key_only_once(program: Program, empty: Place) 
     stored = (empty.bucket / "superblock").read_bytes()
     assert superblock.decode(superblock.KEY, stored).encrypted
     assert key.encode() not in stored
+
+
+@pytest.mark.parametrize("output", ["full disk", "unwritable", "closed pipe"])
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+def test_mkfs_creates_nothing_if_the_recovery_key_cannot_be_printed(
+    program: Program, empty: Place, output: str, words: tuple[str, ...]
+) -> None:
+    """A filesystem whose recovery key is lost would be lost together with its passphrase."""
+    program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
+    command = ["mkfs", *words, "--cachedir", str(program.cachedir), empty.url]
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {
+        "full disk": os.open("/dev/full", os.O_WRONLY),
+        "unwritable": os.open("/dev/null", os.O_RDONLY),  # as ``standard_streams`` replaces it
+        "closed pipe": writer,
+    }
+
+    with program.begin(*command, stdout=streams[output]) as process:
+        _, said = process.communicate(timeout=PROCESS_S_MAX)
+    for fd in streams.values():
+        os.close(fd)
+
+    assert (process.returncode, "nothing was created" in said) == (14, True)
+    assert [path.name for path in empty.bucket.iterdir()] == ["tmp"]
+    program.ok("mkfs", empty.url)
 
 
 def test_mkfs_error_without_passphrase_or_terminal_names_the_missing_option(

@@ -49,6 +49,20 @@ def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy
     assert _examination(healthy).owner() == (0, 0)
 
 
+def test_undone_repairs_are_no_changes(healthy: Healthy) -> None:
+    """After a rollback the rows are the committed ones, so a second connection may read them."""
+    exam = _examination(healthy)
+    healthy.db.begin()
+    exam.run("DELETE FROM dentries WHERE ino = ?", (healthy.fifo,))
+    assert (exam.changed, exam.report.changes_rows) == (True, True)
+
+    healthy.db.undo()
+    exam.undone(())
+
+    assert (exam.changed, exam.report.changes_rows, exam.report.is_undone) == (False, False, True)
+    assert exam.broken(INVARIANTS) == {}
+
+
 def test_query_of_an_invariant_is_built_from_a_source_and_a_condition() -> None:
     """An invariant counts and repairs damaged rows with the same source and condition."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")

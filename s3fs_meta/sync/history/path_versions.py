@@ -13,6 +13,7 @@ The newest state is in a database. The attributes of an inode at each earlier tx
 undoing its changes one by one, latest first.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from fnmatch import fnmatchcase
@@ -244,18 +245,24 @@ class PathVersions:
         self._required(above, reached)
         found: set[bytes] = set()
         are_all = reached.are_all
+        stays_of: defaultdict[Ino, list[Stay]] = defaultdict(list)
         for stay in reached.found:
-            names = _Names(pattern, self._names_max)
-            await self._add_present(stay.ino, names)
-            lost = _Names(pattern, self._names_max)
-            await self._add_lost(stay, lost)
-            at_end = set(names.kept)
-            if stay.last < self._last:  # the directory may have gained names since it left the path
-                await self._add_lost(Stay(stay.ino, stay.last, self._last), names)
-                possible = sorted(names.kept - lost.kept)
-                at_end = await self._existing(stay, possible, most + 1)
-            are_all &= names.are_all and lost.are_all
-            found |= at_end | lost.kept
+            stays_of[stay.ino].append(stay)
+        for ino, stays in stays_of.items():
+            names = _Names(pattern, self._names_max)  # present names, and names lost after a stay
+            await self._add_present(ino, names)
+            after = self._last  # the names lost after this txg are among *names*
+            for stay in stays:
+                lost = _Names(pattern, self._names_max)
+                await self._add_lost(stay, lost)
+                at_end = set(names.kept)
+                if stay.last < self._last:  # the directory may have gained names after the stay
+                    await self._add_lost(Stay(ino, stay.last, after), names)
+                    after = stay.last
+                    possible = sorted(names.kept - lost.kept)
+                    at_end = await self._existing(stay, possible, most + 1)
+                are_all &= names.are_all and lost.are_all
+                found |= at_end | lost.kept
         matching = sorted(found)
         return matching[:most], are_all and len(matching) <= most
 

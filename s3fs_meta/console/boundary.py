@@ -125,7 +125,9 @@ def text_of(exc: BaseException) -> str:
     if isinstance(exc, S3fsError):
         return " ".join(exc.message.split())
     if isinstance(exc, OSError) and exc.strerror:
-        return f"{exc.filename}: {exc.strerror}" if exc.filename else exc.strerror
+        if not isinstance(exc.filename, (str, bytes, os.PathLike)):
+            return exc.strerror
+        return f"{os.fsdecode(exc.filename)}: {exc.strerror}"
     return " ".join(str(exc).split()) or type(exc).__name__
 
 

@@ -215,6 +215,10 @@ class Copier:
                 for (index, located), content in zip(batch, contents, strict=True):
                     self._note(copied, index * self._block_bytes, located, content)
             self._set_attributes(file.fd, attributes)
+        except OSError as exc:
+            if exc.filename is None:  # the system call had only a file descriptor
+                raise OSError(exc.errno, exc.strerror, self._place(file.path)) from exc
+            raise
         finally:
             os.close(file.fd)
         return copied

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -28,9 +29,12 @@ def test_expected_error_is_printed_in_one_line_without_a_traceback(
     assert capsys.readouterr().err == "s3fs-meta: held by host 'a'\n"
 
 
-def test_os_error_is_printed_with_the_path_of_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("path", ["/x", b"/x", Path("/x")])
+def test_os_error_is_printed_with_the_path_of_its_file(
+    capsys: pytest.CaptureFixture[str], path: str | bytes | Path
+) -> None:
     """An OSError that no module converts is printed in one line with the path of the file."""
-    error = PermissionError(13, "Permission denied", "/x")
+    error = PermissionError(13, "Permission denied", path)
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
     assert capsys.readouterr().err == "s3fs-meta: /x: Permission denied\n"

@@ -135,6 +135,21 @@ def test_copier_fails_if_a_link_cannot_be_created_for_another_reason(
         copier.make(fifo if function == "link" else symlink, b"b", again=False)
 
 
+async def test_copier_error_on_a_full_disk_names_the_file(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system calls that write a file have only its descriptor."""
+    copier = Copier(db, Nothing(), target)
+    empty = copier.make(inode(db, stat.S_IFREG | 0o644), b"f", again=False)
+    assert empty is not None
+    monkeypatch.setattr(os, "ftruncate", raising(OSError(errno.ENOSPC, "full")))
+
+    with pytest.raises(OSError, match="full") as caught:
+        await copier.fill(empty)
+
+    assert caught.value.filename == os.fsencode(target / "f")
+
+
 @pytest.mark.parametrize("privileges", [False, True])
 async def test_copier_can_omit_suid_bits_and_capabilities_and_devices(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool

@@ -6,8 +6,10 @@ Does not know: the surveys (``survey``), which observations are faults (``invari
 """
 
 import enum
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from s3fs_meta.limits import FSCK_SUMS_CACHE_KIB
@@ -19,8 +21,8 @@ _TABLES: Final = """
 -- Files in the cache directory whose names are block numbers.
 CREATE TEMP TABLE IF NOT EXISTS seen_files (
     block INTEGER PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL);
--- Other files in the cache directory, and unfinished block files.
-CREATE TEMP TABLE IF NOT EXISTS seen_strays (path TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
+-- Other files in the cache directory, and unfinished block files; names may be no UTF-8.
+CREATE TEMP TABLE IF NOT EXISTS seen_strays (path BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- The listing of the bucket.
 CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
@@ -89,6 +91,14 @@ class Need(enum.Flag):
     KEPT = enum.auto()  # the survey of the kept points (module survey.kept)
 
 
+def _text(key: str) -> str:
+    """Return a key with bytes that are not UTF-8 escaped, because SQLite cannot store them.
+
+    Only files of other programs in the directory of a local store have such keys.
+    """
+    return key.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 class SeenLocation(NamedTuple):
     """One row of ``seen_locations``: a block's location, from the index of a pack."""
 
@@ -120,9 +130,9 @@ class Evidence:
         """Record block files and their sizes."""
         self._add("INSERT OR REPLACE INTO temp.seen_files VALUES (?, ?)", files)
 
-    def note_strays(self, paths: Iterable[str]) -> None:
+    def note_strays(self, paths: Iterable[Path]) -> None:
         """Record files of the cache directory that are not block files."""
-        rows = ((path,) for path in paths)
+        rows = ((os.fsencode(path),) for path in paths)
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
     def note_packs(self, *, mounted: bool) -> None:
@@ -137,11 +147,12 @@ class Evidence:
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
         """Record a page of the bucket's listing; a repeated key is recorded once."""
-        self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
+        rows = ((_text(key), size_bytes) for key, size_bytes in objects)
+        self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", rows)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
         """Record objects that do not belong to this filesystem."""
-        rows = ((key,) for key in keys)
+        rows = ((_text(key),) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_foreign VALUES (?)", rows)
 
     def note_unnamed(self, keys: Iterable[str]) -> None:

@@ -1,5 +1,7 @@
 """Observations: results of a survey in temporary tables."""
 
+from pathlib import Path
+
 from s3fs_meta.check.observations import Evidence, SeenLocation
 from s3fs_meta.model import BlockId
 from tests.check.healthy import Healthy
@@ -16,7 +18,7 @@ def test_object_key_is_counted_once_if_a_listing_repeats_it(healthy: Healthy) ->
 def test_new_fsck_run_deletes_observations_of_earlier_runs(healthy: Healthy) -> None:
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
-    first.note_strays(["/x"])
+    first.note_strays([Path("/x")])
     first.note_foreign(["k"])
     first.note_unnamed(["k"])
     first.note_image_faults([("k", "gone")])

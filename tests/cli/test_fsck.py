@@ -105,11 +105,12 @@ def test_fsck_reports_foreign_objects_and_keeps_them(program: Program, place: Pl
     below = place.bucket / "other"
     shutil.copytree(place.bucket, below)
     (place.bucket / "holiday.jpg").write_text("x")
+    (place.bucket / "not UTF-8: \udcff").write_text("x")
     before = sorted(path.relative_to(below) for path in below.rglob("*") if path.is_file())
 
     said = program.ok("fsck", "-y", "--delete-unknown", place.url)
 
-    assert f"kept {len(before) + 1} objects that do not belong to this filesystem: " in said
+    assert f"kept {len(before) + 2} objects that do not belong to this filesystem: " in said
     assert sorted(path.relative_to(below) for path in below.rglob("*") if path.is_file()) == before
     assert (place.bucket / "holiday.jpg").exists()
 

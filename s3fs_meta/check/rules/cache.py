@@ -4,6 +4,7 @@ Invariants about files require ``survey.cache``. If the file of a dirty block is
 are kept and the missing bytes are recorded as lost.
 """
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -121,7 +122,7 @@ def _remove_strays(exam: Examination, invariant: Invariant) -> None:
     unknown = []
     for block, path in exam.collected(invariant.select("x.block, x.path")):
         if path is not None:
-            _put_away(Path(path), files.root, exam.quarantine)
+            _put_away(Path(os.fsdecode(path)), files.root, exam.quarantine)
             exam.db.all("DELETE FROM temp.seen_strays WHERE path = ?", (path,))
             continue
         if is_stored(exam.db, files, block, exam.block_hash):
@@ -213,7 +214,7 @@ CACHE_FILES: Final = (
         "every file in the cache directory belongs to a cached block",
         source=_STRAY_FILES,
         damaged="TRUE",
-        columns="coalesce('block ' || x.block, x.path)",
+        columns="coalesce(CAST('block ' || x.block AS BLOB), x.path)",
         text="{0}: no row uses this file of the cache directory",
         repair=_remove_strays,
         safe=True,

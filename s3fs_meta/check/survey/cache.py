@@ -37,8 +37,8 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
         exam.evidence.note_files(
             (block, path.stat().st_size) for path, block in blocks.items() if block is not None
         )
-        exam.evidence.note_strays(str(path) for path, block in blocks.items() if block is None)
-    exam.evidence.note_strays(str(path) for path in _paths(tmp))
+        exam.evidence.note_strays(path for path, block in blocks.items() if block is None)
+    exam.evidence.note_strays(_paths(tmp))
     _note_logged(exam, files)
     exam.use_files(files)
 

@@ -165,6 +165,7 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
     healthy.files.create(BlockId(stray), 0, b"undone")
     (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
     (healthy.files.root / "notes.txt").write_bytes(b"not ours")
+    (healthy.files.root / "not UTF-8: \udcff").write_bytes(b"nor this")
 
     await healthy.assert_all_mended("I45")
 
@@ -174,6 +175,7 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
     [kept] = healthy.files.root.parent.glob("kept-*")
     assert BlockFiles(kept / "blocks", healthy.tmp).read(BlockId(stray), 0, 6) == b"undone"
     assert (kept / "blocks" / "notes.txt").read_bytes() == b"not ours"
+    assert (kept / "blocks" / "not UTF-8: \udcff").read_bytes() == b"nor this"
     assert healthy.dump() == healthy.before
 
 

@@ -33,7 +33,13 @@ def test_survey_records_the_size_of_each_block_file(healthy: Healthy) -> None:
 def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Healthy) -> None:
     """Stray files are unfinished, have unexpected names or are in wrong directories."""
     root = healthy.files.root
-    strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
+    strays = [
+        root / "README",
+        root / "\udcff",
+        root / "0a",
+        root / f"{1 << 70:x}",
+        healthy.tmp / "fetch-9",
+    ]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
     misplaced.parent.mkdir()
     for path in (*strays, misplaced):
@@ -42,7 +48,7 @@ def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Heal
     _survey(healthy)
 
     seen = {row[0] for row in healthy.db.all("SELECT path FROM temp.seen_strays")}
-    assert seen == {str(path) for path in (*strays, misplaced)}
+    assert seen == {os.fsencode(path) for path in (*strays, misplaced)}
 
 
 def test_cached_block_counts_as_intact_if_it_matches_its_hash(healthy: Healthy) -> None:

@@ -67,7 +67,7 @@ from s3fs_meta.objects.s3_errors import (
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef, ObjectTypeDef
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ _CLASSES: Final = {
     "DeleteObjects": RequestClass.DELETE,
     "AbortMultipartUpload": RequestClass.DELETE,
 }
+# Largest size that a listing may report: the largest number that fits into a column of SQLite.
+_LISTED_BYTES_MAX: Final = (1 << 63) - 1
 _IF_FREE: Final = {"IfNoneMatch": "*"}
 
 
@@ -221,7 +223,8 @@ class S3Store:
                 before.add(info.key)
             if page.token is None:
                 return
-            if page.found and last == before_page:  # the server may ignore the token
+            # the server may ignore the token
+            if page.token == token or (page.found and last == before_page):
                 raise UnexpectedStoreError(name, "the server repeated a page")
             before = {info.key for info in page.found}
             token = page.token
@@ -269,7 +272,7 @@ class S3Store:
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return None if date is None else _in_ns(parsedate_to_datetime(date))
-        except ValueError:
+        except (ValueError, OverflowError):  # the header is not a date
             return None
 
     def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:
@@ -379,16 +382,31 @@ class S3Store:
             **place,
         )
         found = [
-            ObjectInfo(
-                ObjectKey(item["Key"].removeprefix(self._prefix)),
-                item["Size"],
-                _in_ns(item["LastModified"]) if "LastModified" in item else None,
-            )
+            self._listed(prefix, item)
             for item in answer.get("Contents", [])
             # skip the empty object with which a web console represents a folder
             if item["Key"] != self._prefix
         ]
         return _Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
+
+    def _listed(self, prefix: str, item: "ObjectTypeDef") -> ObjectInfo:
+        """Return one entry of a listing.
+
+        Raises:
+            UnexpectedStoreError: the key does not begin with the prefix, so that it could be an
+                object of another filesystem, or the size is impossible.
+        """
+        key, size_bytes = item["Key"], item["Size"]
+        if not key.startswith(f"{self._prefix}{prefix}"):
+            raise UnexpectedStoreError(
+                listing_of(prefix), f"the listing has the key {key!r}, which has another prefix"
+            )
+        if not 0 <= size_bytes <= _LISTED_BYTES_MAX:
+            raise UnexpectedStoreError(
+                listing_of(prefix), f"the listing has the size {size_bytes} for {key!r}"
+            )
+        modified_ns = _in_ns(item["LastModified"]) if "LastModified" in item else None
+        return ObjectInfo(ObjectKey(key.removeprefix(self._prefix)), size_bytes, modified_ns)
 
     # --- upload large objects in parts -----------------------------------------------------
 

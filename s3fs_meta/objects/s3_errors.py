@@ -297,7 +297,7 @@ def _skew(date: str | None) -> str:
     """Return a message with the difference between this host's clock and the time in a response."""
     try:
         theirs_s = parsedate_to_datetime(date or "").timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):  # the header is not a date
         return "this host's clock differs from the store's; set the clock"
     ahead_s = round(time.time() - theirs_s)
     direction = "ahead of" if ahead_s > 0 else "behind"

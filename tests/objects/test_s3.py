@@ -366,6 +366,45 @@ async def test_empty_page_does_not_end_a_listing(double: S3Double, store: S3Stor
     assert await keys_of(store) == ["a"]
 
 
+async def test_listing_ends_with_an_error_if_the_server_repeats_empty_pages(
+    double: S3Double, store: S3Store
+) -> None:
+    double.answer(*[listing([], token="t")] * 5)
+
+    with pytest.raises(UnexpectedStoreError, match="repeated a page"):
+        await keys_of(store)
+    assert len(double.seen) == 2
+
+
+async def test_listing_with_a_key_of_another_prefix_is_an_error(double: S3Double) -> None:
+    """If a server ignores the prefix, another filesystem's objects must not be taken for own."""
+    double.answer(listing(["lease", "prefix/lease"]))
+
+    with pytest.raises(UnexpectedStoreError, match="'lease', which has another prefix"):
+        await keys_of(S3Store(BUCKET, "prefix", S3Place(double.url)))
+
+
+@pytest.mark.parametrize("size", ["-1", "9" * 20])
+async def test_listing_with_an_impossible_size_is_an_error(
+    double: S3Double, store: S3Store, size: str
+) -> None:
+    items = f"<Contents><Key>a</Key><Size>{size}</Size></Contents><IsTruncated>false</IsTruncated>"
+    double.answer(Reply(200, f"<ListBucketResult>{items}</ListBucketResult>".encode()))
+
+    with pytest.raises(UnexpectedStoreError, match=f"the size {size} for 'a'"):
+        await keys_of(store)
+
+
+@pytest.mark.parametrize("date", ["yesterday", f"Mon, 01 Jan 2024 00:00:00 +{'9' * 16}"])
+async def test_invalid_date_of_a_response_is_no_time(
+    double: S3Double, store: S3Store, date: str
+) -> None:
+    page = listing([])
+    double.answer(page._replace(headers={**page.headers, "Date": date}))
+
+    assert await store.now_ns() is None
+
+
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
     """After a failed page, a new listing begins after the last key: the token may have expired."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))

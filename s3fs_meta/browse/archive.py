@@ -13,6 +13,7 @@ from s3fs_meta.browse.limits import BROWSE_PATH_BYTES_MAX, BROWSE_PIECE_BYTES
 from s3fs_meta.browse.source import Send
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.export import from_snapshot
+from s3fs_meta.export.copier import require_type
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.model import Attributes
@@ -25,6 +26,7 @@ async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenera
 
     Raises:
         PastUnavailableError: a path has more than BROWSE_PATH_BYTES_MAX bytes.
+        MetadataError: the row of an inode is unreadable, so the archive would lack the entry.
     """
     first = Step(top, name)
     yield first
@@ -33,6 +35,7 @@ async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenera
             await trio.lowlevel.checkpoint()
         if step.left:
             continue
+        require_type(step.attributes)
         if len(step.path) > BROWSE_PATH_BYTES_MAX:
             why = "a path is too long for an archive, or a directory contains itself"
             raise PastUnavailableError(point.volume.link.txg, why)

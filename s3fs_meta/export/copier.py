@@ -21,9 +21,14 @@ from typing import Any, Final, NamedTuple, Protocol
 import trio
 
 from s3fs_meta.cache.block_files import write_all
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import CorruptionError, MetadataError, NoInodeError, UsageError
 from s3fs_meta.fs.xattrs import CAPABILITY
-from s3fs_meta.limits import CONTENT_RUN_BYTES, INCOMPLETE_FILES_SHOWN_MAX
+from s3fs_meta.limits import (
+    CONTENT_RUN_BYTES,
+    INCOMPLETE_FILES_SHOWN_MAX,
+    NAME_BYTES_MAX,
+    SYMLINK_BYTES_MAX,
+)
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, properties, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
@@ -44,6 +49,17 @@ _NOT_PERMITTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, 
 _DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out for device files
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
+_TYPES: Final = frozenset(
+    {
+        stat.S_IFREG,
+        stat.S_IFDIR,
+        stat.S_IFLNK,
+        stat.S_IFIFO,
+        stat.S_IFSOCK,
+        stat.S_IFCHR,
+        stat.S_IFBLK,
+    }
+)
 _DEVICE_TYPES: Final = (stat.S_IFCHR, stat.S_IFBLK)
 _POWER: Final = stat.S_ISUID | stat.S_ISGID
 
@@ -55,6 +71,7 @@ class CopiedFile(NamedTuple):
     size_bytes: int
     missing: list[tuple[int, int]]  # byte ranges of lost content, which are holes in the copy
     unsure: list[tuple[int, int]]  # byte ranges that were not synced before a power loss
+    why: str = ""  # reason why the entry could not be copied, or only in part
 
 
 class ContentSource(Protocol):
@@ -123,10 +140,11 @@ class Copier:
         else:
             self._finish_directory(attributes, path)
 
-    def finish(self) -> None:
+    def finish(self, tally: "Tally") -> None:
         """Apply the postponed attributes of directories; must be the last call."""
         for attributes, path in self._put_off:  # subdirectories precede their parents
-            self._finish_directory(attributes, path)
+            with tally.noting_damage(path):
+                self._finish_directory(attributes, path)
         self._put_off.clear()
 
     def _finish_directory(self, attributes: Attributes, path: bytes) -> None:
@@ -146,7 +164,12 @@ class Copier:
 
         Returns:
             A regular file without content, for ``fill``; None if there is no content to write.
+
+        Raises:
+            CorruptionError, NoInodeError: damaged rows; perhaps the name was created.
+            OSError: the target cannot be written.
         """
+        require_type(attributes)
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
             link = partial(os.link, first, place, follow_symlinks=False)
@@ -181,7 +204,7 @@ class Copier:
     def _make_other(self, attributes: Attributes, place: bytes) -> bool:
         """Create a symbolic link or a special file; return whether it was created."""
         if stat.S_ISLNK(attributes.mode):
-            make = partial(os.symlink, symlinks.target(self._db, attributes.ino), place)
+            make = partial(os.symlink, self._target_of(attributes.ino), place)
             kind = _SYMLINKS
         elif self._leaves_out(_DEVICES, stat.S_IFMT(attributes.mode) in _DEVICE_TYPES):
             return False
@@ -192,6 +215,21 @@ class Copier:
             return False
         self._set_attributes(place, attributes)
         return True
+
+    def _target_of(self, ino: Ino) -> bytes:
+        """Return the target of a symbolic link; raise an error if symlink(2) would refuse it."""
+        found = symlinks.target(self._db, ino)
+        if not 0 < len(found) <= SYMLINK_BYTES_MAX or b"\0" in found:
+            raise MetadataError("the target of the symbolic link is invalid", ino)
+        return found
+
+    @property
+    def path_bytes_max(self) -> int:
+        """Return the maximum length of a path below the target.
+
+        System calls refuse a longer path; a symbolic link's target has the same limit.
+        """
+        return SYMLINK_BYTES_MAX - len(self._target) - len(b"/")
 
     def _place(self, path: bytes) -> bytes:
         return os.path.join(self._target, path) if path else self._target
@@ -290,17 +328,31 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress an error in a context, and count it as refused by the target."""
+        """Suppress an error in a context, and count it as refused by the target.
+
+        Python refuses the name of an attribute that contains a NUL byte with ValueError.
+        """
         try:
             yield
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             _log.info("cannot set %s: %s", what, exc)
             self.refused[what] += 1
 
 
+def require_type(attributes: Attributes) -> None:
+    """Raise MetadataError for an inode of an unknown type; an unreadable row has type 0.
+
+    Raises:
+        MetadataError: the row of the inode is damaged.
+    """
+    if stat.S_IFMT(attributes.mode) not in _TYPES:
+        raise MetadataError("its type is unknown", attributes.ino)
+
+
 def is_name(name: bytes) -> bool:
     """Return whether a name is valid; damaged rows may contain invalid names."""
-    return name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name
+    is_short = 0 < len(name) <= NAME_BYTES_MAX
+    return is_short and name not in {b".", b".."} and b"/" not in name and b"\0" not in name
 
 
 def require_empty(target: Path) -> None:
@@ -325,7 +377,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete files. Any others are only counted.
+        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete entries. Any others are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:
@@ -333,9 +385,25 @@ class Tally:
         self.files += 1
         self.size_bytes += copied.size_bytes
         if copied.missing or copied.unsure:
-            self.incomplete_files += 1
-            if len(self.incomplete) < INCOMPLETE_FILES_SHOWN_MAX:
-                self.incomplete.append(copied)
+            self._list(copied)
+
+    def omit(self, path: bytes, why: str) -> None:
+        """Count an entry that could not be copied, or only in part."""
+        _log.info("%r is not copied: %s", os.fsdecode(path), why)
+        self._list(CopiedFile(path, 0, [], [], why))
+
+    @contextlib.contextmanager
+    def noting_damage(self, path: bytes) -> Iterator[None]:
+        """Count an entry as incomplete if damaged rows prevent its copy; other entries follow."""
+        try:
+            yield
+        except (CorruptionError, NoInodeError) as exc:
+            self.omit(path, exc.message)
+
+    def _list(self, incomplete: CopiedFile) -> None:
+        self.incomplete_files += 1
+        if len(self.incomplete) < INCOMPLETE_FILES_SHOWN_MAX:
+            self.incomplete.append(incomplete)
 
     def facts(self, copier: Copier) -> dict[str, Any]:
         """Return these numbers and the counts of *copier* as a JSON object."""
@@ -343,7 +411,12 @@ class Tally:
             "files": self.files,
             "bytes": self.size_bytes,
             "incomplete": [
-                {"path": os.fsdecode(one.path), "missing": one.missing, "unsure": one.unsure}
+                {
+                    "path": os.fsdecode(one.path),
+                    "missing": one.missing,
+                    "unsure": one.unsure,
+                    "why": one.why,
+                }
                 for one in self.incomplete
             ],
             "incomplete_files": self.incomplete_files,
@@ -354,6 +427,8 @@ class Tally:
     def lines(self, copier: Copier) -> Iterator[str]:
         """Yield lines for the user about incomplete files and omitted attributes."""
         for one in self.incomplete[:_SHOWN_MAX]:
+            if one.why:
+                yield f"  {os.fsdecode(one.path)!r} is not copied, or not complete: {one.why}"
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
                 if ranges:
                     text = ", ".join(f"{first}-{last}" for first, last in ranges)

@@ -147,25 +147,31 @@ async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: 
     made: set[bytes] = {b""}
     links: list[tuple[Attributes, bytes]] = []
     for done, ino in enumerate(inos, start=1):
-        attributes = inodes.get(db, ino)
         paths = names.paths(ino)
         for path in paths:
-            is_directory = stat.S_ISDIR(attributes.mode)
-            _make_directories(copier, path if is_directory else os.path.dirname(path), made)
-            if stat.S_ISLNK(attributes.mode):
-                links.append((attributes, path))
-            elif not is_directory:
-                empty = copier.make(attributes, path, again=len(paths) > 1)
-                if empty is not None:
-                    tally.add(await copier.fill(empty))
+            if len(path) > copier.path_bytes_max:
+                tally.omit(path, f"its path is longer than {copier.path_bytes_max} bytes")
+                continue
+            with tally.noting_damage(path):
+                attributes = inodes.get(db, ino)
+                is_directory = stat.S_ISDIR(attributes.mode)
+                _make_directories(copier, path if is_directory else os.path.dirname(path), made)
+                if stat.S_ISLNK(attributes.mode):
+                    links.append((attributes, path))
+                elif not is_directory:
+                    empty = copier.make(attributes, path, again=len(paths) > 1)
+                    if empty is not None:
+                        tally.add(await copier.fill(empty))
         progress("files", done, len(inos))
     for attributes, path in links:
-        copier.make(attributes, path, again=attributes.nlink > 1)
+        with tally.noting_damage(path):
+            copier.make(attributes, path, again=attributes.nlink > 1)
     for ino, path in reversed(list(names.directories())):
-        found = inodes.find(db, ino)
-        if found is not None and path in made:
-            copier.finish_directory(found, path)
-    copier.finish()
+        with tally.noting_damage(path):
+            found = inodes.find(db, ino)
+            if found is not None and path in made:
+                copier.finish_directory(found, path)
+    copier.finish(tally)
     return tally
 
 

@@ -8,7 +8,7 @@ Keeps: memory does not grow with the tree, except for the names of files with se
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -24,6 +24,9 @@ from s3fs_meta.sync.progress import Progress
 _log = logging.getLogger(__name__)
 
 _PAGE_NAMES: Final = 256  # number of names to read at a time
+_BAD_NAME: Final = "its name is invalid"
+
+Omit = Callable[[bytes, str], None]
 
 
 class Step(NamedTuple):
@@ -32,6 +35,14 @@ class Step(NamedTuple):
     attributes: Attributes
     path: bytes
     left: bool = False  # True for the step that leaves a directory after its last entry
+
+
+def _log_omission(path: bytes, why: str) -> None:
+    _log.error("%r is omitted: %s", os.fsdecode(path), why)
+
+
+def _ignore_omission(_path: bytes, _why: str) -> None:
+    """Ignore an omitted entry, which a later walk reports."""
 
 
 def find(db: Database, path: bytes) -> list[Step]:
@@ -65,21 +76,36 @@ def names_of(path: bytes) -> list[bytes]:
     return names
 
 
-def walk(db: Database, top: Step, *, page_names: int = _PAGE_NAMES) -> Iterator[Step]:
-    """Yield the names below a directory; yield each directory before and after its content."""
+def walk(
+    db: Database,
+    top: Step,
+    *,
+    page_names: int = _PAGE_NAMES,
+    path_bytes_max: int | None = None,
+    omit: Omit = _log_omission,
+) -> Iterator[Step]:
+    """Yield the names below a directory; yield each directory before and after its content.
+
+    Args:
+        db: the database.
+        top: the directory.
+        page_names: the number of names to read at a time.
+        path_bytes_max: the maximum length of a path; None: no path is too long.
+        omit: called with the path and the fault of each omitted entry: its name is invalid, or its
+            path is too long.
+    """
     stack: list[tuple[Step, Cookie]] = [(top, Cookie(0))]
     while stack:
         directory, after = stack.pop()
         page = dentries.page(db, directory.attributes.ino, after, page_names)
         for name, cookie, attributes in page:
             if not is_name(name):
-                _log.error(
-                    "an entry of directory %d is not copied, because its name is invalid: %r",
-                    directory.attributes.ino,
-                    name,
-                )
+                omit(b"/".join([directory.path, name] if directory.path else [name]), _BAD_NAME)
                 continue
             step = Step(attributes, os.path.join(directory.path, name))
+            if path_bytes_max is not None and len(step.path) > path_bytes_max:
+                omit(step.path, f"its path is longer than {path_bytes_max} bytes")
+                continue
             yield step
             if stat.S_ISDIR(attributes.mode):
                 stack += [(directory, cookie), (step, Cookie(0))]
@@ -118,7 +144,8 @@ class Restoring:
         ways = [[root, *find(self._db, path)] for path in paths or [b""]]
         self._total = self._db.counters.dentries
         if any(paths):
-            self._total = sum(1 for way in ways for step in self._below(way[-1]) if not step.left)
+            counted = (self._below(way[-1], _ignore_omission) for way in ways)
+            self._total = sum(1 for steps in counted for step in steps if not step.left)
         above: dict[bytes, Step] = {b"": root}
         copied: set[bytes] = set()
         async with trio.open_nursery() as nursery:
@@ -128,15 +155,16 @@ class Restoring:
                     await self._copy_way(way, above, nursery)
         for path, step in sorted(above.items(), reverse=True):
             if path:
-                self._copier.finish_directory(step.attributes, path)
-        self._copier.finish()
+                self._finish_directory(step)
+        self._copier.finish(self.tally)
 
-    def _below(self, top: Step) -> Iterator[Step]:
+    def _below(self, top: Step, omit: Omit) -> Iterator[Step]:
         """Yield a step and the steps of the tree below it."""
         if top.path:
             yield top
         if stat.S_ISDIR(top.attributes.mode):
-            yield from walk(self._db, top)
+            most = self._copier.path_bytes_max
+            yield from walk(self._db, top, path_bytes_max=most, omit=omit)
 
     async def _copy_way(
         self, way: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
@@ -146,9 +174,9 @@ class Restoring:
             if step.path not in above:
                 above[step.path] = step
                 self._copier.make_directory(step.path)
-        for step in self._below(way[-1]):
+        for step in self._below(way[-1], self.tally.omit):
             if step.left:
-                self._copier.finish_directory(step.attributes, step.path)
+                self._finish_directory(step)
                 continue
             if stat.S_ISDIR(step.attributes.mode):
                 self._copier.make_directory(step.path)
@@ -157,13 +185,20 @@ class Restoring:
             self._done += 1
             self._progress("files", self._done, self._total)
 
+    def _finish_directory(self, step: Step) -> None:
+        with self.tally.noting_damage(step.path):
+            self._copier.finish_directory(step.attributes, step.path)
+
     async def _copy_file(self, step: Step, nursery: trio.Nursery) -> None:
         again = step.attributes.nlink > 1
-        empty = self._copier.make(step.attributes, step.path, again=again)
+        empty = None
+        with self.tally.noting_damage(step.path):
+            empty = self._copier.make(step.attributes, step.path, again=again)
         if empty is None:
             return
         if not step.attributes.mapped_blocks:
-            self.tally.add(await self._copier.fill(empty))
+            with self.tally.noting_damage(step.path):
+                self.tally.add(await self._copier.fill(empty))
             return
         try:
             await self._limiter.acquire()
@@ -174,6 +209,7 @@ class Restoring:
 
     async def _fill(self, empty: Empty) -> None:
         try:
-            self.tally.add(await self._copier.fill(empty))
+            with self.tally.noting_damage(empty.path):
+                self.tally.add(await self._copier.fill(empty))
         finally:
             self._limiter.release()

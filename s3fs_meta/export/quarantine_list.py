@@ -116,10 +116,20 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
     found = []
     for ino, *row in db.inodes.iterate(_NAMED):
         before = None if base is None else base.inodes.one(_BEFORE, (ino,))
-        is_old_directory = before is not None and stat.S_ISDIR(row[0])
+        is_old_directory = before is not None and _is_directory(row[0])
         if ino != ROOT_INO and not is_old_directory and (before != tuple(row) or ino in pending):
             found.append(Ino(ino))
     return found
+
+
+def _is_directory(mode: object) -> bool:
+    """Return whether a mode is that of a directory; a damaged row may have any value."""
+    return isinstance(mode, int) and stat.S_ISDIR(mode)
+
+
+def _as_bytes(name: object) -> bytes:
+    """Return a name as bytes; a damaged row may have any value."""
+    return name if isinstance(name, bytes) else str(name).encode("utf-8", "surrogateescape")
 
 
 class Names:
@@ -132,10 +142,10 @@ class Names:
         for parent, name, ino, mode in db.inodes.iterate(
             "SELECT d.parent, d.name, d.ino, i.mode FROM dentries d JOIN inodes i ON i.ino = d.ino"
         ):
-            if stat.S_ISDIR(mode):
-                self._directories[ino] = (parent, bytes(name))
+            if _is_directory(mode):
+                self._directories[ino] = (parent, _as_bytes(name))
             if ino in wanted:
-                self._names.setdefault(ino, []).append((parent, bytes(name)))
+                self._names.setdefault(ino, []).append((parent, _as_bytes(name)))
 
     def paths(self, ino: Ino) -> list[bytes]:
         """Return all paths of an inode, or a path in ``lost+found`` if no path is known."""

@@ -8,7 +8,7 @@ import pytest
 from s3fs_meta.browse import archive
 from s3fs_meta.browse.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_PIECE_BYTES
-from s3fs_meta.errors import PastUnavailableError
+from s3fs_meta.errors import MetadataError, PastUnavailableError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
@@ -38,6 +38,17 @@ async def test_archive_omits_names_that_point_outside_its_directory(tmp_path: Pa
         points.add(db, ROOT_INO, name)
     db.commit()
     assert await _paths(db) == [b"top", b"top/good"]
+    db.close()
+
+
+async def test_archive_with_an_unreadable_inode_is_aborted(tmp_path: Path) -> None:
+    """An archive without the inode would look complete."""
+    db = points.made(tmp_path)
+    damaged = points.add(db, ROOT_INO, b"damaged")
+    db.inodes.run("UPDATE inodes SET uid = 'text' WHERE ino = ?", (damaged,))
+    db.commit()
+    with pytest.raises(MetadataError, match=f"metadata of inode {damaged} is damaged"):
+        await _paths(db)
     db.close()
 
 

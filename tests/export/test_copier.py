@@ -208,7 +208,7 @@ def test_mode_of_a_directory_is_set_after_its_entries_are_created(
 
     copier.finish_directory(closed, b"d")
     assert stat.S_IMODE((target / "d").stat().st_mode) == 0o700
-    copier.finish()
+    copier.finish(Tally())
 
     assert stat.S_IMODE((target / "d").stat().st_mode) == 0o300
 
@@ -238,7 +238,7 @@ def test_target_of_a_copy_must_be_an_empty_directory(tmp_path: Path) -> None:
         require_empty(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
+@pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0", b"x" * 256])
 def test_copier_rejects_invalid_names(name: bytes) -> None:
     """The copier refuses names such as "..", which only a forged bucket can contain."""
     assert not is_name(name)

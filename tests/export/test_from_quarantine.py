@@ -360,6 +360,36 @@ async def test_changed_copy_of_a_deleted_block_is_reported_as_unsynced(
     assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
 
 
+async def test_recover_state_continues_after_entries_with_damaged_rows(
+    power: Power, tmp_path: Path
+) -> None:
+    """A quarantined database may be damaged; each entry that cannot be copied is reported."""
+    async with power.session("a", tasks=False) as session:
+        db = session.db
+        _name(session, write_file(session, b"good"), b"good")
+        row = _name(session, write_file(session, b"row"), b"row")
+        mode = _name(session, write_file(session, b"mode"), b"mode")
+        kind = _name(session, write_file(session, b"kind"), b"kind")
+        name = _name(session, write_file(session, b"name"), b"name")
+        link = inodes.create(db, stat.S_IFLNK | 0o777, 0, 0, ROOT_INO, 1).ino
+        _name(session, link, b"link")
+        db.inodes.run("UPDATE inodes SET uid = 'text' WHERE ino = ?", (row,))
+        db.inodes.run("UPDATE inodes SET mode = 'text' WHERE ino = ?", (mode,))
+        db.inodes.run("UPDATE inodes SET mode = 420 WHERE ino = ?", (kind,))
+        db.run("UPDATE dentries SET name = 'text' WHERE ino = ?", (name,))
+        db.commit()
+        keyring = session.volume.keyring
+    kept, target = _quarantine_as(tmp_path), tmp_path / "out"
+    os.mkdir(target)
+    with closing(quarantine_list.open_database(kept)) as db:
+        copier = Copier(db, KeptContent(db, kept.blocks, power.store, keyring), target)
+        tally = await copy_all(db, quarantine_list.changed(db, None), copier, no_progress)
+
+    assert {one.path for one in tally.incomplete} == {b"row", b"mode", b"kind", b"link"}
+    assert sorted(os.listdir(target)) == ["good", "text"]
+    assert (target / "text").read_bytes() == b"name"
+
+
 async def test_recover_state_copies_a_lost_block_as_a_hole_and_reports_it(
     power: Power, tmp_path: Path
 ) -> None:

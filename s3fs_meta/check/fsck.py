@@ -103,7 +103,10 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
+        is_undone = db.connection.in_transaction and db.pragmas.can_undo
         db.rollback()  # undoes the repairs after an error; does nothing after a commit
+        if is_undone:
+            db.mark_changed(changed_before)
     return True
 
 

@@ -8,6 +8,7 @@ Owns: the choice between these three cases, and the repair of an unreadable loca
 Does not know: invariants, terminals.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,10 +32,12 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import (
     ControlError,
     CorruptionError,
+    DatabaseError,
     FormatError,
     HeldError,
     NewerFormatError,
     ObjectMissingError,
+    S3fsError,
     UnfinishedFilesystemError,
     UsageError,
 )
@@ -394,19 +397,19 @@ async def _check_alone(
             _note_closed(report, *lines)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
-            opening_faults = {_CLOSED, _FUTURE}.intersection(report.broken)
-            repaired = report.changes_rows or bool(opening_faults)
-            anew = repaired or volume.crashed or plan.publish_local
-            if report.is_undone and (anew or is_image_wanted(volume.db)):
-                release = _is_in_bucket(volume)
-                report.remember(_NOT_UPLOADED if release else f"{_NOT_UPLOADED}; {_LEASE_KEPT}")
-            else:
-                release = await _carry(volume, front, anew=anew)
+            release = await _upload(plan, volume, report, front)
             if future is not None and _span_was_begun(volume):
                 future.left = 0
-    finally:
-        with trio.move_on_after(CLOSE_S_MAX, shield=True):
-            await _close(volume, release=release)
+    except BaseException:
+        # The first error is reported; the lease is released if nothing has to be uploaded.
+        with (
+            trio.move_on_after(CLEANUP_S_MAX, shield=True),
+            contextlib.suppress(S3fsError, OSError),
+        ):
+            await _close(volume, release=repairs and _is_in_bucket(volume))
+        raise
+    with trio.move_on_after(CLOSE_S_MAX, shield=True):
+        await _close(volume, release=release)
 
 
 async def _open(
@@ -503,6 +506,18 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
     return verdict
 
 
+async def _upload(plan: CheckPlan, volume: Volume, report: Report, front: Front) -> bool:
+    """Upload the repairs, unless they were undone; return whether the lease can be released."""
+    opening_faults = {_CLOSED, _FUTURE}.intersection(report.broken)
+    repaired = report.changes_rows or bool(opening_faults)
+    anew = repaired or volume.crashed or plan.publish_local
+    if report.is_undone and (anew or is_image_wanted(volume.db)):
+        release = _is_in_bucket(volume)
+        report.remember(_NOT_UPLOADED if release else f"{_NOT_UPLOADED}; {_LEASE_KEPT}")
+        return release
+    return await _carry(volume, front, anew=anew)
+
+
 async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
     """Upload the repairs; return whether all changes were uploaded.
 
@@ -526,7 +541,10 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
 def _is_in_bucket(volume: Volume) -> bool:
     """Return whether the bucket has all changes of this host, so that it needs no lease."""
     db = volume.db
-    return not db.changed and abandoned_txgs.wanted(db) is None and is_settled(db)
+    try:
+        return not db.changed and abandoned_txgs.wanted(db) is None and is_settled(db)
+    except (CorruptionError, DatabaseError):
+        return False
 
 
 async def _close(volume: Volume, *, release: bool) -> None:
@@ -535,7 +553,7 @@ async def _close(volume: Volume, *, release: bool) -> None:
         await close_filesystem(volume, release=release)
         return
     try:
-        if release:
+        if release and volume.keeper.is_held:
             await volume.keeper.release()
         await trio.to_thread.run_sync(volume.db.sync_wal)
     finally:

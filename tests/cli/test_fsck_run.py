@@ -508,6 +508,43 @@ def test_rebuild_is_refused_if_images_need_a_newer_program(program: Program, pla
     assert after == before
 
 
+class _InterruptedFront(TerminalFront):
+    """A front in which the user presses Ctrl-C when a step of fsck begins."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(quiet=True)
+        self._step = step
+
+    @override
+    def notice(self, text: str) -> None:
+        """Interrupt the command if the text announces the step."""
+        if text.startswith(self._step):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", ["listing the cache", "checking the invariants"])
+def test_interrupted_fsck_releases_the_lease_that_it_acquired(
+    program: Program, place: Place, step: str
+) -> None:
+    """Otherwise other hosts could mount only with --takeover, although nothing was changed."""
+    _check(place, program.cachedir, Mode.SAFE)
+    with _changing(_state(place, program.cachedir).database) as database:
+        database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
+    plan = CheckPlan(
+        targets.of_url(place.url, program.cachedir),
+        S3Options(),
+        OpenOptions(),
+        FsckOptions(repair=Mode.ALL),
+        verbose=True,
+    )
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(run_check, plan, Passphrase(bytes), _InterruptedFront(step))
+
+    assert program.status(place.url)["holder"]["released"]
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+
 class _Ahead(LocalStore):
     """A store whose clock is ten years ahead, on a host with the same clock."""
 

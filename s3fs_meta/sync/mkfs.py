@@ -183,9 +183,12 @@ def _filesystem_below(key: str) -> str | None:
 
 
 async def _first_keys(store: ObjectStore) -> list[ObjectKey]:
+    """Return the first keys of a store, without probes, which another mkfs may have left behind."""
     found: list[ObjectKey] = []
     async with aclosing(store.list("")) as listing:
         async for info in listing:
+            if _PROBE_KEY.fullmatch(info.key) is not None:
+                continue
             found.append(info.key)
             if len(found) == LIST_PAGE_KEYS:
                 break

@@ -27,6 +27,16 @@ async def test_mkfs_refuses_a_location_that_is_not_empty(power: Power) -> None:
     assert list(power.store.objects) == ["holiday.jpg"]
 
 
+async def test_mkfs_ignores_the_probe_of_an_interrupted_mkfs(power: Power) -> None:
+    """A killed mkfs leaves a probe behind before it stores the first object."""
+    power.store.objects.clear()
+    power.store.objects[ObjectKey(f"probe/{'0' * 32}")] = b"first"
+
+    await power.make()
+
+    assert lease_codec.KEY in power.store.objects
+
+
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
 async def test_mkfs_refuses_a_location_with_a_filesystem_below_it(power: Power, key: str) -> None:
     """The error names the filesystem below the URL, even if other objects are listed first."""

@@ -126,7 +126,9 @@ def recover_state(
         _require_database(wanted.kept)
         tally, copier = trio.run(_copy, wanted, access, front)
     _show(wanted, tally, copier, json=json)
-    return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
+    if tally.found_damage:
+        return ExitStatus.CORRUPTION
+    return ExitStatus.LOCAL if tally.incomplete_files else ExitStatus.DONE
 
 
 def _only(found: list[Kept], place: targets.Target) -> Kept:

@@ -96,7 +96,9 @@ def restore(
         copied = _Copied(names, target, not no_privileges)
         link, tally, copier = trio.run(_restore, reading, wanted, copied, remains)
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
-    return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
+    if tally.found_damage:
+        return ExitStatus.CORRUPTION
+    return ExitStatus.LOCAL if tally.incomplete_files else ExitStatus.DONE
 
 
 class _Copied(NamedTuple):

@@ -46,6 +46,10 @@ _LINKS: Final = "hard links, copied as separate files"
 _PERMISSIONS: Final = "permissions"
 # Errors of a target filesystem that does not support an operation or does not permit it.
 _NOT_PERMITTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# Errors of a target filesystem that does not accept the name or the size of one file.
+_NOT_ACCEPTED: Final = frozenset(
+    {errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG, errno.EEXIST, errno.EFBIG}
+)
 _DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out for device files
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
@@ -143,7 +147,7 @@ class Copier:
     def finish(self, tally: "Tally") -> None:
         """Apply the postponed attributes of directories; must be the last call."""
         for attributes, path in self._put_off:  # subdirectories precede their parents
-            with tally.noting_damage(path):
+            with tally.noting_faults(path):
                 self._finish_directory(attributes, path)
         self._put_off.clear()
 
@@ -377,6 +381,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
+        self.refused_files = 0  # number of incomplete entries that only the target refused
         # The first INCOMPLETE_FILES_SHOWN_MAX incomplete entries. Any others are only counted.
         self.incomplete: list[CopiedFile] = []
 
@@ -388,22 +393,40 @@ class Tally:
             self._list(copied)
 
     def omit(self, path: bytes, why: str) -> None:
-        """Count an entry that could not be copied, or only in part."""
+        """Count an entry that could not be copied, or only in part, because it is damaged."""
         _log.info("%r is not copied: %s", os.fsdecode(path), why)
         self._list(CopiedFile(path, 0, [], [], why))
 
+    def refuse(self, path: bytes, why: str) -> None:
+        """Count an entry that the target does not accept."""
+        self.omit(path, why)
+        self.refused_files += 1
+
     @contextlib.contextmanager
-    def noting_damage(self, path: bytes) -> Iterator[None]:
-        """Count an entry as incomplete if damaged rows prevent its copy; other entries follow."""
+    def noting_faults(self, path: bytes) -> Iterator[None]:
+        """Count an entry as incomplete if it cannot be copied; other entries follow.
+
+        Damaged rows may prevent its copy, or the target does not accept its name or size: FAT
+        accepts neither colons nor files of 4 GiB, and some targets ignore case.
+        """
         try:
             yield
         except (CorruptionError, NoInodeError) as exc:
             self.omit(path, exc.message)
+        except OSError as exc:
+            if exc.errno not in _NOT_ACCEPTED or exc.filename is None:
+                raise
+            self.refuse(path, f"the target does not accept it ({exc.strerror})")
 
     def _list(self, incomplete: CopiedFile) -> None:
         self.incomplete_files += 1
         if len(self.incomplete) < INCOMPLETE_FILES_SHOWN_MAX:
             self.incomplete.append(incomplete)
+
+    @property
+    def found_damage(self) -> bool:
+        """Return whether an entry is incomplete because of damage in the filesystem."""
+        return self.incomplete_files > self.refused_files
 
     def facts(self, copier: Copier) -> dict[str, Any]:
         """Return these numbers and the counts of *copier* as a JSON object."""
@@ -420,6 +443,7 @@ class Tally:
                 for one in self.incomplete
             ],
             "incomplete_files": self.incomplete_files,
+            "refused_files": self.refused_files,
             "refused": dict(copier.refused),
             "left_out": dict(copier.left_out),
         }

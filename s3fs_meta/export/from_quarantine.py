@@ -150,9 +150,9 @@ async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: 
         paths = names.paths(ino)
         for path in paths:
             if len(path) > copier.path_bytes_max:
-                tally.omit(path, f"its path is longer than {copier.path_bytes_max} bytes")
+                tally.refuse(path, f"its path is longer than {copier.path_bytes_max} bytes")
                 continue
-            with tally.noting_damage(path):
+            with tally.noting_faults(path):
                 attributes = inodes.get(db, ino)
                 is_directory = stat.S_ISDIR(attributes.mode)
                 _make_directories(copier, path if is_directory else os.path.dirname(path), made)
@@ -164,10 +164,10 @@ async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: 
                         tally.add(await copier.fill(empty))
         progress("files", done, len(inos))
     for attributes, path in links:
-        with tally.noting_damage(path):
+        with tally.noting_faults(path):
             copier.make(attributes, path, again=attributes.nlink > 1)
     for ino, path in reversed(list(names.directories())):
-        with tally.noting_damage(path):
+        with tally.noting_faults(path):
             found = inodes.find(db, ino)
             if found is not None and path in made:
                 copier.finish_directory(found, path)
@@ -180,10 +180,10 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
     missing: list[bytes] = []
     while path not in made:
         missing.append(path)
-        made.add(path)
         path = os.path.dirname(path)
     for one in reversed(missing):
         copier.make_directory(one)
+        made.add(one)
 
 
 def _power_was_lost(db: Database) -> bool:

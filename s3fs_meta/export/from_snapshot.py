@@ -174,30 +174,48 @@ class Restoring:
             if step.path not in above:
                 above[step.path] = step
                 self._copier.make_directory(step.path)
-        for step in self._below(way[-1], self.tally.omit):
+        refused: bytes | None = None  # path of a directory that the target did not accept
+        for step in self._below(way[-1], self._omit):
+            if refused is not None:
+                if not step.left:
+                    self.tally.refuse(step.path, "its directory was not created")
+                elif step.path == refused:
+                    refused = None
+                continue
             if step.left:
                 self._finish_directory(step)
                 continue
-            if stat.S_ISDIR(step.attributes.mode):
-                self._copier.make_directory(step.path)
-            else:
+            if not stat.S_ISDIR(step.attributes.mode):
                 await self._copy_file(step, nursery)
+            elif not self._make_directory(step):
+                refused = step.path
             self._done += 1
             self._progress("files", self._done, self._total)
 
+    def _omit(self, path: bytes, why: str) -> None:
+        is_long = len(path) > self._copier.path_bytes_max
+        (self.tally.refuse if is_long else self.tally.omit)(path, why)
+
+    def _make_directory(self, step: Step) -> bool:
+        """Create a directory; return False if the target does not accept it."""
+        refused = self.tally.refused_files
+        with self.tally.noting_faults(step.path):
+            self._copier.make_directory(step.path)
+        return self.tally.refused_files == refused
+
     def _finish_directory(self, step: Step) -> None:
-        with self.tally.noting_damage(step.path):
+        with self.tally.noting_faults(step.path):
             self._copier.finish_directory(step.attributes, step.path)
 
     async def _copy_file(self, step: Step, nursery: trio.Nursery) -> None:
         again = step.attributes.nlink > 1
         empty = None
-        with self.tally.noting_damage(step.path):
+        with self.tally.noting_faults(step.path):
             empty = self._copier.make(step.attributes, step.path, again=again)
         if empty is None:
             return
         if not step.attributes.mapped_blocks:
-            with self.tally.noting_damage(step.path):
+            with self.tally.noting_faults(step.path):
                 self.tally.add(await self._copier.fill(empty))
             return
         try:
@@ -209,7 +227,7 @@ class Restoring:
 
     async def _fill(self, empty: Empty) -> None:
         try:
-            with self.tally.noting_damage(empty.path):
+            with self.tally.noting_faults(empty.path):
                 self.tally.add(await self._copier.fill(empty))
         finally:
             self._limiter.release()

@@ -1,8 +1,12 @@
 """Copying files out of a snapshot."""
 
+import errno
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,3 +220,32 @@ async def test_copy_continues_after_paths_that_are_too_long(db: Database, target
     assert (target / "z").exists()
     assert restoring.tally.incomplete_files == 2
     assert all("is longer than" in one.why for one in restoring.tally.incomplete)
+    assert not restoring.tally.found_damage
+
+
+async def test_copy_continues_after_names_that_the_target_does_not_accept(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAT accepts no colons; a target that ignores case has only one of two such names."""
+    tree(db)
+    refused = add(db, ROOT_INO, b"12:30", DIRECTORY)
+    add(db, add(db, refused, b"deep", DIRECTORY), b"f")
+    add(db, ROOT_INO, b"a:b")
+    add(db, ROOT_INO, b"H")
+
+    def like_fat(call: Callable[..., Any], path: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(path, bytes) and b":" in path:
+            raise OSError(errno.EINVAL, "Invalid argument", path)
+        lower = path.lower() if isinstance(path, bytes) and path.endswith(b"/H") else path
+        return call(lower, *arguments, **options)
+
+    for name in ("open", "mkdir"):
+        monkeypatch.setattr(os, name, partial(like_fat, getattr(os, name)))
+
+    restoring = await copy(db, target)
+
+    assert found(target) == {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link"}
+    tally = restoring.tally
+    paths = {one.path.lower() for one in tally.incomplete}
+    assert paths == {b"12:30", b"12:30/deep", b"12:30/deep/f", b"a:b", b"h"}
+    assert (tally.incomplete_files, tally.refused_files, tally.found_damage) == (5, 5, False)

@@ -6,10 +6,8 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 import trio
 from typing_extensions import override
@@ -21,7 +19,7 @@ from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.errors import CorruptionError, HeldError, NewerFormatError
+from s3fs_meta.errors import CorruptionError, HeldError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, local_state
@@ -37,28 +35,18 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.cli.conftest import Place
+from tests.cli.fsck_in_process import changing, check, state_of
 from tests.damage import claim_newer
 from tests.programs import Program, wait_until_gone
 
 pytestmark = pytest.mark.thorough
 
 
-def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
-    plan = CheckPlan(
-        targets.of_url(place.url, cachedir), S3Options(), OpenOptions(), FsckOptions(repair=mode)
-    )
-    return trio.run(run_check, plan, Passphrase(bytes), TerminalFront(quiet=True))
-
-
-def _state(place: Place, cachedir: Path) -> StateDir:
-    return StateDir(targets.of_url(place.url, cachedir).state)
-
-
 def test_fsck_with_option_n_does_not_acquire_the_lease(program: Program, place: Place) -> None:
     """fsck -n changes no object of the bucket."""
     before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
 
-    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
     after = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
     assert after == before
@@ -68,24 +56,24 @@ def test_fsck_replaces_an_unreadable_database_from_the_last_image(
     program: Program, place: Place
 ) -> None:
     """Only fsck -y replaces an unreadable database, which it quarantines."""
-    _check(place, program.cachedir, Mode.REPORT)
-    database = _state(place, program.cachedir).database
+    check(place, program.cachedir, Mode.REPORT)
+    database = state_of(place, program.cachedir).database
     database.write_bytes(b"no database at all" * 1000)
 
     with pytest.raises(CorruptionError):
-        _check(place, program.cachedir, Mode.REPORT)
-    report = _check(place, program.cachedir, Mode.ALL)
+        check(place, program.cachedir, Mode.REPORT)
+    report = check(place, program.cachedir, Mode.ALL)
 
     assert report.exit_status == 1
     kept = list(database.parent.glob("kept-*/meta.db"))
     assert [path.read_bytes()[:2] for path in kept] == [b"no"]
-    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
 
 def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: Place) -> None:
     """fsck replaces a database that SQLite can open but that has a damaged page."""
-    _check(place, program.cachedir, Mode.ALL)
-    database = _state(place, program.cachedir).database
+    check(place, program.cachedir, Mode.ALL)
+    database = state_of(place, program.cachedir).database
     db = Database.open(database, Pragmas())
     row = db.one("SELECT rootpage FROM sqlite_master WHERE name = 'cached_blocks'")
     size = db.one("PRAGMA page_size")
@@ -97,19 +85,11 @@ def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: P
         file.write(b"\xff" * size[0])
 
     with pytest.raises(CorruptionError, match=r"fsck -y local:\S+ quarantines it"):
-        _check(place, program.cachedir, Mode.REPORT)
-    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+        check(place, program.cachedir, Mode.REPORT)
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
 
     assert len(list(database.parent.glob("kept-*/meta.db"))) == 1
-    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
-
-
-@contextlib.contextmanager
-def _changing(database: Path) -> Iterator[apsw.Connection]:
-    """Open a database for changes that SQLite refuses by default."""
-    with contextlib.closing(apsw.Connection(str(database))) as connection:
-        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
-        yield connection
+    assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
 
 @pytest.mark.mount
@@ -120,7 +100,7 @@ def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
     """The report advises to restore the intact state from the bucket."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("umount", mounted.mountpoint)
-    with _changing(_state(mounted, program.cachedir).database) as database:
+    with changing(state_of(mounted, program.cachedir).database) as database:
         database.execute("DELETE FROM dentries")
         database.execute("CREATE TABLE notes (text TEXT)")
         version = database.pragma("schema_version")
@@ -156,7 +136,7 @@ def test_fsck_with_option_p_publishes_no_damage_of_rows(
         subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
     else:
         program.ok("umount", mounted.mountpoint)
-    with _changing(_state(mounted, program.cachedir).database) as database:
+    with changing(state_of(mounted, program.cachedir).database) as database:
         database.execute("DELETE FROM dentries")
         if cause == "safe repair":
             database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
@@ -185,17 +165,17 @@ def test_fsck_with_option_p_publishes_no_damage_of_rows(
 
 def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place) -> None:
     """An image as a txg would publish damage of this host's disk that -p cannot repair."""
-    _check(place, program.cachedir, Mode.REPORT)
-    with _changing(_state(place, program.cachedir).database) as database:
+    check(place, program.cachedir, Mode.REPORT)
+    with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET uid = -1 WHERE ino = 1")
     before = set(place.bucket.glob("image/*"))
 
-    report = _check(place, program.cachedir, Mode.SAFE)
+    report = check(place, program.cachedir, Mode.SAFE)
 
     assert (report.broken, [note for note in report.notes if "uploaded" in note]) == (["I8"], [])
     assert set(place.bucket.glob("image/*")) == before
 
-    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
     assert set(place.bucket.glob("image/*")) > before
 
 
@@ -208,37 +188,16 @@ def test_fsck_publishes_new_damage_marks_once(program: Program, mounted: Place) 
         pack.unlink()
     images = [set(mounted.bucket.glob("image/*"))]
     for _ in range(2):
-        assert _check(mounted, program.cachedir, Mode.SAFE).broken == ["I46"]
+        assert check(mounted, program.cachedir, Mode.SAFE).broken == ["I46"]
         images.append(set(mounted.bucket.glob("image/*")))
 
     assert images[0] < images[1] == images[2]
 
 
-def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
-    db = Database.open(_state(place, program.cachedir).database, Pragmas())
-    db.begin()
-    db.run("UPDATE properties SET value = ? WHERE name = ?", (value, name))
-    db.commit()
-    db.close()
-
-
-def test_fsck_repairs_a_missing_property_in_place(program: Program, place: Place) -> None:
-    """fsck -y copies a missing property from the superblock, and keeps the database."""
-    _check(place, program.cachedir, Mode.REPORT)
-    _set_fact(place, program, "block_bytes", b"")
-
-    refused = program.run("fsck", "-n", place.url)
-    assert (refused.returncode, "I5" in refused.stdout) == (4, True)
-    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
-
-    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
-    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
-
-
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str) -> None:
     """For a lost lease fsck -n exits with 4 and fsck -y with 1; local state stays in use."""
-    _check(place, program.cachedir, Mode.ALL)
+    check(place, program.cachedir, Mode.ALL)
     if damage == "missing":
         (place.bucket / "lease").unlink()
     else:
@@ -253,8 +212,8 @@ def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str
     # The image to which the new lease refers may be older than the last image.
     assert set(place.bucket.glob("image/*")) > images
 
-    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
-    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+    assert check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert list(state_of(place, program.cachedir).path.glob("kept-*")) == []
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
@@ -274,7 +233,7 @@ def test_fsck_repairs_the_superblock_from_its_copy(
     assert program.run("fsck", "-y", place.url).returncode == (0 if damage == "missing" else 1)
 
     assert (place.bucket / name).read_bytes() == healthy
-    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
 
 
 def test_fsck_with_option_p_reports_that_a_damaged_superblock_remains(
@@ -282,14 +241,14 @@ def test_fsck_with_option_p_reports_that_a_damaged_superblock_remains(
 ) -> None:
     """Repairs of rows do not count as a repair of the superblock, which only -y replaces."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
-    _check(place, program.cachedir, Mode.REPORT)
-    db = Database.open(_state(place, program.cachedir).database, Pragmas())
+    check(place, program.cachedir, Mode.REPORT)
+    db = Database.open(state_of(place, program.cachedir).database, Pragmas())
     db.begin()
     db.inodes.run("UPDATE inodes SET nlink = 7 WHERE ino = ?", (ROOT_INO,))
     db.commit()
     db.close()
 
-    report = _check(place, program.cachedir, Mode.SAFE)
+    report = check(place, program.cachedir, Mode.SAFE)
 
     assert report.exit_status == 5
     assert {one.invariant: one.left for one in report.verdicts} == {"I0": 1, "I54": 0}
@@ -322,7 +281,7 @@ def test_fsck_repairs_the_superblock_from_the_local_state(
     assert program.run("fsck", "-y", place.url).returncode == 1
 
     assert [path.read_bytes() for path in paths] == [healthy] * 2
-    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
 
 
 def test_fsck_can_replace_an_older_superblock_or_accept_it(program: Program, place: Place) -> None:
@@ -346,26 +305,15 @@ def test_fsck_can_replace_an_older_superblock_or_accept_it(program: Program, pla
 
 def test_fsck_replaces_an_incomplete_image(program: Program, place: Place) -> None:
     """fsck -n exits with 4 for an incomplete image, fsck -p with 1; then a restore succeeds."""
-    _check(place, program.cachedir, Mode.REPORT)
+    check(place, program.cachedir, Mode.REPORT)
     [piece] = place.bucket.glob("image/*/000000")
     piece.unlink()
 
     assert program.run("fsck", "-n", place.url).returncode == 4
     assert program.run("fsck", "-p", place.url).returncode == 1
 
-    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
-    assert _check(place, program.cachedir.with_name("elsewhere"), Mode.REPORT).lines() == ["clean"]
-
-
-def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place) -> None:
-    """fsck does not quarantine a database that only a newer program can read."""
-    _check(place, program.cachedir, Mode.REPORT)
-    _set_fact(place, program, "schema_version", b"999")
-
-    with pytest.raises(NewerFormatError):
-        _check(place, program.cachedir, Mode.ALL)
-
-    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+    assert check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert check(place, program.cachedir.with_name("elsewhere"), Mode.REPORT).lines() == ["clean"]
 
 
 @pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
@@ -373,8 +321,8 @@ def test_fsck_after_a_power_loss_leaves_verification_of_blocks_to_the_next_mount
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
     """After an unclean shutdown, fsck keeps the flag that makes the next mount verify blocks."""
-    _check(place, program.cachedir, Mode.REPORT)
-    path = _state(place, program.cachedir).database
+    check(place, program.cachedir, Mode.REPORT)
+    path = state_of(place, program.cachedir).database
     db = Database.open(path, Pragmas())
     db.begin_local()
     local_state.put(db, "clean", "0")
@@ -382,7 +330,7 @@ def test_fsck_after_a_power_loss_leaves_verification_of_blocks_to_the_next_mount
     db.commit_durable()
     db.close()
 
-    _check(place, program.cachedir, mode)
+    check(place, program.cachedir, mode)
 
     db = Database.open(path, Pragmas())
     assert local_state.get(db, "clean") == "0"
@@ -406,9 +354,9 @@ def test_fsck_with_option_p_reports_a_lost_block_without_repair(
     for path in program.cachedir.glob("*/blocks/*/*"):
         path.unlink()
 
-    assert _check(mounted, program.cachedir, Mode.SAFE).exit_status == 4
-    assert _check(mounted, program.cachedir, Mode.ALL).exit_status == 1
-    assert _check(mounted, program.cachedir, Mode.REPORT).exit_status == 0
+    assert check(mounted, program.cachedir, Mode.SAFE).exit_status == 4
+    assert check(mounted, program.cachedir, Mode.ALL).exit_status == 1
+    assert check(mounted, program.cachedir, Mode.REPORT).exit_status == 0
 
 
 def _make_former(database: Path) -> None:
@@ -422,18 +370,18 @@ def _make_former(database: Path) -> None:
 def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place: Place) -> None:
     """Each fsck mode upgrades tables with schema version 1."""
     for mode in Mode:
-        _check(place, program.cachedir, Mode.REPORT)
-        _make_former(_state(place, program.cachedir).database)
+        check(place, program.cachedir, Mode.REPORT)
+        _make_former(state_of(place, program.cachedir).database)
 
-        assert _check(place, program.cachedir, mode).exit_status == 0
+        assert check(place, program.cachedir, mode).exit_status == 0
 
 
 def test_fsck_is_refused_while_a_mount_of_an_older_program_runs(
     program: Program, place: Place
 ) -> None:
     """fsck reports that an older version of the program runs the mount, and changes nothing."""
-    _check(place, program.cachedir, Mode.REPORT)
-    database = _state(place, program.cachedir).database
+    check(place, program.cachedir, Mode.REPORT)
+    database = state_of(place, program.cachedir).database
     _make_former(database)
     before = database.read_bytes()
     plan = CheckPlan(
@@ -453,7 +401,7 @@ def test_fsck_is_refused_while_a_mount_of_an_older_program_runs(
 def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, place: Place) -> None:
     """With damaged changelogs fsck --rebuild advises --end-at, which keeps all names."""
     for _ in range(2):
-        _check(place, program.cachedir, Mode.SAFE)
+        check(place, program.cachedir, Mode.SAFE)
     for path in sorted(place.bucket.glob("changelog/*")):
         path.write_bytes(b"rotten")
     for path in sorted(place.bucket.glob("image/*/manifest"))[1:]:
@@ -527,8 +475,8 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
     program: Program, place: Place, step: str
 ) -> None:
     """Otherwise other hosts could mount only with --takeover, although nothing was changed."""
-    _check(place, program.cachedir, Mode.SAFE)
-    with _changing(_state(place, program.cachedir).database) as database:
+    check(place, program.cachedir, Mode.SAFE)
+    with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
     plan = CheckPlan(
         targets.of_url(place.url, program.cachedir),
@@ -542,7 +490,7 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
         trio.run(run_check, plan, Passphrase(bytes), _InterruptedFront(step))
 
     assert program.status(place.url)["holder"]["released"]
-    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
 
 
 class _Ahead(LocalStore):
@@ -572,8 +520,8 @@ def test_fsck_corrects_times_in_the_future(program: Program, place: Place, tmp_p
     """fsck reports txgs with future times as the problem "times", and fsck -y corrects them."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
-    report = _check(place, program.cachedir, Mode.REPORT)
+    report = check(place, program.cachedir, Mode.REPORT)
     assert report.exit_status == 4
     assert "times" in report.broken
-    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
-    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
+    assert check(place, program.cachedir, Mode.REPORT).exit_status == 0

@@ -1,0 +1,45 @@
+"""Local databases that fsck opens although their facts are damaged."""
+
+import pytest
+
+from s3fs_meta.check.report import Mode
+from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from tests.cli.conftest import Place
+from tests.cli.fsck_in_process import check, state_of
+from tests.programs import Program
+
+pytestmark = pytest.mark.thorough
+
+
+def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
+    db = Database.open(state_of(place, program.cachedir).database, Pragmas())
+    db.begin()
+    db.run("UPDATE properties SET value = ? WHERE name = ?", (value, name))
+    db.commit()
+    db.close()
+
+
+def test_fsck_repairs_a_missing_property_in_place(program: Program, place: Place) -> None:
+    """fsck -y copies a missing property from the superblock, and keeps the database."""
+    check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "block_bytes", b"")
+
+    refused = program.run("fsck", "-n", place.url)
+    assert (refused.returncode, "I5" in refused.stdout) == (4, True)
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    assert list(state_of(place, program.cachedir).path.glob("kept-*")) == []
+
+
+def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place) -> None:
+    """fsck does not quarantine a database that only a newer program can read."""
+    check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "schema_version", b"999")
+
+    with pytest.raises(NewerFormatError):
+        check(place, program.cachedir, Mode.ALL)
+
+    assert list(state_of(place, program.cachedir).path.glob("kept-*")) == []

@@ -39,7 +39,6 @@ from s3fs_meta.limits import (
     FETCHES_MAX,
     FOREIGN_SHOWN_MAX,
     FSCK_BATCH_ROWS,
-    FSCK_EXAMPLES_MAX,
     FSCK_HEADS_MAX,
     FSCK_UNNAMED_PACKS_MAX,
     IMAGE_PIECE_FAULTS_MAX,
@@ -120,13 +119,25 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request each object that the listing omits; repeat this until a pass finds no object."""
-    while True:  # the loop ends: each pass except the last one finds an object
-        missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
-        there = [row for row in missing if await _is_there(store, row[0])]
-        if not there:
-            return
-        exam.evidence.note_objects(there)
+    """Request every object that the listing omits, because -y records missing content as lost."""
+    missing = iter(exam.db.all(MISSING_KEYS))
+    failures: list[StoreError] = []
+
+    async def ask() -> None:
+        for key, object_bytes in missing:
+            try:
+                if await _is_there(store, key):
+                    exam.evidence.note_objects([(key, object_bytes)])
+            except StoreError as exc:  # re-raised later, outside of any exception group
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(FETCHES_MAX):
+            nursery.start_soon(ask)
+    if failures:
+        raise failures[0]
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:

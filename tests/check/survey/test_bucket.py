@@ -15,7 +15,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.image import Piece
 from s3fs_meta.errors import TransientStoreError
-from s3fs_meta.limits import IMAGE_PIECE_BYTES, IMAGE_PIECE_FAULTS_MAX
+from s3fs_meta.limits import FSCK_EXAMPLES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECE_FAULTS_MAX
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
@@ -23,6 +23,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
+from tests.check.survey.checking import EarlyListing
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
 
@@ -82,6 +83,25 @@ async def test_object_that_is_missing_from_a_listing_is_requested(
 
     assert ("get_range", key) in store.calls
     assert healthy.db.one("SELECT 1 FROM temp.seen_objects WHERE object_key = ?", (key,))
+
+
+async def test_every_object_that_is_missing_from_a_listing_is_requested(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """Many packs that are really missing do not hide a pack that only the listing omits."""
+    keys = [ObjectKey(f"pack/00/1-{number:032x}") for number in range(2 * FSCK_EXAMPLES_MAX)]
+    healthy.db.begin()
+    for key in keys:
+        pack = packs.create(healthy.db, key, 1)
+        healthy.db.run("UPDATE packs SET state = 2, live_bytes = 1 WHERE pack = ?", (pack,))
+    healthy.db.commit()
+    store = EarlyListing(healthy.store, "pack/00/")
+    healthy.store.objects[keys[-1]] = b"x"
+
+    await bucket_survey.survey(exam, store, healthy.keyring)
+
+    seen = healthy.db.all("SELECT object_key FROM temp.seen_objects")
+    assert [key for key in keys if (key,) in seen] == [keys[-1]]
 
 
 async def test_survey_reads_packs_to_find_blocks_whose_row_is_wrong(

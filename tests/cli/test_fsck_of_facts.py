@@ -3,11 +3,11 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from tests.cli.conftest import Place
-from tests.cli.fsck_in_process import check, state_of
+from tests.cli.fsck_in_process import changing, check, state_of
 from tests.programs import Program
 
 pytestmark = pytest.mark.thorough
@@ -43,3 +43,21 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
         check(place, program.cachedir, Mode.ALL)
 
     assert list(state_of(place, program.cachedir).path.glob("kept-*")) == []
+
+
+@pytest.mark.parametrize("fact", ["chain", "head", "epoch", "own_txg"])
+def test_fsck_replaces_a_database_with_a_damaged_fact(
+    program: Program, place: Place, fact: str
+) -> None:
+    """Without the position in the chain, the rows cannot be compared with the bucket."""
+    check(place, program.cachedir, Mode.ALL)
+    state = state_of(place, program.cachedir)
+    with changing(state.database) as database:
+        database.execute("INSERT OR REPLACE INTO local_state VALUES (?, 'junk')", (fact,))
+
+    with pytest.raises(CorruptionError, match=r"fsck -y local:\S+ quarantines it"):
+        check(place, program.cachedir, Mode.SAFE)
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert len(list(state.path.glob("kept-*/meta.db"))) == 1
+    assert check(place, program.cachedir, Mode.REPORT).exit_status == 0

@@ -1,9 +1,13 @@
 """Rows of ``local_state``: facts about this host's copy of the database; local.sql lists them."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
+from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
+
+_NUMBER: Final = re.compile("[0-9]{1,19}", re.ASCII)
 
 # Facts about this host that remain valid after the database is replaced; see local.sql.
 OF_HOST: Final = (
@@ -22,6 +26,20 @@ def get(db: Database, name: str) -> str | None:
     """Return the value of one fact, or None if it is not recorded."""
     row = db.one("SELECT value FROM local_state WHERE name = ?", (name,))
     return None if row is None else str(row[0])
+
+
+def number(db: Database, name: str) -> int | None:
+    """Return the value of one fact that is a number, or None if it is not recorded.
+
+    Raises:
+        FormatError: the value is not a number.
+    """
+    text = get(db, name)
+    if text is None:
+        return None
+    if _NUMBER.fullmatch(text) is None:
+        raise FormatError(str(db.path), f"the row {name!r} of local_state is not a number")
+    return int(text)
 
 
 def put(db: Database, name: str, value: str) -> None:

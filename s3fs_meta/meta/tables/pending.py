@@ -224,7 +224,7 @@ class ChangeRecorder:
 
 
 def _shipped_seq(db: Database) -> int:
-    return int(local_state.get(db, _SHIPPED_SEQ) or 0)
+    return local_state.number(db, _SHIPPED_SEQ) or 0
 
 
 class PackNews(NamedTuple):

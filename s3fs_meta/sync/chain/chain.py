@@ -73,10 +73,14 @@ def encode_link(link: Link) -> str:
 
 
 def recorded(db: Database) -> Link | None:
-    """Return the position of a database in the chain, or None if it is unknown."""
+    """Return the position of a database in the chain, or None if it is unknown.
+
+    Raises:
+        FormatError: the row of the position is damaged.
+    """
     text = local_state.get(db, _ROW)
     if text is not None:
-        fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
+        fields = Fields.parse(str(db.path), text.encode("ascii", "replace"))
         return Link(
             Txg(fields.integer("txg")),
             fields.hexadecimal("hash", HASH_BYTES),
@@ -115,8 +119,8 @@ def note_own(db: Database, txg: Txg) -> None:
 
 def noted_own(db: Database) -> Txg | None:
     """Return the txg recorded by ``note_own``, or None if there is none."""
-    text = local_state.get(db, _OWN)
-    return None if text is None else Txg(int(text))
+    number = local_state.number(db, _OWN)
+    return None if number is None else Txg(number)
 
 
 def own_txg(db: Database) -> Txg | None:
@@ -134,7 +138,7 @@ def own_txg(db: Database) -> Txg | None:
 
 def wanted_floor(db: Database, link: Link) -> Txg:
     """Return the retention floor for the changelog after a link."""
-    return max(link.floor, Txg(int(local_state.get(db, _FLOOR) or 0)))
+    return max(link.floor, Txg(local_state.number(db, _FLOOR) or 0))
 
 
 def want_floor(db: Database, floor: Txg) -> None:

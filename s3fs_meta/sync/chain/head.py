@@ -20,9 +20,13 @@ from s3fs_meta.objects.contract import ObjectStore
 
 
 def recorded(db: Database, row: str) -> Head | None:
-    """Return the head in a row of ``local_state``, or None if the row does not exist."""
+    """Return the head in a row of ``local_state``, or None if the row does not exist.
+
+    Raises:
+        FormatError: the row is damaged.
+    """
     text = local_state.get(db, row)
-    return None if text is None else lease_codec.decode_head(f"local_state.{row}", text)
+    return None if text is None else lease_codec.decode_head(str(db.path), text)
 
 
 def note_attempt(db: Database, head: Head) -> None:

@@ -110,7 +110,7 @@ class Fencer:
                 changed.
         """
         lease, link = self._keeper.lease, chain.recorded(db)
-        last = Epoch(int(local_state.get(db, "epoch") or 0))
+        last = Epoch(local_state.number(db, "epoch") or 0)
         if link is not None and link.hash != NO_HASH:
             try:
                 fetched = await chain.fetch(self._store, self._keyring, self._uuid, link.txg)

@@ -84,7 +84,7 @@ def took_last(db: Database, lease: Lease) -> bool:
     It is also true for the lease that this host replaced, because the bucket is then an older copy
     that no host has used.
     """
-    if lease.epoch > int(local_state.get(db, "epoch") or 0):
+    if lease.epoch > (local_state.number(db, "epoch") or 0):
         return False
     if lease.holder == local_state.get(db, "holder"):
         nonces = (local_state.get(db, "nonces") or "").split()

@@ -320,7 +320,8 @@ async def check_beside(
                 f"the filesystem {plan.place.url} is mounted on this host by an older s3fs-meta,"
                 " whose tables cannot be checked while it runs; unmount it before the check"
             )
-        examined = Examined(db, store, keys.keyring, mounted=True)
+        facts = superblock_facts(keys.superblock)
+        examined = Examined(db, store, keys.keyring, mounted=True, facts=facts)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
     finally:
         db.close()

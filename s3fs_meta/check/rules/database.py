@@ -12,11 +12,11 @@ from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
-from s3fs_meta.check.sums import BLOCK_BYTES, IS_REGULAR
+from s3fs_meta.check.sums import IS_REGULAR
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.counters import TABLE_OF
-from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES
+from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, FACTS
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import Ino, PackState
 
@@ -159,14 +159,28 @@ def _quoted(name: str) -> str:
 
 # --- properties and highest numbers ------------------------------------------------------------
 
-_PROPERTY_FAULTS: Final = (
-    "(SELECT 'block_bytes' AS name WHERE NOT EXISTS (SELECT 1 FROM properties"
-    f" WHERE {BLOCK_BYTES} BETWEEN {BLOCK_BYTES_MIN} AND {BLOCK_BYTES_MAX})"
-    " UNION ALL SELECT 'cookie_key' WHERE NOT EXISTS (SELECT 1 FROM properties"
-    f" WHERE name = 'cookie_key' AND length(value) = {COOKIE_KEY_BYTES})"
-    " UNION ALL SELECT 'uuid' WHERE NOT EXISTS (SELECT 1 FROM properties"
-    " WHERE name = 'uuid' AND length(value) > 0))"
-)
+_NUMBER: Final = re.compile(rb"[1-9][0-9]{0,8}")
+
+
+def _property_faults(exam: Examination) -> Iterator[Row]:
+    """Yield the names of properties that are missing, invalid, or not as in the superblock."""
+    for name in FACTS:
+        row = exam.db.one("SELECT value FROM properties WHERE name = ?", (name,))
+        value = None if row is None else row[0]
+        if not isinstance(value, bytes) or not _is_valid(exam, name, value):
+            yield (name,)
+
+
+def _is_valid(exam: Examination, name: str, value: bytes) -> bool:
+    if name == "cookie_key":
+        return len(value) == COOKIE_KEY_BYTES
+    if name in exam.facts:
+        return value == exam.facts[name]
+    if name == "block_bytes":
+        return _NUMBER.fullmatch(value) is not None and (
+            BLOCK_BYTES_MIN <= int(value) <= BLOCK_BYTES_MAX
+        )
+    return bool(value)
 
 
 def _mend_facts(exam: Examination, invariant: Invariant) -> None:
@@ -253,11 +267,12 @@ SQLITE: Final = (
 NUMBERS: Final = (
     Invariant(
         5,
-        "the properties of mkfs exist: uuid, block size, cookie key",
-        source=f"{_PROPERTY_FAULTS} AS f",
-        damaged="TRUE",
-        columns="f.name",
-        text="property {0} is missing or invalid",
+        "the properties of mkfs exist and match the superblock: uuid, block size, cookie key",
+        source="",
+        damaged="",
+        columns="",
+        text="property {0} is missing or wrong",
+        scan=_property_faults,
         repair=_mend_facts,
         about_inode=False,
         advice=_RESTORE,

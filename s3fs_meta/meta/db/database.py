@@ -204,8 +204,9 @@ class Database(Statements):
         # The query reads only the required properties, because the table may have many other rows.
         sql = f"SELECT name, value FROM properties WHERE name IN ({named})"
         rows: list[Row] = self.connection.execute(sql).fetchall()
-        facts = {name: bytes(value) for name, value in rows}
-        version = int(facts.get("schema_version", b"0"))
+        facts = {name: value for name, value in rows if type(value) is bytes}
+        number = facts.get("schema_version", b"")[:9]
+        version = int(number) if number.isdigit() else 0
         if version > schema.SCHEMA_VERSION:
             raise NewerFormatError(str(self.path), f"the schema version {version} is unknown")
         is_read_only = self.connection.readonly("main")

@@ -8,10 +8,10 @@ writer reads these rows from a changelog or an image. Therefore no host uses an 
 treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, MetadataError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ObjectKey, PackId, Txg
 
@@ -29,9 +29,20 @@ def get(db: Database, name: str) -> bytes:
         FormatError: the database does not contain the fact.
     """
     row = db.one("SELECT value FROM properties WHERE name = ?", (name,))
-    if row is None:
+    if row is None or type(row[0]) is not bytes:
         raise FormatError(str(db.path), f"the property {name!r} is missing")
-    return bytes(row[0])
+    return row[0]
+
+
+def require(db: Database, facts: Mapping[str, bytes]) -> None:
+    """Check facts that are also in the superblock.
+
+    Raises:
+        MetadataError: a fact has another value, with which the rows would be misread.
+    """
+    for name, value in facts.items():
+        if get(db, name) != value:
+            raise MetadataError(f"the property {name!r} differs from the superblock", 0)
 
 
 def all_of(db: Database) -> dict[str, bytes]:

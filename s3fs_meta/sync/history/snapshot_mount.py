@@ -21,6 +21,7 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.tables import properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import PointInTime
 from s3fs_meta.objects.contract import ObjectStore
@@ -30,6 +31,7 @@ from s3fs_meta.sync.image.restore import Reserve, Restorer
 from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
+from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
@@ -207,6 +209,7 @@ async def open_snapshot(
         # The database needs no sync: after a crash it is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
+        properties.require(db, superblock_facts(bucket.superblock))
     except BaseException:
         state_dir.remove()
         state_dir.unlock()

@@ -32,7 +32,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import local_state
+from s3fs_meta.meta.tables import local_state, properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import AbbreviatedLink, BlockId, Epoch
 from s3fs_meta.objects.contract import ObjectStore
@@ -41,6 +41,7 @@ from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
+from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.opening.opening import note_start
@@ -100,6 +101,7 @@ async def open_offline(
         again = [] if db is None else await failed_sync.write_blocks_again(state_dir, db)
         link = await _complete(local, keyring, why, follows=options.follow)
         assert db is not None, "a complete local state must have a database"
+        properties.require(db, superblock_facts(superblock))
         if options.at_least is not None:
             _require_mark(store.url, link, options.at_least)
         held = lease_proof.known(db, state_dir, keyring, doubtful=False)
@@ -223,7 +225,7 @@ async def _restore_content(
 def _last_known_lease(db: Database, holder: str) -> Lease:
     """Return a lease with this host's last known epoch and head, for ``status``."""
     return Lease(
-        epoch=Epoch(int(local_state.get(db, "epoch") or 0)),
+        epoch=Epoch(local_state.number(db, "epoch") or 0),
         holder=holder,
         host=socket.gethostname()[:HOST_CHARS_MAX],
         pid=os.getpid(),

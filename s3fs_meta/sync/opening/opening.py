@@ -19,7 +19,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import StoreError
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import local_state
+from s3fs_meta.meta.tables import local_state, properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -29,6 +29,7 @@ from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
+from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
 from s3fs_meta.sync.opening.local_state_choice import Local
@@ -143,6 +144,8 @@ class _Opening:
             await self._store_clock.measure_for_reading()
         await self._require_at_least(None)
         db = await self._choose_database(local, lease, held.holder)
+        if not options.repairing:
+            properties.require(db, superblock_facts(self._superblock))
         await self._require_at_least(db)
         crashed, power_lost = note_start(db, self._keyring, held.holder, own)
         if crashed and not (options.read_only and options.repairing):

@@ -31,7 +31,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import (
     CorruptionError,
     DatabaseError,
@@ -60,7 +60,6 @@ from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image.salvage import SalvagedImage, Salvager
 from s3fs_meta.sync.lease.keeper import released
-from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.upload.pack_index import read_index
 

@@ -27,7 +27,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import (
     ControlError,
@@ -64,7 +64,6 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.lease.lease_repair import mend_lease
-from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening import failed_sync
 from s3fs_meta.sync.opening.local_state_choice import (
     is_damage_of,

@@ -399,3 +399,11 @@ def _verified(superblock: Superblock, keyring: Keyring) -> Keyring:
 
 def _is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
+
+
+def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
+    """Return the fields that each database of the filesystem also contains, by their names there."""
+    return {
+        "uuid": superblock.uuid.encode(),
+        "block_bytes": str(superblock.block_bytes).encode(),
+    }

@@ -27,7 +27,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.key_slots import STANDARD_COST, KdfCost
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import FormatError, NotEmptyError, ObjectMissingError, PreconditionError
 from s3fs_meta.limits import (
     LIST_PAGE_KEYS,
@@ -208,14 +208,6 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
     if wanted.retention_s != superblock.retention_s:
         superblock = superblock_codec.amend(superblock, keyring, retention_s=wanted.retention_s)
     return superblock, keyring, recovery_key
-
-
-def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
-    """Return the superblock fields that are also stored in the table ``properties``."""
-    return {
-        "uuid": superblock.uuid.encode(),
-        "block_bytes": str(superblock.block_bytes).encode(),
-    }
 
 
 def _new_database(path: Path, superblock: Superblock) -> None:

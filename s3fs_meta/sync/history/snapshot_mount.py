@@ -17,7 +17,7 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
@@ -31,7 +31,6 @@ from s3fs_meta.sync.image.restore import Reserve, Restorer
 from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
-from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock

@@ -22,7 +22,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import (
     ObjectMissingError,
     OfflineError,
@@ -41,7 +41,6 @@ from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
-from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.opening.opening import note_start

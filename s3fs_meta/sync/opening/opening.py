@@ -17,6 +17,7 @@ from s3fs_meta.cache.recovery import restore_content
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
+from s3fs_meta.codec.superblock import superblock_facts
 from s3fs_meta.errors import StoreError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state, properties
@@ -29,7 +30,6 @@ from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
-from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
 from s3fs_meta.sync.opening.local_state_choice import Local

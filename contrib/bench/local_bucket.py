@@ -10,7 +10,7 @@ from typing_extensions import override
 from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.objects.local import LocalStore
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

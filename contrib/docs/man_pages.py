@@ -11,7 +11,7 @@ from contrib.docs.command_tree import Command, Parameter
 from s3fs_meta.cli.entry import SUMMARY
 from s3fs_meta.cli.version import program_version
 from s3fs_meta.console.exits import MOUNT_MEANINGS
-from s3fs_meta.option_table import OPTIONS
+from s3fs_meta.options.option_table import OPTIONS
 
 
 def pages() -> dict[str, str]:

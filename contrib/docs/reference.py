@@ -20,9 +20,9 @@ from contrib.docs import command_tree, errnos_page, man_pages
 from contrib.docs.command_tree import Command, Parameter
 from s3fs_meta.cli import completion
 from s3fs_meta.console.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
-from s3fs_meta.option_row import Option
-from s3fs_meta.option_table import OPTIONS
-from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
+from s3fs_meta.options.option_row import Option
+from s3fs_meta.options.option_table import OPTIONS
+from s3fs_meta.options.settings import IGNORED_WORDS, REFUSED_WORDS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"

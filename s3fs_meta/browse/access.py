@@ -17,8 +17,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, HttpRequest, Reply
+from s3fs_meta.options.listen_address import Address
 
 _TOKEN_BYTES: Final = 32
 _PATH_BYTES: Final = 16

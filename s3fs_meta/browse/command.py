@@ -15,8 +15,8 @@ from s3fs_meta.browse.names import shell_word
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.wanted import target_words
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.snapshot_source import Reading
+from s3fs_meta.options.listen_address import Address
 
 
 async def serve(reading: Reading, address: Address, announce: Callable[[str], None]) -> None:

@@ -15,9 +15,9 @@ from s3fs_meta.browse.limits import (
     BROWSE_SEND_S_MAX,
 )
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply
+from s3fs_meta.options.listen_address import Address
 
 HTML: Final = "text/html; charset=utf-8"
 _BOUNDS: Final = Bounds(

@@ -29,7 +29,6 @@ from urllib.parse import parse_qs
 
 import trio
 
-from s3fs_meta import option_syntax
 from s3fs_meta.background_task import background_task
 from s3fs_meta.browse import (
     file_pages,
@@ -67,6 +66,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.mount.stores import with_options
+from s3fs_meta.options import option_syntax
 
 _log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.throttle import Throttles, throttles_of
-from s3fs_meta.settings import CacheOptions
+from s3fs_meta.options.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.throttle import Rank, Throttle
-from s3fs_meta.settings import CacheOptions
+from s3fs_meta.options.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
 

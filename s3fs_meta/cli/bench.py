@@ -30,7 +30,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import MIB
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.option_syntax import parse_size
+from s3fs_meta.options.option_syntax import parse_size
 
 HELP = CommandHelp(
     name="bench",

@@ -10,7 +10,6 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
@@ -18,6 +17,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading
+from s3fs_meta.options import option_syntax
 
 HELP = CommandHelp(
     name="browse",

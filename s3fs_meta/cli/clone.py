@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import interruption, output
@@ -21,6 +20,7 @@ from s3fs_meta.mount import mount_paths
 from s3fs_meta.mount.control_api import PastSource, request_clone, request_past_clone
 from s3fs_meta.mount.history_requests import past_path
 from s3fs_meta.mount.mount_paths import Entry
+from s3fs_meta.options import option_syntax
 
 _NOW: Final = "now"
 

@@ -18,9 +18,15 @@ from s3fs_meta.cli.limits import COMPLETED_POINTS_MAX, COMPLETED_STATES_MAX
 from s3fs_meta.limits import PAGE_BYTES_MAX, PAGE_BYTES_MIN
 from s3fs_meta.model import NEWEST
 from s3fs_meta.mount import mount_table, targets
-from s3fs_meta.option_row import Option
-from s3fs_meta.option_syntax import OneOf, format_time, page_size, point_in_time, point_of_txg
-from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT
+from s3fs_meta.options.option_row import Option
+from s3fs_meta.options.option_syntax import (
+    OneOf,
+    format_time,
+    page_size,
+    point_in_time,
+    point_of_txg,
+)
+from s3fs_meta.options.option_table import OPTIONS, WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from s3fs_meta.sync.known_points import Known

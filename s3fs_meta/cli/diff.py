@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.past_target import is_url, past_target
@@ -27,7 +26,8 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.option_syntax import format_time
+from s3fs_meta.options import option_syntax
+from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changed_between import changed_between
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader

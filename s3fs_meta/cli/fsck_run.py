@@ -55,7 +55,7 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.head import is_image_wanted

@@ -24,8 +24,8 @@ from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.option_syntax import format_time, point_in_time
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.option_syntax import format_time, point_in_time
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.history.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.keeping import PointKeeper, require_name

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
@@ -24,7 +23,8 @@ from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.model import NEWEST, ROOT_INO, Ino, PointInTime, Txg
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.mount.stores import with_options
-from s3fs_meta.option_syntax import format_time
+from s3fs_meta.options import option_syntax
+from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader

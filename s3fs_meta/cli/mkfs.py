@@ -22,8 +22,8 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import own_cachedir
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.option_syntax import parse_size
-from s3fs_meta.option_syntax import retention as parse_retention
+from s3fs_meta.options.option_syntax import parse_size
+from s3fs_meta.options.option_syntax import retention as parse_retention
 from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
 
 HELP = CommandHelp(

@@ -13,7 +13,6 @@ from typing import Annotated, Final
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
@@ -25,8 +24,9 @@ from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
 from s3fs_meta.mount.stores import with_options
-from s3fs_meta.option_table import OPTIONS
-from s3fs_meta.settings import MountOptions
+from s3fs_meta.options import option_syntax
+from s3fs_meta.options.option_table import OPTIONS
+from s3fs_meta.options.settings import MountOptions
 from s3fs_meta.sync.state_dir import StateDir, remove_unused, without_new_remains
 
 _WIDTH: Final = 92  # maximum length of the lines that describe an option

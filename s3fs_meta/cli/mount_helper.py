@@ -15,7 +15,7 @@ from s3fs_meta.console import boundary, exits, secret_environment, standard_stre
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import remount
-from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.options.settings import parse_mount_options
 
 PROGRAM: Final = "mount.s3fs-meta"
 USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"

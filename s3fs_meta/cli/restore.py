@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
@@ -21,6 +20,7 @@ from s3fs_meta.export.from_snapshot import Restoring
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
+from s3fs_meta.options import option_syntax
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.history.points_in_time import described

@@ -16,8 +16,8 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.option_syntax import duration
-from s3fs_meta.option_syntax import retention as parse_retention
+from s3fs_meta.options.option_syntax import duration
+from s3fs_meta.options.option_syntax import retention as parse_retention
 from s3fs_meta.sync.superblock.changes import Mutate
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import peek

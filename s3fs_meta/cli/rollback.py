@@ -6,7 +6,6 @@ from typing import Annotated, NamedTuple
 import trio
 import typer
 
-from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
@@ -23,6 +22,7 @@ from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.options import option_syntax
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import described

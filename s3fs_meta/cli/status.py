@@ -17,7 +17,7 @@ from s3fs_meta.mount.control_api import request_status, request_unshipped
 from s3fs_meta.mount.health import HealthLevel, Limits, MountHealth, judge
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.option_syntax import parse_size, percent, seconds
+from s3fs_meta.options.option_syntax import parse_size, percent, seconds
 
 HELP = CommandHelp(
     name="status",

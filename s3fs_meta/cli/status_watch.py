@@ -28,7 +28,7 @@ from s3fs_meta.mount.control_api import request_requesters, request_status
 from s3fs_meta.mount.latency import Histogram, histograms
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.option_syntax import seconds
+from s3fs_meta.options.option_syntax import seconds
 
 FIRST_S_MAX: Final = 1.0  # maximum delay before the first screen
 _FEW_PER_S: Final = 10  # rates below this are shown with one decimal place

@@ -39,7 +39,7 @@ from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import dentries, properties, symlinks
 from s3fs_meta.model import Attributes, Caller, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
-from s3fs_meta.settings import FilesystemOptions
+from s3fs_meta.options.settings import FilesystemOptions
 
 
 class SpaceFigures(NamedTuple):

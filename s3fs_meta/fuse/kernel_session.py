@@ -34,7 +34,7 @@ from s3fs_meta.limits import (
     KERNEL_READAHEAD_KIB,
     UNMOUNT_GRACE_S,
 )
-from s3fs_meta.settings import KernelOptions
+from s3fs_meta.options.settings import KernelOptions
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from s3fs_meta.model import Ino
 from s3fs_meta.mount import cache_requests
 from s3fs_meta.mount.limits import MISSING_PATHS_MAX
 from s3fs_meta.objects.throttle import Throttle
-from s3fs_meta.option_syntax import nearest, size_text
-from s3fs_meta.option_table import BY_WORD
-from s3fs_meta.settings import MountOptions
+from s3fs_meta.options.option_syntax import nearest, size_text
+from s3fs_meta.options.option_table import BY_WORD
+from s3fs_meta.options.settings import MountOptions
 from s3fs_meta.sync.session import Session
 
 BOUND: Final = frozenset({cache_requests.WARM})

@@ -29,8 +29,8 @@ import trio
 
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import KIB
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX, HTTP_DRAIN_S_MAX
+from s3fs_meta.options.listen_address import Address
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import trio
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import keep_requests
-from s3fs_meta.option_syntax import point_in_time
+from s3fs_meta.options.option_syntax import point_in_time
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from s3fs_meta.listen_address import Address
+from s3fs_meta.options.listen_address import Address
 
 if TYPE_CHECKING:
     from s3fs_meta.mount.metrics_server import MetricsServer

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount import http_server, prometheus
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply
 from s3fs_meta.mount.limits import (
@@ -27,6 +26,7 @@ from s3fs_meta.mount.limits import (
     METRICS_S_MAX,
 )
 from s3fs_meta.mount.prometheus import MountFigures
+from s3fs_meta.options.listen_address import Address
 
 _PATH: Final = b"/metrics"
 _HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # Host header (RFC 9110, 7.2)

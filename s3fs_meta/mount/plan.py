@@ -22,8 +22,8 @@ from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import LocalAddress, S3Options
-from s3fs_meta.option_table import BY_WORD, WITHOUT_EFFECT
-from s3fs_meta.settings import (
+from s3fs_meta.options.option_table import BY_WORD, WITHOUT_EFFECT
+from s3fs_meta.options.settings import (
     KernelOptions,
     MountOptions,
     SqliteOptions,

@@ -19,7 +19,7 @@ else:
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.limits import PRICE_MAX, PRICE_TABLE_BYTES_MAX
 from s3fs_meta.objects.billing import RequestClass
-from s3fs_meta.option_syntax import nearest, parse_size
+from s3fs_meta.options.option_syntax import nearest, parse_size
 
 DEFAULT: Final = "aws-s3-standard.toml"
 _REQUESTS: Final = 1000  # the price table lists prices per 1000 requests

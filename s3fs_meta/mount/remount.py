@@ -22,7 +22,13 @@ from s3fs_meta.mount.mount_table import Flags, Mounted
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.unanswered import named
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.settings import GivenOption, MountOptions, given_options, shown_value, split_options
+from s3fs_meta.options.settings import (
+    GivenOption,
+    MountOptions,
+    given_options,
+    shown_value,
+    split_options,
+)
 from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"

@@ -21,8 +21,8 @@ import trio
 
 from s3fs_meta.limits import RATE_BURST_S, RATE_CHECK_S
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.rate_limit import RateLimit
-from s3fs_meta.settings import CacheOptions
+from s3fs_meta.options.rate_limit import RateLimit
+from s3fs_meta.options.settings import CacheOptions
 
 _LIMITED_KEYS: Final = ("pack/", "image/")  # key prefixes of file content and metadata images
 

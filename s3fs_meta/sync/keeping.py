@@ -27,7 +27,7 @@ from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.errors import FormatError, ReadOnlyStateError, SettingsError, UsageError
 from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_POINTS_MAX
 from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
-from s3fs_meta.option_syntax import format_time
+from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.history import retention

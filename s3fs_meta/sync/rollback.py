@@ -29,7 +29,7 @@ from s3fs_meta.meta.offline import rollback as rollback_rows
 from s3fs_meta.meta.tables import cached_blocks, local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.kept_points import KeptPointReader

@@ -32,7 +32,7 @@ from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.objects.throttle import Throttles
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link

@@ -3,8 +3,8 @@
 import re
 
 from s3fs_meta.browse.access import Access, leading_to, new_path
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.http_server import HttpRequest, Reply
+from s3fs_meta.options.listen_address import Address
 
 HOST = {b"host": b"127.0.0.1:8080"}
 

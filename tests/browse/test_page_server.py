@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.browse import page_server
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.listen_address import Address
+from s3fs_meta.options.listen_address import Address
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])

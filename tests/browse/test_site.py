@@ -15,12 +15,12 @@ from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.source import Source
 from s3fs_meta.errors import CorruptionError, StoreUnavailableError
-from s3fs_meta.listen_address import Address
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.objects.contact import Outage
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.options.listen_address import Address
 from tests.browse.conftest import SECOND
 from tests.browse.serving import Served
 

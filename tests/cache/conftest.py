@@ -21,7 +21,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.settings import CacheOptions
+from s3fs_meta.options.settings import CacheOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 INO = Ino(7)

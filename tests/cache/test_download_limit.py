@@ -8,7 +8,7 @@ import trio.testing
 
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.model import BlockState
-from s3fs_meta.rate_limit import rate_limit
+from s3fs_meta.options.rate_limit import rate_limit
 from tests.cache.conftest import CacheBench
 
 BLOCK_BYTES = 64 * KIB  # Blocks of 64 KiB are fetched without neighbours.

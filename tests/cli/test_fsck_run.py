@@ -28,7 +28,7 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

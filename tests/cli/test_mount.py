@@ -15,7 +15,7 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from s3fs_meta.option_table import OPTIONS
+from s3fs_meta.options.option_table import OPTIONS
 from tests.cli.conftest import Place
 from tests.programs import Program
 from tests.servers import running_s3

@@ -17,7 +17,7 @@ from s3fs_meta.codec.compression import (
     decompress,
 )
 from s3fs_meta.errors import UsageError
-from s3fs_meta.settings import MountOptions
+from s3fs_meta.options.settings import MountOptions
 from tests.damage import flipped
 
 TEXT = b"every block of this text looks like the one before it. " * 200

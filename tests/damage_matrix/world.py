@@ -35,7 +35,7 @@ from s3fs_meta.model import (
     Txg,
 )
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.settings import FilesystemOptions, SessionOptions
+from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.history.snapshot_mount import Bucket as PastBucket
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem

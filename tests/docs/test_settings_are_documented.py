@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from contrib.docs import reference
-from s3fs_meta.option_table import OPTIONS
+from s3fs_meta.options.option_table import OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

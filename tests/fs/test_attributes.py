@@ -15,7 +15,7 @@ from s3fs_meta.fs.attributes import (
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.settings import FilesystemOptions
+from s3fs_meta.options.settings import FilesystemOptions
 from tests.fs.conftest import ROOT, SECOND_NS, T0, USER, Volume, make_directory, make_file
 
 FILE = Attributes(Ino(5), 0o106755, 1, 10, 20, 0, 0, T0, T0, T0, 0, Ino(1), 0, T0)

@@ -11,7 +11,7 @@ from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
 from s3fs_meta.model import ROOT_INO, AccessTime, Cookie, Ino
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.settings import FilesystemOptions
+from s3fs_meta.options.settings import FilesystemOptions
 from tests.fs.conftest import (
     BLOCK_BYTES,
     ROOT,

@@ -25,7 +25,7 @@ from s3fs_meta.model import ROOT_INO, AccessTime, Epoch, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
-from s3fs_meta.settings import FilesystemOptions, SessionOptions
+from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem

@@ -10,7 +10,7 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.acquisition import open_for_mount, page_size_of
 from s3fs_meta.mount.plan import make_plan
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.options.settings import parse_mount_options
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase

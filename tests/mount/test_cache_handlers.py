@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables import inodes as inodes_table
 from s3fs_meta.model import ROOT_INO, BlockId
 from s3fs_meta.mount import cache_requests
 from s3fs_meta.mount.cache_handlers import CacheHandlers
-from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.options.settings import parse_mount_options
 from tests.sync.conftest import Power, write_file
 
 

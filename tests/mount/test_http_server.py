@@ -9,9 +9,9 @@ import trio.testing
 
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply, Send
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
+from s3fs_meta.options.listen_address import Address
 
 BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=30.0, send_s=60.0)
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

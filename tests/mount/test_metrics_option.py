@@ -1,7 +1,7 @@
 """The mount option ``metrics``, which serves statistics on a port."""
 
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount.metrics_option import listening
+from s3fs_meta.options.listen_address import Address
 
 LOOPBACK = "127.0.0.1"
 

@@ -11,7 +11,6 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as open_parser
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.listen_address import Address
 from s3fs_meta.mount import prometheus
 from s3fs_meta.mount.limits import (
     METRICS_CONNECTIONS_MAX,
@@ -19,6 +18,7 @@ from s3fs_meta.mount.limits import (
     METRICS_REQUEST_BYTES_MAX,
 )
 from s3fs_meta.mount.metrics_server import MetricsServer
+from s3fs_meta.options.listen_address import Address
 
 OPEN_METRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
 

@@ -8,8 +8,8 @@ from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.meta.db import pragmas
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount.plan import make_plan, merged_options, pragmas_of
-from s3fs_meta.option_table import BY_WORD
-from s3fs_meta.settings import MountOptions, parse_mount_options
+from s3fs_meta.options.option_table import BY_WORD
+from s3fs_meta.options.settings import MountOptions, parse_mount_options
 
 URL = "local:///srv/store"
 

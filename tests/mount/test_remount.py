@@ -11,7 +11,7 @@ from s3fs_meta.mount import remount
 from s3fs_meta.mount.mount_table import Flags
 from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.settings import MountOptions, given_options, parse_mount_options, shown_value
+from s3fs_meta.options.settings import MountOptions, given_options, parse_mount_options, shown_value
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, write_file

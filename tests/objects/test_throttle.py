@@ -13,8 +13,8 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.throttle import Rank, Throttle, local_time, throttles_of
-from s3fs_meta.rate_limit import rate_limit
-from s3fs_meta.settings import CacheOptions
+from s3fs_meta.options.rate_limit import rate_limit
+from s3fs_meta.options.settings import CacheOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 

@@ -21,7 +21,7 @@ from s3fs_meta.meta.tables import block_map, inodes
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.hooks import Hook, no_hook

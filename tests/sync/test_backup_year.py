@@ -23,7 +23,7 @@ from s3fs_meta.export.from_snapshot import Restoring
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import MIB
 from s3fs_meta.model import ROOT_INO, AccessTime, Caller, Ino, PointInTime, Txg
-from s3fs_meta.settings import FilesystemOptions
+from s3fs_meta.options.settings import FilesystemOptions
 from s3fs_meta.sync.history.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.keeping import PointKeeper

@@ -12,7 +12,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS, LEVEL_FAN_OUT
 from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import OpenOptions

@@ -22,7 +22,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import KEPT_POINTS_MAX
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import PointInTime, Txg
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync import keeping
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import STEPS

@@ -6,7 +6,7 @@ import trio
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.replication_lag import FileState, ReplicationLag
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions

@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS, LEVEL_FAN_OUT, RECLAIM_IDLE_S, RECLAIM_INTERVAL_S
 from s3fs_meta.mount import prices
 from s3fs_meta.objects.billing import Meter, MeteredStore
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, write_file
 

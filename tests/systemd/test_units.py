@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from s3fs_meta.cli import entry
-from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.options.settings import parse_mount_options
 from tests.conftest import REQUIRED
 
 FOLDER: Final = Path(__file__).parents[2] / "contrib" / "systemd"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from contrib.lint import prose
-from s3fs_meta.option_syntax import parse_size
-from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.options.option_syntax import parse_size
+from s3fs_meta.options.settings import parse_mount_options
 from tests import forked
 from tests.calls import counting
 from tests.sampled import sampled
@@ -119,11 +119,11 @@ def test_calls_between_functions_and_between_files_are_counted() -> None:
 
     with counting() as one:
         parse_size("cachesize", "1G")
-    assert one.trip == [("option_syntax.py", "parse_size")]
+    assert one.trip == [("options/option_syntax.py", "parse_size")]
     assert (one.calls, one.moves) == (1, 0)
     with counting() as many:
         parse_mount_options(["cachesize=1G"])
-    assert {"settings.py", "option_syntax.py"} <= {file for file, _ in many.trip}
+    assert {"options/settings.py", "options/option_syntax.py"} <= {file for file, _ in many.trip}
     assert 1 <= many.moves < many.calls == len(many.trip)
 
 

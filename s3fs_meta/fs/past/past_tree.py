@@ -38,7 +38,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.tables import block_map, dentries, inodes, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Caller, Cookie, Ino, Txg
-from s3fs_meta.option_syntax import parse_point_in_time
+from s3fs_meta.options.option_syntax import parse_point_in_time
 
 PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # the directory .snapshots itself, in the reserved slot 0
 _AGO: Final = "-ago"  # a relative time without a space, as in 1h-ago

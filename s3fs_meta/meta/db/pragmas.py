@@ -11,7 +11,7 @@ from typing import Final
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
-from s3fs_meta.settings import SqliteOptions
+from s3fs_meta.options.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
 # The position of a level in this tuple is SQLite's number for the level.

@@ -31,7 +31,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.option_syntax import format_time
+from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.progress import Progress

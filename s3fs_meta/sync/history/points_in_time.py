@@ -31,7 +31,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import MARK_HASH_DIGITS
 from s3fs_meta.model import AbbreviatedLink, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.option_syntax import format_time
+from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link

@@ -10,7 +10,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
-from s3fs_meta.settings import FilesystemOptions
+from s3fs_meta.options.settings import FilesystemOptions
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file, sliced
 from tests.fs.trees.samples import assert_sound, facts, make_tree, settled
 

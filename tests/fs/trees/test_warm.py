@@ -18,7 +18,7 @@ from s3fs_meta.fs.trees import warm
 from s3fs_meta.fs.trees.warm import TreeContent, Warmed
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.model import ROOT_INO, BlockId, Ino
-from s3fs_meta.rate_limit import rate_limit
+from s3fs_meta.options.rate_limit import rate_limit
 from tests.fs.conftest import BLOCK_BYTES, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
 

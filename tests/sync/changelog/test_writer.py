@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate

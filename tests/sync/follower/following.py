@@ -7,7 +7,7 @@ import trio
 from typing_extensions import override
 
 from s3fs_meta.limits import MIB
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.kernel import NoKernel, Turned
 from s3fs_meta.sync.session import Session

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import snapshot_mount
 from s3fs_meta.sync.history.snapshot_mount import Bucket

@@ -9,7 +9,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError, HeldError, SettingsError
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Txg
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import Volume

@@ -18,7 +18,7 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.model import ObjectKey, PointInTime, Txg
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import Hook

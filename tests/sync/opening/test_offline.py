@@ -17,7 +17,7 @@ from s3fs_meta.model import AbbreviatedLink, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.opening.offline import open_offline, why_unreachable
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session

@@ -11,7 +11,7 @@ from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockIndex, BlockRow, BlockState, Ino, ObjectKey
-from s3fs_meta.rate_limit import rate_limit
+from s3fs_meta.options.rate_limit import rate_limit
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import compaction
 from s3fs_meta.sync.volume import OpenOptions

@@ -20,7 +20,7 @@ from s3fs_meta.meta.tables import block_map, blocks, damage_marks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session

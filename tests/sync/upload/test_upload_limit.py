@@ -9,8 +9,8 @@ import trio
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Ino
-from s3fs_meta.rate_limit import rate_limit
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.rate_limit import rate_limit
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.polling import until

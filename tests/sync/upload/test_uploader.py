@@ -21,7 +21,7 @@ from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, UPLOADS_MAX
 from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
-from s3fs_meta.settings import SessionOptions
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from s3fs_meta import option_syntax
 from s3fs_meta.errors import UsageError
-from s3fs_meta.listen_address import Address
 from s3fs_meta.model import NEWEST, AbbreviatedLink, PointInTime, Txg
-from s3fs_meta.option_syntax import (
+from s3fs_meta.options import option_syntax
+from s3fs_meta.options.listen_address import Address
+from s3fs_meta.options.option_syntax import (
     format_time,
     listen_address,
     mark,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.option_row import Option
-from s3fs_meta.option_table import OPTIONS
-from s3fs_meta.settings import MountOptions
+from s3fs_meta.options.option_row import Option
+from s3fs_meta.options.option_table import OPTIONS
+from s3fs_meta.options.settings import MountOptions
 from tests.syntax_trees import nodes_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)

@@ -8,7 +8,7 @@ import pytest
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import KIB, MIB, RATE_SLOTS_MAX
-from s3fs_meta.rate_limit import RateLimit, rate_limit
+from s3fs_meta.options.rate_limit import RateLimit, rate_limit
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 

@@ -1,9 +1,9 @@
 """The mount options for the cache and for uploads and downloads."""
 
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.option_table import OPTIONS
-from s3fs_meta.settings import parse_mount_options
-from s3fs_meta.transfer_options import TRANSFER_OPTIONS
+from s3fs_meta.options.option_table import OPTIONS
+from s3fs_meta.options.settings import parse_mount_options
+from s3fs_meta.options.transfer_options import TRANSFER_OPTIONS
 
 
 def test_cache_and_transfer_options_can_be_set_at_mount() -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import RATE_BYTES_PER_S_MIN, RATE_SLOTS_MAX
-from s3fs_meta.option_syntax import parse_size
+from s3fs_meta.options.option_syntax import parse_size
 
 UNLIMITED: Final = "off"
 _STRICT: Final = "strict"

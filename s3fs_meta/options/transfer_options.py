@@ -6,9 +6,9 @@ Owns: names, defaults, effects and costs of these options. Does not know: all ot
 
 from typing import Final
 
-from s3fs_meta.option_row import NO_EFFECT, Option
-from s3fs_meta.option_syntax import OneOf, cache_bytes, seconds
-from s3fs_meta.rate_limit import rate_limit
+from s3fs_meta.options.option_row import NO_EFFECT, Option
+from s3fs_meta.options.option_syntax import OneOf, cache_bytes, seconds
+from s3fs_meta.options.rate_limit import rate_limit
 
 COMMIT_INTERVAL_S_MIN: Final = 0.1
 SYNC_INTERVAL_S_MIN: Final = 0.5

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from s3fs_meta.model import AccessTime
-from s3fs_meta.option_row import NO_EFFECT, NOTHING, Option
-from s3fs_meta.option_syntax import (
+from s3fs_meta.options.option_row import NO_EFFECT, NOTHING, Option
+from s3fs_meta.options.option_syntax import (
     OneOf,
     entry_name,
     flag,
@@ -26,7 +26,7 @@ from s3fs_meta.option_syntax import (
     point_of_txg,
     text_value,
 )
-from s3fs_meta.transfer_options import TRANSFER_OPTIONS
+from s3fs_meta.options.transfer_options import TRANSFER_OPTIONS
 
 ID_MAX: Final = (1 << 32) - 2  # largest ID; (uid_t) -1 means "unchanged" for chown(2)
 

@@ -26,8 +26,8 @@ from s3fs_meta.limits import (
     PAGE_BYTES_MIN,
     RETENTION_S_MAX,
 )
-from s3fs_meta.listen_address import Address
 from s3fs_meta.model import NEWEST, AbbreviatedLink, PointInTime, Txg, is_kept_name
+from s3fs_meta.options.listen_address import Address
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 SIZE_BYTES_MAX: Final = 1 << 62  # the sum of two sizes fits into 64 bits

@@ -9,8 +9,8 @@ import pytest
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import AccessTime
-from s3fs_meta.option_table import BY_WORD
-from s3fs_meta.settings import (
+from s3fs_meta.options.option_table import BY_WORD
+from s3fs_meta.options.settings import (
     IGNORED_WORDS,
     REFUSED_WORDS,
     MountOptions,

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.listen_address import Address
 from s3fs_meta.model import AbbreviatedLink, AccessTime, PointInTime
-from s3fs_meta.option_row import Option
-from s3fs_meta.option_syntax import nearest
-from s3fs_meta.option_table import BY_WORD, default_of
-from s3fs_meta.rate_limit import RateLimit
+from s3fs_meta.options.listen_address import Address
+from s3fs_meta.options.option_row import Option
+from s3fs_meta.options.option_syntax import nearest
+from s3fs_meta.options.option_table import BY_WORD, default_of
+from s3fs_meta.options.rate_limit import RateLimit
 
 # Options of fstab(5) and mount(8) to ignore: they are for other programs, or always apply.
 IGNORED_WORDS: Final = frozenset(

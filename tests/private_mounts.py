@@ -10,7 +10,7 @@ import ctypes
 import os
 from typing import Final
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 
 _CLONE_NEWNS: Final = 0x20000
 _MS_REC: Final = 0x4000

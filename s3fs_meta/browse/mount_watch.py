@@ -1,7 +1,7 @@
 """The statistics of a mount over the last hour.
 
 Owns: reading the statistics, and the differences between two readings.
-Does not know: HTML, the names of the statistics (``mount.figures``).
+Does not know: HTML, the names of the statistics (``mount.statistics.figures``).
 Keeps: at most BROWSE_SAMPLES_MAX samples. If the mount has ended or does not answer, a sample
 without values is added, and the server continues.
 Tasks: one ``run``.
@@ -16,10 +16,10 @@ import trio
 
 from s3fs_meta.browse.limits import BROWSE_SAMPLE_S, BROWSE_SAMPLES_MAX
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.mount import health, prices
-from s3fs_meta.mount.control_api import request_status
-from s3fs_meta.mount.latency import Histogram, histograms
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_status
+from s3fs_meta.mount.statistics import health, prices
+from s3fs_meta.mount.statistics.latency import Histogram, histograms
 
 _DAY_S: Final = 86_400.0
 _MEDIAN: Final = 0.5

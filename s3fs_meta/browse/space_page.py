@@ -22,8 +22,8 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.meta.trees import folder_sizes
 from s3fs_meta.meta.trees.folder_sizes import FolderSize, FolderSizes
 from s3fs_meta.model import Attributes, Txg
-from s3fs_meta.mount.figures import ratio
 from s3fs_meta.mount.http_server import Reply
+from s3fs_meta.mount.statistics.figures import ratio
 
 _WIDTH: Final = 1000.0
 _HEIGHT: Final = 440.0

@@ -28,8 +28,8 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import MIB
-from s3fs_meta.mount import mount_table
-from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.existing import mount_table
+from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.options.option_syntax import parse_size
 
 HELP = CommandHelp(

@@ -15,7 +15,7 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.snapshot_source import Reading
 from s3fs_meta.options import option_syntax
 

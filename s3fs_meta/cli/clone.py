@@ -16,10 +16,10 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import Ino
-from s3fs_meta.mount import mount_paths
-from s3fs_meta.mount.control_api import PastSource, request_clone, request_past_clone
-from s3fs_meta.mount.history_requests import past_path
-from s3fs_meta.mount.mount_paths import Entry
+from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.existing.mount_paths import Entry
+from s3fs_meta.mount.requests.control_api import PastSource, request_clone, request_past_clone
+from s3fs_meta.mount.requests.history_requests import past_path
 from s3fs_meta.options import option_syntax
 
 _NOW: Final = "now"

@@ -17,7 +17,7 @@ import typer
 from s3fs_meta.cli.limits import COMPLETED_POINTS_MAX, COMPLETED_STATES_MAX
 from s3fs_meta.limits import PAGE_BYTES_MAX, PAGE_BYTES_MIN
 from s3fs_meta.model import NEWEST
-from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.options.option_row import Option
 from s3fs_meta.options.option_syntax import (
     OneOf,

@@ -12,10 +12,11 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, SettingsError
-from s3fs_meta.mount import costs, targets
-from s3fs_meta.mount import prices as price_table
-from s3fs_meta.mount.control_api import request_counts
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_counts
+from s3fs_meta.mount.statistics import costs
+from s3fs_meta.mount.statistics import prices as price_table
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync import request_log
 from s3fs_meta.sync.json_file import NewerFileError

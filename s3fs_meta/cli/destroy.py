@@ -31,7 +31,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import FOREIGN_SHOWN_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options

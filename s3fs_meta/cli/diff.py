@@ -22,9 +22,9 @@ from s3fs_meta.limits import DIFF_CHANGES_MAX
 from s3fs_meta.meta.trees import tree_diff
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
 from s3fs_meta.model import ROOT_INO, Ino, PointInTime
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options import option_syntax
 from s3fs_meta.options.option_syntax import format_time

@@ -11,9 +11,9 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_paths, mount_table, targets
-from s3fs_meta.mount.cache_requests import request_drop
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import mount_paths, mount_table, targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.cache_requests import request_drop
 
 HELP = CommandHelp(
     name="dropcache",

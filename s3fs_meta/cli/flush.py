@@ -11,11 +11,11 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import Front, TerminalFront
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.control_api import request_flush
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_flush
+from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.mount.stores import naming_store
-from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.upload_watch import UploadWatch
 
 HELP = CommandHelp(
     name="flush",

@@ -27,9 +27,9 @@ from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, UsageError
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.model import Txg
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import with_options
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.state_dir import without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
 

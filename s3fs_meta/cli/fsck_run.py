@@ -48,9 +48,9 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch, Txg
-from s3fs_meta.mount.control_api import request_status
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_status
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore

@@ -19,10 +19,11 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import UsageError
-from s3fs_meta.mount import keep_requests, targets
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import format_time, point_in_time
 from s3fs_meta.options.settings import SessionOptions

@@ -3,8 +3,8 @@
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import PassphraseError
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import opened_store, with_options
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.changes import Mutate, change
 from s3fs_meta.sync.superblock.host_copy import Remembered

@@ -11,8 +11,8 @@ from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.mount import mount_paths
-from s3fs_meta.mount.control_api import request_lock
+from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.requests.control_api import request_lock
 
 HELP = CommandHelp(
     name="lock",

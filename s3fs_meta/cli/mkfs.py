@@ -18,8 +18,8 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import interruption, output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import NotEmptyError, SettingsError, StoreAccessError, UsageError
+from s3fs_meta.mount.existing.targets import own_cachedir
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import own_cachedir
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_syntax import parse_size

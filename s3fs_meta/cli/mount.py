@@ -19,8 +19,8 @@ from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.console import interruption, logs
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
-from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.daemon import UMASK, run_in_background
+from s3fs_meta.mount.existing import mount_table
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
 from s3fs_meta.mount.stores import with_options

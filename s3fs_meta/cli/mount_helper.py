@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.console import boundary, exits, secret_environment, standard_streams
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
-from s3fs_meta.mount import remount
+from s3fs_meta.mount.handlers import remount
 from s3fs_meta.options.settings import parse_mount_options
 
 PROGRAM: Final = "mount.s3fs-meta"

@@ -10,8 +10,8 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import ROOT_INO
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.history_requests import PastPath, past_path
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.requests.history_requests import PastPath, past_path
 
 
 def is_url(target: str) -> bool:

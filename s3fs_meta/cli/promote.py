@@ -6,8 +6,8 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.control_api import request_promotion
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.requests.control_api import request_promotion
 
 HELP = CommandHelp(
     name="promote",

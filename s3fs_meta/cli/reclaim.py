@@ -11,10 +11,10 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.control_api import request_reclaim
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_reclaim
 from s3fs_meta.mount.stores import opened_store, with_options
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options

@@ -15,8 +15,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.errors import UsageError
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.unlocking import RecoveryKey, Secret
 

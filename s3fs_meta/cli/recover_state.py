@@ -35,7 +35,7 @@ from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.contract import ObjectStore

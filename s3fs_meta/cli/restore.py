@@ -18,7 +18,7 @@ from s3fs_meta.counted import counted
 from s3fs_meta.export.copier import Copier, Tally, require_empty
 from s3fs_meta.export.from_snapshot import Restoring
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.options import option_syntax
 from s3fs_meta.sync.chain.chain import Link

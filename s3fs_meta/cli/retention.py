@@ -12,9 +12,9 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_syntax import duration
 from s3fs_meta.options.option_syntax import retention as parse_retention

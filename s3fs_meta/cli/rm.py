@@ -11,9 +11,9 @@ from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
-from s3fs_meta.mount import mount_paths
-from s3fs_meta.mount.control_api import request_removal
-from s3fs_meta.mount.mount_paths import Entry
+from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.existing.mount_paths import Entry
+from s3fs_meta.mount.requests.control_api import request_removal
 
 HELP = CommandHelp(
     name="rm",

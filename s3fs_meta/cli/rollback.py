@@ -16,10 +16,10 @@ from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.plan import LOCK_WAIT_S
 from s3fs_meta.mount.stores import opened_store, with_options
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options import option_syntax

@@ -10,8 +10,8 @@ from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.cache_requests import request_set
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.requests.cache_requests import request_set
 
 HELP = CommandHelp(
     name="set",

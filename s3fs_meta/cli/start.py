@@ -43,7 +43,7 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 def _remove(paths: Sequence[Path]) -> int:
     """Check all paths, then remove them; return the exit status."""
     try:
-        from s3fs_meta.mount import mount_paths
+        from s3fs_meta.mount.existing import mount_paths
 
         found = [mount_paths.existing(path, None) for path in paths]
         for entry in found:

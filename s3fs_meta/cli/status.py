@@ -12,10 +12,10 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.control_api import request_status, request_unshipped
-from s3fs_meta.mount.health import HealthLevel, Limits, MountHealth, judge
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_status, request_unshipped
+from s3fs_meta.mount.statistics.health import HealthLevel, Limits, MountHealth, judge
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import parse_size, percent, seconds
 

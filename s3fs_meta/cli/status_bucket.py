@@ -13,8 +13,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.counted import counted
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.history import overview
 from s3fs_meta.sync.history.overview import Overview
 from s3fs_meta.sync.state_dir import read_holder

@@ -6,10 +6,11 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.errors import ControlError
-from s3fs_meta.mount import prometheus, targets
-from s3fs_meta.mount.control_api import request_status
-from s3fs_meta.mount.prometheus import MountFigures
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_status
+from s3fs_meta.mount.statistics import prometheus
+from s3fs_meta.mount.statistics.prometheus import MountFigures
 from s3fs_meta.mount_errors import NotMountedError
 
 

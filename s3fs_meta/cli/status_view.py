@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from s3fs_meta.console import output
 from s3fs_meta.counted import counted
-from s3fs_meta.mount import health, mount_holders
-from s3fs_meta.mount.latency import histograms
-from s3fs_meta.mount.mount_holders import Holder
-from s3fs_meta.mount.upload_watch import rate_of
+from s3fs_meta.mount.existing import mount_holders
+from s3fs_meta.mount.existing.mount_holders import Holder
+from s3fs_meta.mount.requests.upload_watch import rate_of
+from s3fs_meta.mount.statistics import health
+from s3fs_meta.mount.statistics.latency import histograms
 
 # Labels for statistics whose own names would be unclear next to a value, as in "file 3 MiB".
 _SIZES: Final[Mapping[str, str]] = {

@@ -1,7 +1,7 @@
 """``status --watch``: show the activity of a mount repeatedly.
 
 Owns: the difference between two readings, the screen, the end of the command. Does not know: the
-statistics (``mount.figures``), the arithmetic of latencies (``mount.latency``).
+statistics (``mount.statistics.figures``), the arithmetic of latencies (``mount.statistics.latency``).
 On a terminal one screen is updated; in a pipe or a file, every interval prints a screen.
 """
 
@@ -23,10 +23,10 @@ from s3fs_meta.cli.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATC
 from s3fs_meta.console import output
 from s3fs_meta.console.printable import printable, user_name
 from s3fs_meta.errors import ControlError
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.control_api import request_requesters, request_status
-from s3fs_meta.mount.latency import Histogram, histograms
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import request_requesters, request_status
+from s3fs_meta.mount.statistics.latency import Histogram, histograms
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import seconds
 

@@ -26,8 +26,10 @@ from s3fs_meta.errors import (
     SettingsError,
     StoreError,
 )
-from s3fs_meta.mount import killed_state, mount_table, targets
-from s3fs_meta.mount.control_api import (
+from s3fs_meta.mount.existing import killed_state, mount_table, targets
+from s3fs_meta.mount.existing.mount_table import Mounted
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import (
     DETACHED,
     KILLED,
     READ_ONLY,
@@ -37,10 +39,8 @@ from s3fs_meta.mount.control_api import (
     used_by,
     wait_finished,
 )
-from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.mount.stores import naming_store
-from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.upload_watch import UploadWatch
 from s3fs_meta.mount_errors import (
     InUseError,
     KilledMountError,

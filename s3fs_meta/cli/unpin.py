@@ -6,8 +6,8 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_paths
-from s3fs_meta.mount.cache_requests import request_unpin
+from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.requests.cache_requests import request_unpin
 
 HELP = CommandHelp(
     name="unpin",

@@ -17,7 +17,7 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount.history_requests import Shape, found_by, request_versions
+from s3fs_meta.mount.requests.history_requests import Shape, found_by, request_versions
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader

@@ -13,9 +13,9 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import ControlError
-from s3fs_meta.mount import mount_paths
-from s3fs_meta.mount.cache_requests import request_warm
-from s3fs_meta.mount.download_watch import DownloadWatch
+from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.requests.cache_requests import request_warm
+from s3fs_meta.mount.requests.download_watch import DownloadWatch
 
 HELP = CommandHelp(
     name="warm",

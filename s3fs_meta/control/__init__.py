@@ -5,7 +5,7 @@ server:      accepts connections in the mount and answers requests.
 client:      sends a request from a command; ``plain_call`` does so without an event loop.
 lines:       reads lines of bounded length from a byte stream.
 
-Start at ``protocol``. ``mount.control_api`` defines the requests.
+Start at ``protocol``. ``mount.requests.control_api`` defines the requests.
 Below: errors, limits.
 Above: mount.
 """

@@ -1,7 +1,7 @@
 """Times of the kernel's requests by operation, and the threads that sent recent requests.
 
 Owns: names of operations, conversion of the C extension's counters.
-Does not know: how times are shown, processes (``mount.requesters``).
+Does not know: how times are shown, processes (``mount.handlers.requesters``).
 The C extension counts, so a request costs two clock readings and runs no Python code. A time is
 measured from the receipt of a request to its reply.
 Source: linux/fuse.h, enum fuse_opcode.

@@ -18,7 +18,7 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.page_size import change_page_size
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head

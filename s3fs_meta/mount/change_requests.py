@@ -15,7 +15,8 @@ import trio
 
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import ReadOnlyStateError
-from s3fs_meta.mount import cache_requests, control_api, mount_paths
+from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.requests import cache_requests, control_api
 
 # Long requests, which the end of the mount cancels. Each of them leaves a consistent filesystem.
 LONG: Final = frozenset(

@@ -18,8 +18,8 @@ from s3fs_meta.fuse.convert import Overrides
 from s3fs_meta.fuse.kernel_session import FuseOptions
 from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.mount import mount_table, targets
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import LocalAddress, S3Options
 from s3fs_meta.options.option_table import BY_WORD, WITHOUT_EFFECT

@@ -41,35 +41,29 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
-from s3fs_meta.mount import (
-    cache_handlers,
-    control_api,
-    dead_mount,
-    health,
-    mount_holders,
-    mount_table,
-    process,
-    requesters,
-    targets,
-)
+from s3fs_meta.mount import process
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
-from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.mount.change_requests import ChangeRequests
-from s3fs_meta.mount.figures import figures, requests_today
-from s3fs_meta.mount.history_handlers import HistoryHandlers
-from s3fs_meta.mount.keep_handlers import KeepHandlers
+from s3fs_meta.mount.existing import dead_mount, mount_holders, mount_table, targets
+from s3fs_meta.mount.existing.mount_table import Mounted
+from s3fs_meta.mount.handlers import cache_handlers, requesters
+from s3fs_meta.mount.handlers.cache_handlers import CacheHandlers
+from s3fs_meta.mount.handlers.history_handlers import HistoryHandlers
+from s3fs_meta.mount.handlers.keep_handlers import KeepHandlers
+from s3fs_meta.mount.handlers.remount import RemountHandlers
+from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.libfuse_messages import quoting_libfuse
 from s3fs_meta.mount.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
-from s3fs_meta.mount.metrics_option import listening
-from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.past_points import past_of
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
-from s3fs_meta.mount.remount import RemountHandlers
+from s3fs_meta.mount.requests import control_api
+from s3fs_meta.mount.requests.upload_watch import UploadWatch
+from s3fs_meta.mount.statistics import health
+from s3fs_meta.mount.statistics.figures import figures, requests_today
+from s3fs_meta.mount.statistics.metrics_option import listening
 from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.mount.supervisor import Supervisor, supervised
-from s3fs_meta.mount.tree_handlers import TreeHandlers
-from s3fs_meta.mount.upload_watch import UploadWatch
 from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.mount_state import MountState
@@ -91,7 +85,7 @@ from s3fs_meta.sync.state_dir import (
 )
 
 if TYPE_CHECKING:
-    from s3fs_meta.mount.metrics_server import MetricsServer
+    from s3fs_meta.mount.statistics.metrics_server import MetricsServer
 
 _log = logging.getLogger(__name__)
 

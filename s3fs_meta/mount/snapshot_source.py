@@ -17,8 +17,8 @@ from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime
+from s3fs_meta.mount.existing.targets import Target, mount_flags
 from s3fs_meta.mount.stores import S3_FLAGS, opened_store, with_options
-from s3fs_meta.mount.targets import Target, mount_flags
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot, read_bucket

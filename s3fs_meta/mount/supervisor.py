@@ -17,13 +17,14 @@ import trio
 
 from s3fs_meta.console import output
 from s3fs_meta.console.ui import Front
-from s3fs_meta.mount import health, process
+from s3fs_meta.mount import process
 from s3fs_meta.mount.limits import (
     SUPERVISED_CHARS_MAX,
     SUPERVISED_END_S,
     SUPERVISED_START_S,
     SUPERVISED_STATUS_S,
 )
+from s3fs_meta.mount.statistics import health
 
 Figures = Callable[[], Mapping[str, Any]]
 _EVERYTHING: Final = "everything is in the bucket"

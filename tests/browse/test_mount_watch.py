@@ -10,8 +10,9 @@ from s3fs_meta.browse import templates
 from s3fs_meta.browse.limits import BROWSE_SAMPLES_MAX
 from s3fs_meta.browse.mount_page import SERIES, line_of, mount
 from s3fs_meta.browse.mount_watch import MountWatch, Sample, rates
-from s3fs_meta.mount import prices, targets
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.statistics import prices
 from tests.programs import Program
 
 

@@ -11,7 +11,7 @@ import pytest
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.wanted import commands
 from s3fs_meta.model import Txg
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from tests.browse.serving import Served
 

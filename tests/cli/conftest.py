@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from s3fs_meta.cli import entry
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.programs import Program, QuickProgram
 
 

@@ -11,7 +11,7 @@ from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import FsckOptions
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase

@@ -16,8 +16,8 @@ from s3fs_meta.cli.bench import PREFIX, BenchSizes, Workload, the_mount
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.mount import mount_table
-from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.existing import mount_table
+from s3fs_meta.mount.existing.mount_table import Mounted
 from tests.cli.conftest import Place
 from tests.page_cache import locked_page_cache
 from tests.polling import PROCESS_S_MAX, wait_until

@@ -14,8 +14,8 @@ from contrib.docs import reference
 from s3fs_meta.cli import completion
 from s3fs_meta.cli.completion import NamedFilesystem, options_after, times
 from s3fs_meta.cli.limits import COMPLETED_POINTS_MAX
-from s3fs_meta.mount import mount_table, targets
-from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.options import option_syntax
 from s3fs_meta.options.option_table import OPTIONS, WITHOUT_EFFECT
 from s3fs_meta.sync import known_points

@@ -87,7 +87,7 @@ def test_status_command_loads_only_the_modules_that_it_needs(program: Program) -
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.mount.control_api" in loaded  # the status command needs this module
+    assert "s3fs_meta.mount.requests.control_api" in loaded  # the status command needs this module
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 

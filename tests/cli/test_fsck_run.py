@@ -24,7 +24,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import ROOT_INO
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.urls import S3Options

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from s3fs_meta.limits import MIB
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
 from tests.outlived import outlive, stored_bytes

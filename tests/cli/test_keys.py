@@ -8,7 +8,7 @@ import trio
 from s3fs_meta.cli.keys import change_superblock
 from s3fs_meta.cli.passphrase import new_passphrase
 from s3fs_meta.errors import NotAFilesystemError, PassphraseError
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from tests.cli.conftest import Place

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from s3fs_meta.options.option_table import OPTIONS
 from tests.cli.conftest import Place
 from tests.programs import Program

@@ -34,7 +34,7 @@ def test_rm_without_options_imports_no_slow_modules(program: Program, mounted: P
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert os.listdir(mounted.mountpoint) == []
-    assert "s3fs_meta.mount.mount_paths" in loaded
+    assert "s3fs_meta.mount.existing.mount_paths" in loaded
     assert not loaded & {"trio", "typer", "rich", "s3fs_meta.options.settings"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from s3fs_meta.cli import umount
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, suspend, wait_until_gone

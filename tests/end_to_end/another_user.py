@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 
 _UID: Final = 65534
 AS_ANOTHER_USER: Final = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")

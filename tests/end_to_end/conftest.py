@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place, empty, mounted, place, quick
 from tests.conftest import REQUIRED
 from tests.end_to_end.another_user import another_user

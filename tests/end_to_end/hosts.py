@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.polling import wait_until
 from tests.programs import QuickProgram
 

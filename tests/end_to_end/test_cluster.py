@@ -12,7 +12,7 @@ import pytest
 from botocore.config import Config
 
 from contrib.cluster.minio import Cluster, find_program
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.polling import wait_until
 from tests.programs import QuickProgram
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY

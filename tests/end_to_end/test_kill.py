@@ -25,7 +25,7 @@ import trio
 
 from s3fs_meta.control import client
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.mount.control_api import FLUSH
+from s3fs_meta.mount.requests.control_api import FLUSH
 from s3fs_meta.state_paths import locate
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.polling import wait_until
 from tests.programs import Program

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests import private_mounts
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX

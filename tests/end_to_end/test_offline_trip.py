@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.limits import MIB
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.contents import contents, differing

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AS_ANOTHER_USER, AnotherUser
 from tests.polling import PROCESS_S_MAX

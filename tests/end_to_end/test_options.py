@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import contents, write_synced
 from tests.programs import ROOT, Program, QuickProgram

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.programs import QuickProgram
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place, lose_host
 from tests.end_to_end.conftest import on_server
 from tests.end_to_end.contents import contents, differing

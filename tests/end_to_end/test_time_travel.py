@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import facts
 from tests.programs import Program

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, QuickProgram, wait_until_gone

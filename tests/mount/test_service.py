@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
 from tests.programs import Program, suspend

@@ -9,8 +9,8 @@ import trio
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import NEWEST, PointInTime, Txg
+from s3fs_meta.mount.existing.targets import of_url
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
-from s3fs_meta.mount.targets import of_url
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.state_dir import StateDir

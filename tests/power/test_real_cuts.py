@@ -20,7 +20,7 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX
 from tests.power.loop_disk import LoopDisk

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS, LEVEL_FAN_OUT, RECLAIM_IDLE_S, RECLAIM_INTERVAL_S
-from s3fs_meta.mount import prices
+from s3fs_meta.mount.statistics import prices
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions

@@ -15,7 +15,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.mount import figures
+from s3fs_meta.mount.statistics import figures
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress

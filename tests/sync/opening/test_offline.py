@@ -14,7 +14,7 @@ from s3fs_meta.errors import OfflineError, PassphraseError, ReadOnlyStateError
 from s3fs_meta.limits import OFFLINE_AFTER_S
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import AbbreviatedLink, Txg
-from s3fs_meta.mount import figures
+from s3fs_meta.mount.statistics import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.options.settings import SessionOptions

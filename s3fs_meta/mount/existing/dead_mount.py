@@ -1,0 +1,41 @@
+"""The mount that remains on a mountpoint after its daemon was killed.
+
+Owns: distinguishing the mount of a killed daemon from that of a running daemon. Does not know:
+how a mount is detached. The kernel keeps the mount of a killed daemon and answers all requests with
+ENOTCONN. The kernel is queried, because the note of a running daemon is not always found: it may
+belong to another user or another PID namespace.
+"""
+
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
+
+
+async def is_left(mountpoint: Path, url: str) -> bool:
+    """Return whether a killed daemon has left a mount of a given URL on a mountpoint.
+
+    Raises:
+        HeldError: the daemon runs, or the kernel does not answer within DEAD_MOUNT_S_MAX.
+        SettingsError: another filesystem is mounted there.
+    """
+    left = mount_table.find(str(mountpoint))
+    if left is None:
+        return False
+    if targets.unquoted(left.source) != url:
+        raise SettingsError(f"another filesystem, {left.source}, is mounted on {mountpoint}")
+    if targets.is_served(left) or not await _is_disconnected(str(mountpoint)):
+        raise HeldError(f"the filesystem is already mounted on {mountpoint}")
+    return True
+
+
+async def _is_disconnected(mountpoint: str) -> bool:
+    """Return whether the mount's daemon has exited; False if this user may not query the kernel."""
+    with trio.move_on_after(DEAD_MOUNT_S_MAX):
+        return await trio.to_thread.run_sync(
+            mount_table.is_disconnected, mountpoint, abandon_on_cancel=True
+        )
+    return False

@@ -1,0 +1,99 @@
+"""The reason why no daemon answers a command.
+
+Owns: distinguishing a killed mount, a mount of another user, a mount with another state directory,
+and a filesystem that is not mounted on this host. Does not know: commands.
+Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start fast.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from s3fs_meta.console.printable import user_name
+from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.existing.mount_table import Mounted
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
+from s3fs_meta.mount_errors import (
+    KilledMountError,
+    NotMountedError,
+    OtherUserError,
+    UnreachedDaemonError,
+)
+
+
+@contextlib.contextmanager
+def named(place: Target) -> Iterator[None]:
+    """Complete a NotMountedError: name the filesystem as the user does, and add the reason."""
+    try:
+        yield
+    except NotMountedError as exc:
+        raise _reason(place) from exc
+
+
+def _reason(place: Target) -> NotMountedError:
+    """Return the error for a command that no daemon answered. The call blocks for a few seconds."""
+    mounted = _mounted(place)
+    if mounted is None:
+        return NotMountedError(place.mountpoint or place.url)
+    other_user = _other_user(mounted)
+    if other_user is not None:
+        return other_user
+    if not _is_disconnected(mounted.mountpoint):
+        return UnreachedDaemonError(mounted.mountpoint, str(place.state))
+    from s3fs_meta.mount.existing import killed_state  # imported late, because it loads SQLite
+
+    killed = targets.of_killed(mounted) or place
+    return KilledMountError(
+        mounted.mountpoint, killed_state.described(killed.state), targets.mount_command(killed)
+    )
+
+
+def of_closed_path(path: str) -> OtherUserError | None:
+    """Return the error for a path in a mount that this user may not access; None for other paths.
+
+    Without ``allow_other`` the kernel denies other users, including root, any access: even the
+    attributes of the mountpoint are unreadable.
+    """
+    for mounted in reversed(mount_table.read()):
+        above = mounted.mountpoint.rstrip("/")
+        if mounted.fs_type == mount_table.FS_TYPE and (
+            path == above or path.startswith(f"{above}/")
+        ):
+            try:
+                os.stat(above)
+            except PermissionError:
+                return _other_user(mounted)
+            except OSError:
+                return None
+    return None
+
+
+def _other_user(mounted: Mounted) -> OtherUserError | None:
+    owner = mount_table.owner(mounted)
+    if owner in {None, os.geteuid()}:
+        return None
+    return OtherUserError(mounted.mountpoint, user_name(int(owner or 0)))
+
+
+def _mounted(place: Target) -> Mounted | None:
+    """Return the mount of a filesystem on this host, or None if it is not mounted."""
+    if place.mountpoint is not None:
+        return mount_table.find(place.mountpoint) if place.mounted else None
+    for mounted in reversed(mount_table.read()):
+        is_ours = mounted.fs_type == mount_table.FS_TYPE
+        if is_ours and targets.unquoted(mounted.source) == place.url:
+            return mounted
+    return None
+
+
+def _is_disconnected(mountpoint: str) -> bool:
+    """Return whether a mount's daemon has exited; False if the kernel does not answer in time."""
+    found: list[bool] = []
+    asking = threading.Thread(
+        target=lambda: found.append(mount_table.is_disconnected(mountpoint)), daemon=True
+    )
+    asking.start()
+    asking.join(DEAD_MOUNT_S_MAX)
+    return found == [True]

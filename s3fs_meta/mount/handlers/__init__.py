@@ -1,0 +1,13 @@
+"""The daemon's handlers of control requests.
+
+cache_handlers:   the cache and the transfer limits.
+history_handlers: versions of files.
+keep_handlers:    kept points.
+tree_handlers:    removing, copying and locking trees.
+remount:          ``mount -o remount,ro`` in client and daemon.
+requesters:       the processes that send the most requests.
+
+Start at ``tree_handlers``. ``service`` has the handlers that need the whole mount.
+Below: requests (the client side), fs, sync.
+Above: service.
+"""

@@ -1,0 +1,293 @@
+"""The client side of control requests to a running mount.
+
+Owns: the commands of the control socket, except ``remove`` (``mount_paths``). Each line shows a
+command, its arguments and its response; progress events may precede the response.
+
+    status    → statistics (``figures``)
+    requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
+                [{"pid", "name", "uid", "requests"}]}, see ``requesters``
+    flush     {"image": bool} → {"published": bool, "txg": number}, with progress
+    promote   {"takeover": bool} → {"txg": number, "epoch": number}
+    counts    → {"state": path}; the mount has saved its counts of requests (``sync.request_log``)
+    end       {"keep": bool} → {}; the mount refuses further changes and ends, even while programs use it; the
+              response precedes the end
+    unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
+    remount, remounted  see ``remount``
+    reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
+                "objects": {kind: {"count", "bytes"}}}, with progress
+    remove    {"parent": inode, "name": text, "ino": inode, "locked": bool, "wait": bool} → {},
+                with progress if "wait" is true
+    lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}, with progress
+    clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}, with
+                progress
+    clone_past {"source": see ``past_sources``, "target": as clone} → {"entries": number, "txg":
+                number}, with progress
+    finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last flush
+                of a mount that is ending; also one empty event immediately, then progress
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from s3fs_meta.console.ui import Front
+from s3fs_meta.control import client
+from s3fs_meta.control.plain_call import no_report
+from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.errors import ControlError
+from s3fs_meta.mount.existing import mount_holders
+from s3fs_meta.mount.existing.mount_holders import Holder
+from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
+from s3fs_meta.mount.existing.targets import Target, outcome_of
+from s3fs_meta.mount.existing.unanswered import named
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.sync.state_dir import LockWatch
+
+STATUS: Final = "status"
+REQUESTERS: Final = "requesters"
+FLUSH: Final = "flush"
+RECLAIM: Final = "reclaim"
+FINISHED: Final = "finished"
+UNSHIPPED: Final = "unshipped"
+PROMOTE: Final = "promote"
+END: Final = "end"
+COUNTS: Final = "counts"
+CLONE: Final = "clone"
+CLONE_PAST: Final = "clone_past"
+KILLED: Final = "killed"  # kind of outcome: the daemon was killed
+_UNREPORTED: Final = {
+    "complete": False,
+    "why": "its daemon was killed",
+    "kind": KILLED,
+}
+LOCK: Final = "lock"
+
+ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still uploads
+DETACHED: Final = "detached"  # state of a filesystem mounted only in other mount namespaces
+# Kind of outcome: a read-only mount left changes of an earlier mount without uploading them.
+READ_ONLY: Final = "read_only"
+
+
+class PastSource(NamedTuple):
+    """A file or tree at a past point in time."""
+
+    place: Target
+    message: Message  # a request in the form that ``past_sources`` documents
+
+
+async def request_status(place: Target) -> dict[str, Any]:
+    """Return the statistics of a mount.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the daemon did not answer in time.
+    """
+    return await _ask_at_once(place, STATUS)
+
+
+async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
+    """Return the processes that sent the most requests to a mount in the last *within_s* seconds.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount runs an older version without these counts, or did not answer in
+            time.
+    """
+    return await _ask_at_once(place, REQUESTERS, {"within_s": within_s})
+
+
+async def request_unshipped(place: Target) -> dict[str, Any]:
+    """Return the paths of files whose changes are not yet in the bucket.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+    """
+    return await _ask(place, UNSHIPPED)
+
+
+async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
+    """Turn a follower into the writer.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the promotion failed; the mount remains a follower.
+    """
+    return await _ask(place, PROMOTE, {"takeover": takeover})
+
+
+async def request_end(place: Target, *, keep: bool = False) -> None:
+    """Make a mount refuse further changes and end, even if programs are using it.
+
+    Args:
+        place: the filesystem of the mount.
+        keep: True to end the mount without its last upload; the changes stay on this host.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+    """
+    await _ask(place, END, {"keep": keep})
+
+
+async def request_counts(place: Target) -> Path:
+    """Make a mount save its request counts; return the state directory with the counts.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount runs an older version, which does not count requests.
+    """
+    return Path((await _ask(place, COUNTS))["state"])
+
+
+async def used_by(place: Target) -> str:
+    """Return a description of the processes that use an unmounted filesystem, or "" if none does.
+
+    A process in another mount namespace is reported without delay. Otherwise the function waits
+    briefly for the daemon to exit, because the kernel may report the unmount to it late.
+    """
+    deadline_s = trio.current_time() + HELD_S_MAX
+    while True:
+        try:
+            found = await request_status(place)
+        except (NotMountedError, ControlError):
+            return ""
+        if found["state"] == ENDING:
+            return ""
+        holders = [Holder(**one) for one in found.get("holders", ())]
+        if holders or trio.current_time() >= deadline_s:
+            return mount_holders.described(holders, found.get("kernel", {}).get("open_files", 0))
+        await trio.sleep(HELD_PAUSE_S)
+
+
+async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:
+    """Make a mount upload all changes, and an image if *image* is set.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the upload failed.
+    """
+    return await _ask(place, FLUSH, {"image": image}, front)
+
+
+async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict[str, Any]:
+    """Make a mount delete unreferenced objects, or list them if *dry_run* is set.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: an object could not be listed or deleted.
+    """
+    return await _ask(place, RECLAIM, {"dry_run": dry_run}, front)
+
+
+async def request_removal(
+    entry: Entry, front: Front, *, locked: bool = False, wait: bool = False
+) -> dict[str, Any]:
+    """Make a mount remove an entry and the tree below it.
+
+    Args:
+        entry: the entry.
+        front: shows the progress of the background removal.
+        locked: True to remove locked files, too.
+        wait: True to return only after the background removal.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused; nothing was changed.
+    """
+    return await _ask(entry.place, REMOVE, removal(entry, locked=locked, wait=wait), front)
+
+
+async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
+    """Make a mount lock an entry and the tree below it.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused or failed; part of the tree may be locked.
+    """
+    return await _ask(entry.place, LOCK, entry_message(entry), front)
+
+
+async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
+    """Make a mount copy an entry and the tree below it.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused; no copy exists.
+    """
+    arguments = {"source": entry_message(source), "target": entry_message(target)}
+    return await _ask(source.place, CLONE, arguments, front)
+
+
+async def request_past_clone(source: PastSource, target: Entry, front: Front) -> dict[str, Any]:
+    """Make a mount copy a past or present state of a file or tree.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused; no copy exists.
+    """
+    arguments = {"source": source.message, "target": entry_message(target)}
+    return await _ask(source.place, CLONE_PAST, arguments, front)
+
+
+async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, Any]:
+    """Wait until a mount has ended; return the outcome of its last upload.
+
+    Args:
+        place: the filesystem of the mount.
+        front: shows the progress of the last upload.
+        waiting: is set as soon as the daemon has registered this client, or has ended.
+
+    Returns:
+        ``complete``: True if the bucket has all changes; ``why``: the error that prevented the
+        upload; ``kind``: the class of the error.
+    """
+    show = _shown(front)
+
+    def report(event: Message) -> None:
+        waiting.set()
+        show(event)
+
+    result: dict[str, Any] | None = None
+    with LockWatch(place.state) as watch:
+        try:
+            with contextlib.suppress(NotMountedError, ControlError):
+                result = await client.call(place.state, FINISHED, report=report)
+        finally:
+            waiting.set()
+        await watch.wait_until_free()
+    # If the daemon stopped listening before the call, its mount note contains the outcome.
+    return result or outcome_of(place) or dict(_UNREPORTED)
+
+
+async def _ask(
+    place: Target, command: str, arguments: Message | None = None, front: Front | None = None
+) -> dict[str, Any]:
+    report = no_report if front is None else _shown(front)
+    with named(place):
+        return await client.call(place.state, command, arguments, report)
+
+
+async def _ask_at_once(
+    place: Target, command: str, arguments: Message | None = None
+) -> dict[str, Any]:
+    """Send a request that a daemon answers without delay; raise ControlError after a timeout."""
+    try:
+        with trio.fail_after(CONTROL_ANSWER_S_MAX):
+            return await _ask(place, command, arguments)
+    except trio.TooSlowError as exc:
+        raise ControlError(
+            "ControlError",
+            f"the daemon that serves {place.mountpoint or place.url} did not answer within "
+            f"{CONTROL_ANSWER_S_MAX:.0f} s: the daemon is stopped, hangs or is overloaded; see its "
+            "log",
+        ) from exc
+
+
+def _shown(front: Front) -> Report:
+    def show(event: Message) -> None:
+        if "what" in event:
+            front.progress(event["what"], event["done"], event["total"])
+
+    return show

@@ -1,0 +1,201 @@
+"""The output of a command that waits until a mount has uploaded its changes.
+
+Owns: the texts and times of the output lines. Does not know: uploads, the waiting command.
+The mount always answers ``status``, so lines appear even while the bucket does not respond.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+import trio
+
+from s3fs_meta.background_task import background_task
+from s3fs_meta.console.interruption import Remains
+from s3fs_meta.console.output import human_bytes, human_duration
+from s3fs_meta.console.ui import Front
+from s3fs_meta.counted import counted
+from s3fs_meta.errors import ControlError
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.limits import (
+    SILENCE_SHOWN_S_MIN,
+    UPLOAD_AWAY_S_MIN,
+    UPLOAD_FORCE_S_MIN,
+    UPLOAD_LINE_PAUSE_S_MAX,
+    UPLOAD_LINE_PAUSE_S_MIN,
+    UPLOAD_POLL_S,
+)
+from s3fs_meta.mount.requests.control_api import request_status
+from s3fs_meta.mount_errors import NotMountedError
+
+
+class RemainingUpload(NamedTuple):
+    """The changes of a mount that are not in the bucket, and the state of the bucket."""
+
+    where: str  # URL of the bucket, with the server
+    content_bytes: int
+    blocks: int
+    packs: int  # number of packs that the content would fill uncompressed; 0 if unknown
+    has_changes: bool  # True if metadata changes have not been uploaded
+    rate: tuple[str, ...]  # speed and remaining time of the upload, as text
+    away_s: float  # time since the bucket began to fail; 0 if it does not fail
+    silent_s: float  # time since the last response of the bucket, counted while requests wait
+    why: str  # last error of the bucket or of an upload; "" after a successful upload
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
+        """Return the upload statistics of a mount."""
+        upload, chain = figures["upload"], figures["chain"]
+        # An older version of the daemon reports neither outages nor the endpoint.
+        outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
+        return cls(
+            where=f"{figures['url']} at {endpoint}" if endpoint else figures["url"],
+            content_bytes=upload["pending_bytes"],
+            blocks=upload["pending_blocks"],
+            packs=upload.get("pending_packs", 0),
+            has_changes=bool(chain["unshipped_since_ns"]),
+            rate=rate_of(upload),
+            away_s=outage.get("age_s", 0.0),
+            silent_s=outage.get("silent_s", 0.0),
+            why=outage.get("why") or upload["last_error"] or chain["last_error"],
+        )
+
+    @property
+    def described(self) -> str:
+        """Return a description of the changes as a plural noun phrase."""
+        if self.blocks:
+            blocks = counted(self.blocks, "block")
+            packs = f" (about {counted(self.packs, 'pack')})"
+            return f"{human_bytes(self.content_bytes)} in {blocks}{packs if self.packs else ''}"
+        return "changes of the metadata" if self.has_changes else "the last changes"
+
+    @property
+    def is_anything(self) -> bool:
+        """Return whether the daemon has changes to upload."""
+        return bool(self.blocks or self.has_changes)
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the bucket has not responded for SILENCE_SHOWN_S_MIN."""
+        return self.silent_s >= SILENCE_SHOWN_S_MIN
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether the bucket has failed longer than a retry takes, or refused an upload."""
+        return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
+
+
+def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the speed and the remaining time of the upload as texts; empty if unknown."""
+    per_s = upload.get("sent_bytes_per_s")
+    if per_s is None:
+        return ()
+    return (f"{human_bytes(per_s)}/s", f"about {human_duration(upload['left_s'])}")
+
+
+class UploadWatch:
+    """Prints the progress of the upload, or the reason why nothing is uploaded."""
+
+    def __init__(
+        self, place: Target, front: Front, remains: Remains | None = None, advice: str = ""
+    ) -> None:
+        """Prepare the watch; print nothing.
+
+        Args:
+            place: the filesystem of the mount.
+            front: shows the lines.
+            remains: receives a description of the changes that are not uploaded.
+            advice: the end of the description: the state of the mount, and the next command.
+        """
+        self._place = place
+        self._front = front
+        self._remains = remains or Remains("")
+        # Result of the last poll; None before the first poll.
+        self._left: RemainingUpload | None = None
+        self._is_announced = False
+        self._is_away = False
+        self._is_mute = False  # True if the daemon did not answer the last poll
+        self._next_line_s = -math.inf
+        self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
+        self._advice = advice
+        self._give_up: Callable[[], None] = _wait_longer
+        self._describe_remains()
+
+    def advise(self, advice: str) -> None:
+        """Replace the advice at the end of the description."""
+        self._advice = advice
+        self._describe_remains()
+
+    def on_outage(self, give_up: Callable[[], None]) -> None:
+        """Call *give_up* at each poll once the bucket has been failing for UPLOAD_FORCE_S_MIN."""
+        self._give_up = give_up
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Print lines until the context ends; print nothing if it ends before the first poll."""
+        return background_task(self._run)
+
+    async def _run(self) -> None:
+        while True:
+            await trio.sleep(UPLOAD_POLL_S)
+            try:
+                figures = await request_status(self._place)
+            except NotMountedError:
+                return  # the daemon has exited; the waiting command reports its outcome
+            except ControlError as exc:
+                if not self._is_mute:
+                    self._front.notice(exc.message)
+                self._is_mute = True
+            else:
+                self._is_mute = False
+                self.note(RemainingUpload.of(figures))
+
+    def note(self, left: RemainingUpload) -> None:
+        """Process the result of a poll; print a line if one is due. Never yields to other tasks."""
+        now_s = trio.current_time()
+        self._left = left
+        self._describe_remains()
+        if not self._is_announced and left.is_anything:
+            self._is_announced = True
+            self._print(f"uploading {left.described} to {left.where}")
+        if left.is_away is not self._is_away:
+            self._is_away = left.is_away
+            self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
+            self._print(_waiting(left) if left.is_away else f"{left.where} responds again")
+        elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
+            self._print(_waiting(left) if left.is_away else _progress(left))
+        if left.away_s >= UPLOAD_FORCE_S_MIN:
+            self._give_up()
+
+    def _print(self, text: str) -> None:
+        self._front.notice(text)
+        self._next_line_s = trio.current_time() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, UPLOAD_LINE_PAUSE_S_MAX)
+
+    def _describe_remains(self) -> None:
+        left = self._left
+        if left is None or not left.is_anything:
+            what = "the last changes may be only on this host"
+        else:
+            what = f"not in the bucket yet, only on this host: {left.described}"
+        self._remains.change(f"{what}. {self._advice}" if self._advice else what)
+
+
+def _wait_longer() -> None:
+    """Do nothing, because the command waits for the bucket without a limit."""
+
+
+def _progress(left: RemainingUpload) -> str:
+    parts = [f"{left.described} to upload", *left.rate]
+    if left.is_silent:
+        parts.append(f"no response from {left.where} for {left.silent_s:.0f} s")
+    return ", ".join(parts)
+
+
+def _waiting(left: RemainingUpload) -> str:
+    """Return the line about an outage, with the server, the reason and advice."""
+    since = f", no response for {left.away_s:.0f} s" if left.away_s else ""
+    return (
+        f"waiting for {left.where}{since}: {left.why}; {left.described} to upload; no change is"
+        " lost, and the mount will retry"
+    )

@@ -1,0 +1,24 @@
+"""Unshipped changes in the state directory of a killed daemon; see also test_unanswered."""
+
+from pathlib import Path
+
+from s3fs_meta.mount.existing import killed_state
+from s3fs_meta.mount.existing.killed_state import Unshipped
+
+
+def test_size_of_unshipped_changes_is_reported() -> None:
+    assert Unshipped(0, 0, has_changes=False).described == "everything is in the bucket"
+    assert Unshipped(2048, 2, has_changes=True).described == (
+        "only on this host: 2 KiB in 2 blocks and changes of the metadata"
+    )
+    assert (
+        Unshipped(0, 0, has_changes=True).described == "only on this host: changes of the metadata"
+    )
+
+
+def test_unshipped_changes_are_unknown_if_the_state_is_unreadable(tmp_path: Path) -> None:
+    """For a missing state directory the changes are unknown, and no directory is created."""
+    assert killed_state.unshipped(tmp_path / "missing") is None
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "meta.db").write_bytes(b"no database")
+    assert killed_state.described(tmp_path) == "changes may be only on this host"

@@ -1,0 +1,112 @@
+"""The handlers of rm, clone and lock requests: argument checks and progress."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from s3fs_meta.control.protocol import Message
+from s3fs_meta.errors import ReadOnlyStateError, UsageError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
+from s3fs_meta.model import ROOT_INO
+from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
+from tests.fs.conftest import Volume, look, make_directory, make_file
+
+
+@pytest.fixture
+async def fs(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Filesystem]:
+    """Return a filesystem with a tree of 43 names."""
+    volume = Volume(tmp_path)
+    await volume.make()
+    slices = getattr(request, "param", DEFAULT_SLICES)
+    async with volume.mounted(slices=slices) as filesystem:
+        top = make_directory(filesystem, b"tree")
+        for number in range(6):
+            below = make_directory(filesystem, b"%d" % number, top)
+            for each in range(6):
+                make_file(filesystem, b"%d" % each, below)
+        yield filesystem
+
+
+def _tree(fs: Filesystem) -> dict[str, Any]:
+    return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
+
+
+async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Filesystem) -> None:
+    ino = make_directory(fs, b"a\xff")
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    arguments = {"parent": ROOT_INO, "name": "a\udcff", "ino": ino}
+    assert await trees.handlers()["lock"](arguments, print) == {"entries": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
+)
+async def test_malformed_request_about_a_tree_is_refused(
+    fs: Filesystem, arguments: Message
+) -> None:
+    """The error of a malformed request mentions a client with a different version."""
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    for command in ("remove", "lock"):
+        with pytest.raises(UsageError, match="needs the fields"):
+            await trees.handlers()[command](arguments, print)
+
+
+@pytest.mark.parametrize("fs", [Slices(names=4, cloned_names=4)], indirect=True)
+async def test_clone_and_lock_commands_report_progress(
+    fs: Filesystem, mock_clock: MockClock
+) -> None:
+    """The client and the status command show the progress of clone and lock."""
+    mock_clock.rate = 1e6  # The clock is so fast that each slice causes a progress report.
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    reported: list[Message] = []
+    seen: list[dict[str, Any]] = []
+
+    def report(event: Message) -> None:
+        reported.append(event)
+        seen.append(trees.figures())
+
+    handlers = trees.handlers()
+    target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
+    result = await handlers["clone"]({"source": _tree(fs), "target": target}, report)
+    assert result == {"entries": 43}
+    assert reported[0] == {"what": "copying", "done": 5, "total": 31}
+    assert seen[0]["copying"] == {"done": 5, "left": 26}
+    assert reported[-1] == {"what": "copying", "done": 43, "total": 43}
+    assert await handlers["lock"](_tree(fs), report) == {"entries": 43}
+    assert reported[-1] == {"what": "locking", "done": 43, "total": 43}
+    assert seen[-1]["locking"] == {"done": 43, "left": 0}
+    assert trees.figures()["copying"] is trees.figures()["locking"] is None
+
+
+async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Filesystem) -> None:
+    """A handler that waits for a removal fails if the mount no longer accepts changes."""
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    reported: list[Message] = []
+    arguments = {**_tree(fs), "wait": True}
+    with trio.move_on_after(0.3):  # No background task removes the renamed tree.
+        await trees.handlers()["remove"](arguments, reported.append)
+    assert reported[0] == {"what": "removing", "done": 0, "total": 6}
+    fs.tree_removal.remove_slice()
+    assert trees.figures()["removing"] is None
+    fs.orphans.trees.add(ROOT_INO, 1)
+    fs.status.degrade("a test")
+    with pytest.raises(ReadOnlyStateError):
+        await trees.wait_for_removal(lambda _progress: None)
+
+
+async def test_malformed_clone_request_is_refused(fs: Filesystem) -> None:
+    """A clone from the past is also refused if the mount does not serve the past yet."""
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    handlers = trees.handlers()
+    target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
+    for arguments in ({}, {"source": _tree(fs)}, {"target": target}, {"source": 1, "target": 2}):
+        for command in ("clone", "clone_past"):
+            with pytest.raises(UsageError):
+                await handlers[command](arguments, print)
+    with pytest.raises(UsageError, match="does not serve"):
+        await handlers["clone_past"]({"source": {"ino": 1}, "target": target}, print)

@@ -1,0 +1,125 @@
+"""Requests that commands send to a mount over its control socket."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from typing_extensions import override
+
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.control.protocol import SOCKET_NAME, Message, Report
+from s3fs_meta.control.server import ControlServer
+from s3fs_meta.errors import ControlError
+from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.mount_table import FS_TYPE, Mounted
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX
+from s3fs_meta.mount.requests import control_api
+from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.sync.state_dir import StateDir
+
+
+class Watching(TerminalFront):
+    """A front end that records the reported progress."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.shown: list[tuple[str, int, int]] = []
+
+    @override
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.shown.append((what, done, total))
+
+
+async def test_error_about_a_missing_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
+    """The error contains the URL or path that the user gave, instead of the state directory."""
+    with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
+        await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
+    with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
+        await control_api.request_status(Target("local:///a", tmp_path / "s"))
+
+
+async def test_status_of_a_stopped_daemon_fails_after_a_timeout(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A daemon that accepts the connection but never replies cannot block a command forever."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / SOCKET_NAME))
+        listener.listen()
+
+        with pytest.raises(ControlError, match=r"^the daemon that serves /mnt/x did not answer"):
+            await control_api.request_status(Target("local:///a", tmp_path, "/mnt/x"))
+
+    assert autojump_clock.current_time() >= CONTROL_ANSWER_S_MAX
+
+
+async def test_flush_request_reports_progress_and_result(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    async def flush(_arguments: Message, report: Report) -> Message:
+        report({"what": "blocks", "done": 1, "total": 2})
+        return {"published": True, "txg": 7}
+
+    await nursery.start(ControlServer(tmp_path, {control_api.FLUSH: flush}).serve)
+    front = Watching()
+
+    result = await control_api.request_flush(Target("local:///a", tmp_path), front)
+
+    assert result == {"published": True, "txg": 7}
+    assert front.shown == [("blocks", 1, 2)]
+
+
+async def test_unmount_waits_until_the_state_directory_is_unlocked(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    outcome = {"complete": True, "why": ""}
+
+    async def finished(_arguments: Message, report: Report) -> Message:
+        report({})
+        return outcome
+
+    holder = StateDir(tmp_path)
+    await holder.lock()
+    await nursery.start(ControlServer(tmp_path, {control_api.FINISHED: finished}).serve)
+    waiting, results = trio.Event(), []
+
+    async def wait() -> None:
+        place = Target("local:///a", tmp_path)
+        results.append(await control_api.wait_finished(place, Watching(), waiting))
+
+    async with trio.open_nursery() as waiters:
+        waiters.start_soon(wait)
+        await waiting.wait()
+        assert results == []
+        holder.unlock()
+
+    assert results == [outcome]
+
+
+async def test_unmount_result_of_a_killed_daemon_is_incomplete(tmp_path: Path) -> None:
+    """If the daemon was killed, the caller does not wait, and the result is "incomplete"."""
+    waiting = trio.Event()
+
+    result = await control_api.wait_finished(Target("local:///a", tmp_path), Watching(), waiting)
+
+    assert waiting.is_set()
+    assert result["complete"] is False
+
+
+async def test_unmount_result_of_a_daemon_that_exited_is_read_from_its_mount_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon may exit after a command has found it, but before the command connects."""
+    monkeypatch.setattr(targets, "notes_dir", lambda: tmp_path / "notes")
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = targets.write_note(Target("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    place = targets.of_mountpoint(tmp_path, None)
+    unreported = await control_api.wait_finished(place, Watching(), trio.Event())
+
+    targets.end_note(note, {"complete": True, "why": ""})
+    reported = await control_api.wait_finished(place, Watching(), trio.Event())
+
+    assert (unreported["complete"], reported["complete"]) == (False, True)

@@ -1,0 +1,38 @@
+"""Statistics of a mount; tests/cli/test_status.py tests the statistics of real mounts."""
+
+import pytest
+import trio
+
+from s3fs_meta.codec.lease import KEY
+from s3fs_meta.errors import StoreUnavailableError, TransientStoreError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.mount.statistics.figures import figures, ratio
+from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import Power, write_file
+
+
+@pytest.mark.parametrize(("whole", "part", "expected"), [(3, 2, 1.5), (0, 2, 0.0), (3, 0, None)])
+def test_compression_ratio_is_unknown_if_no_data_is_stored(
+    whole: int, part: int, expected: float | None
+) -> None:
+    assert ratio(whole, part) == expected
+
+
+async def test_remaining_time_of_an_upload_is_unknown_during_an_outage(plain: Power) -> None:
+    faulty = FaultyStore(plain.store)
+    store = RetryingStore(faulty, RetryPolicy(attempts_max=1))
+    async with plain.session(tasks=False, store=store) as session:
+        write_file(session, b"x" * 100_000)
+        await session.flush()
+        write_file(session, b"y" * 100_000)
+        before = figures(session, "memory://", "/mnt", None)
+        faulty.fail("get", TransientStoreError("lease", "503"))
+        with pytest.raises(StoreUnavailableError):
+            await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
+        await trio.sleep(0.01)
+        during = figures(session, "memory://", "/mnt", None)
+
+    assert before["upload"]["left_s"] is not None
+    assert during["outage"]["age_s"] > 0
+    assert during["upload"]["left_s"] is None

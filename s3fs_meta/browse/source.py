@@ -18,7 +18,7 @@ from s3fs_meta.browse.compared import Compared
 from s3fs_meta.browse.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX
 from s3fs_meta.browse.sizes import Sizes
 from s3fs_meta.cache.disk_space import DiskSpace
-from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.errors import NoEntryError, NoInodeError, PastUnavailableError, quoted
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
 from s3fs_meta.limits import CONTENT_RUN_BYTES

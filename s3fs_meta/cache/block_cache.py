@@ -16,19 +16,19 @@ from typing import NoReturn
 
 import trio
 
-from s3fs_meta.cache import read_coalescing
-from s3fs_meta.cache.arrived_content import Content
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.block_sync import BlockSync
+from s3fs_meta.cache.crash_safety.block_sync import BlockSync
+from s3fs_meta.cache.crash_safety.recovery import KnownCopies
+from s3fs_meta.cache.crash_safety.suspects import Suspects
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.eviction import Evictor
-from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
-from s3fs_meta.cache.files_ahead import Numbers
+from s3fs_meta.cache.fetching import read_coalescing
+from s3fs_meta.cache.fetching.arrived_content import Content
+from s3fs_meta.cache.fetching.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
+from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.cache.files.files_ahead import Numbers
 from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
-from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
-from s3fs_meta.cache.suspects import Suspects
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError

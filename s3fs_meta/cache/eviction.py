@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
 from s3fs_meta.cache.slices import slices

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check import sums
 from s3fs_meta.check.inode_paths import Paths
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check import marks
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.fsck import judge

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from s3fs_meta.cache.block_files import write_all
+from s3fs_meta.cache.files.block_files import write_all
 from s3fs_meta.errors import CorruptionError, MetadataError, NoInodeError, UsageError
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import (

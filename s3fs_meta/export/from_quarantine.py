@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s3fs_meta import machine
-from s3fs_meta.cache.intent_log import LoggedPiece
-from s3fs_meta.cache.intent_replay import needed_pieces, only_here, overlaid
-from s3fs_meta.cache.recovery import content_before, through
+from s3fs_meta.cache.crash_safety.intent_log import LoggedPiece
+from s3fs_meta.cache.crash_safety.intent_replay import needed_pieces, only_here, overlaid
+from s3fs_meta.cache.crash_safety.recovery import content_before, through
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.past.open_points import OpenPoints

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.quick_thread import QuickThread
+from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import (
     GROUP_AGE_S_MAX,

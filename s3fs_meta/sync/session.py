@@ -12,10 +12,10 @@ from typing import Final
 import trio
 
 from s3fs_meta.bucket_errors import LostLeaseError
-from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.fetcher import DamageHandlers
+from s3fs_meta.cache.crash_safety import recovery
+from s3fs_meta.cache.fetching.fetcher import DamageHandlers
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import (

@@ -2,7 +2,7 @@
 
 Owns: how requests are combined: one request reads adjacent blocks, or all small blocks in one
 window of a pack.
-Does not know: files, cached blocks (which ``cache.fetcher`` downloads).
+Does not know: files, cached blocks (which ``cache.fetching.fetcher`` downloads).
 Keeps: the content of a missing or damaged block is returned as b"", never as zeros.
 Tasks: any number of tasks may read at once.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, ObjectMissingError

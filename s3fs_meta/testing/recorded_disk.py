@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
-from s3fs_meta.cache import block_files
+from s3fs_meta.cache.files import block_files
 
 FileId = int
 

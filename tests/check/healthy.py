@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.invariants import INVARIANTS
 from s3fs_meta.check.report import Mode, Report, Severity

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.cache.arrived_content import ArrivedRange
+from s3fs_meta.cache.fetching.arrived_content import ArrivedRange
 from s3fs_meta.fuse.frequent_requests import (
     FORGETS,
     FORGOTTEN,

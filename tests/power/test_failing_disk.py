@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.cache import open_blocks
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files import open_blocks
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import (
     INTENT_CONTENT_BYTES_MAX,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.meta.tables import damage_marks, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import BlockId, BlockIndex, Ino

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from s3fs_meta.cache.intent_log import NAME
+from s3fs_meta.cache.crash_safety.intent_log import NAME
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.limits import INTENT_LOG_BYTES

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.sync.state_dir import StateDir

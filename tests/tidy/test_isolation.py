@@ -23,8 +23,8 @@ DOCUMENTED: Final = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getfr
 _SYNCFS: Final = "the only call of syncfs(2) of the cache, whose failure no filesystem can cause"
 # Tests may use only these private names; each entry gives a reason.
 PRIVATE: Final = {
-    "tests/cache/test_block_files.py _directory": "two threads must meet within one call",
-    "tests/cache/test_block_files.py _syncfs": _SYNCFS,
+    "tests/cache/files/test_block_files.py _directory": "two threads must meet within one call",
+    "tests/cache/files/test_block_files.py _syncfs": _SYNCFS,
     "tests/sync/lease/test_keeper.py _store": "the keeper's store must become slow after its start",
     "tests/sync/lease/test_keeper.py _write": "a second process writes without reading the lease",
     "tests/sync/opening/test_failed_sync.py _syncfs": _SYNCFS,

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from s3fs_meta.cache.recovery import is_stored
+from s3fs_meta.cache.crash_safety.recovery import is_stored
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need

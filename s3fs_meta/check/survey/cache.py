@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from s3fs_meta.cache import intent_log, intent_replay
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.crash_safety import intent_log, intent_replay
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.context import Examination
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError

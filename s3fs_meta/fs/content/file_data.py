@@ -19,8 +19,8 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.cache.arrived_content import Content
 from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.fetching.arrived_content import Content
 from s3fs_meta.errors import (
     BadRowError,
     InvalidRequestError,

@@ -7,7 +7,7 @@ Tasks: handlers of read call ``note``; ``run`` fetches with READAHEAD_WORKERS ta
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.read_coalescing import runs
+from s3fs_meta.cache.fetching.read_coalescing import runs
 from s3fs_meta.fs.open_files import OpenFiles, OpenInode
 from s3fs_meta.limits import (
     RANGE_BUFFERS_IDLE_S,

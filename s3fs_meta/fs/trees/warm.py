@@ -14,7 +14,7 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.read_coalescing import runs
+from s3fs_meta.cache.fetching.read_coalescing import runs
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import CorruptionError, NoSpaceLeftError, ObjectMissingError, S3fsError
 from s3fs_meta.fs.trees.tree_walk import walk

@@ -19,7 +19,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path

@@ -4,7 +4,7 @@ Content that was written again or moved is now in another pack. The rows of the 
 to the old pack.
 
 Owns: a database of the newest state, restored at the first search, and the search in this database.
-Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.uncached_reads``).
+Does not know: its callers, how a block is fetched (``cache.fetching.fetcher``, ``sync.uncached_reads``).
 Keeps: nothing in the bucket is changed. If the newest state cannot be read, every search fails.
 Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease

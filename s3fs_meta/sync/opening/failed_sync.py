@@ -7,7 +7,7 @@ success from then on. So a later fsync would report bytes as durable that are on
 files are replaced by copies, whose syncs report errors again. Writing the same bytes into the same
 file is not enough: ext4 would lose these bytes, because it still marks their blocks as unwritten.
 The kernel may have dropped such pages from memory in the meantime. Reading bytes that are known to
-be lost fails with EIO, as after a power loss (``cache.lost_pages``).
+be lost fails with EIO, as after a power loss (``cache.files.lost_pages``).
 After a reboot nothing is written again: the state on the disk is used as after any power loss.
 Design: docs/design/durability.md, "From write to fsync".
 """
@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from s3fs_meta import sync_failures
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.hashed_dir import sync_path, write_again

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import NoSpaceLeftError, S3fsError
 from s3fs_meta.hashed_dir import NumberedDir

@@ -27,7 +27,7 @@ import trio
 
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
-from s3fs_meta.cache import intent_replay
+from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind, key_of

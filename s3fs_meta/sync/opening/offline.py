@@ -15,8 +15,8 @@ from dataclasses import replace
 import trio
 
 from s3fs_meta.bucket_errors import OlderBucketError
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.recovery import restore_content
+from s3fs_meta.cache.crash_safety.recovery import restore_content
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec

@@ -11,9 +11,9 @@ import trio
 
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
-from s3fs_meta.cache import intent_replay
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.recovery import restore_content
+from s3fs_meta.cache.crash_safety import intent_replay
+from s3fs_meta.cache.crash_safety.recovery import restore_content
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease

@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.cache import recovery
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.crash_safety import recovery
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.counted import counted
 from s3fs_meta.meta.db.database import Database

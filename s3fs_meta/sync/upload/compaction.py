@@ -13,8 +13,8 @@ from collections.abc import Callable
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.fetcher import has_superblock
+from s3fs_meta.cache.fetching.fetcher import has_superblock
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import (

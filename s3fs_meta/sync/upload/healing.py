@@ -9,7 +9,7 @@ clean cached copy also heals the block: the uploader stores it like a block that
 An identical block in another pack heals it at once.
 
 Owns: the decision about when to set a mark, and the choice of the blocks to heal. Does not know:
-how damage is proven (``cache.fetcher``), which marks are obsolete (fsck --deep).
+how damage is proven (``cache.fetching.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta.tables import (
     block_map,

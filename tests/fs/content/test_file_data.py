@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cache.recovery import restore_copies
+from s3fs_meta.cache.crash_safety.recovery import restore_copies
 from s3fs_meta.errors import (
     BusyError,
     InvalidRequestError,

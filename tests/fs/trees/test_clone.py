@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from s3fs_meta.cache import recovery
+from s3fs_meta.cache.crash_safety import recovery
 from s3fs_meta.errors import (
     EntryExistsError,
     LostBlockError,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.meta.tables import damage_marks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark

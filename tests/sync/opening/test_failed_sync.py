@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from s3fs_meta import machine, sync_failures
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, cached_blocks

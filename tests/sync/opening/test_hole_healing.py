@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.volume import OpenOptions

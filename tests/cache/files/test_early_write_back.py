@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.early_write_back import EarlyWriteBack
+from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.cache.files.early_write_back import EarlyWriteBack
 from s3fs_meta.limits import EARLY_WRITE_BYTES, EARLY_WRITE_BYTES_MIN
 from s3fs_meta.model import BlockId
 from tests.cache.conftest import CacheBench

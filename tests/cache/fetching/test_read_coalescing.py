@@ -1,6 +1,6 @@
 """Choosing the blocks that one request fetches together."""
 
-from s3fs_meta.cache.read_coalescing import choose, extent, runs
+from s3fs_meta.cache.fetching.read_coalescing import choose, extent, runs
 from s3fs_meta.limits import KIB, NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, PackId

@@ -1,6 +1,6 @@
 """Suspect blocks: marked after a power cut, verified before use; see also test_block_cache."""
 
-from s3fs_meta.cache.suspects import Suspects
+from s3fs_meta.cache.crash_safety.suspects import Suspects
 from tests.cache.conftest import CacheBench
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import (
     FormatError,

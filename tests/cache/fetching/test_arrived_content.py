@@ -1,6 +1,6 @@
 """Content of fetched blocks in memory."""
 
-from s3fs_meta.cache.arrived_content import ArrivedContent, ArrivedRange
+from s3fs_meta.cache.fetching.arrived_content import ArrivedContent, ArrivedRange
 from s3fs_meta.limits import ARRIVED_BYTES_MAX, ARRIVED_S_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId

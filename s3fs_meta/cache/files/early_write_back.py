@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.limits import EARLY_WRITE_BYTES
 from s3fs_meta.model import BlockId
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.files_ahead import Numbers
+from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.cache.files.files_ahead import Numbers
 from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
 from s3fs_meta.model import BlockId
 from tests.polling import until

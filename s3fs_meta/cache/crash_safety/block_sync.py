@@ -15,15 +15,15 @@ from functools import partial
 
 import trio
 
-from s3fs_meta.cache import intent_replay
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.early_write_back import EarlyWriteBack
+from s3fs_meta.cache.crash_safety import intent_replay
+from s3fs_meta.cache.crash_safety.intent_log import IntentLog, LoggedPiece
+from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
+from s3fs_meta.cache.crash_safety.recovery import KnownCopies
+from s3fs_meta.cache.crash_safety.unlogged import UnloggedRanges
+from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.cache.files.early_write_back import EarlyWriteBack
 from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
-from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
-from s3fs_meta.cache.quick_thread import QuickThread
-from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
-from s3fs_meta.cache.unlogged import UnloggedRanges
 from s3fs_meta.disk_full import NO_ROOM_ERRNOS
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import INTENT_LOG_BYTES

@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.cache import recovery
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.recovery import restore_copies
+from s3fs_meta.cache.crash_safety import recovery
+from s3fs_meta.cache.crash_safety.recovery import restore_copies
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError, TransientStoreError
 from s3fs_meta.meta.tables import block_map, block_origins, blocks, damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.cache import intent_log
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.crash_safety import intent_log
+from s3fs_meta.cache.crash_safety.intent_log import IntentLog, LoggedPiece
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.index import NOT_UPLOADED
-from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state

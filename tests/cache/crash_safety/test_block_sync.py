@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cache.intent_log import NAME, IntentLog, LoggedPiece, read_entries
+from s3fs_meta.cache.crash_safety.intent_log import NAME, IntentLog, LoggedPiece, read_entries
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, KIB, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockIndex

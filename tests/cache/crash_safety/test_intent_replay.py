@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 import pytest
 import trio
 
-from s3fs_meta.cache import intent_replay
-from s3fs_meta.cache.intent_log import NAME
-from s3fs_meta.cache.recovery import distrust, restore_content
+from s3fs_meta.cache.crash_safety import intent_replay
+from s3fs_meta.cache.crash_safety.intent_log import NAME
+from s3fs_meta.cache.crash_safety.recovery import distrust, restore_content
 from s3fs_meta.errors import DatabaseError, LostBlockError
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import block_map, block_origins, cached_blocks, local_state

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache import file_syncs
-from s3fs_meta.cache.file_syncs import start_write_back, sync_files
+from s3fs_meta.cache.files import file_syncs
+from s3fs_meta.cache.files.file_syncs import start_write_back, sync_files
 from tests.faults import raising
 
 BARRIER_S_MAX = 60.0

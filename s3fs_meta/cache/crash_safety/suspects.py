@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import trio
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.meta.db.database import Database

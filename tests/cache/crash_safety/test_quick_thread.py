@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cache.quick_thread import QuickThread
+from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
 
 
 async def test_thread_call_ends_before_its_caller_continues() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache.intent_log import (
+from s3fs_meta.cache.crash_safety.intent_log import (
     KEY_BYTES,
     NAME,
     IntentLog,

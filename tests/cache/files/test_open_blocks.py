@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache import open_blocks
-from s3fs_meta.cache.open_blocks import OpenBlocks
+from s3fs_meta.cache.files import open_blocks
+from s3fs_meta.cache.files.open_blocks import OpenBlocks
 from s3fs_meta.model import BlockId
 
 ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)

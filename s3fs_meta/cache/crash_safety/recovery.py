@@ -20,9 +20,9 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.cache import intent_replay
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.intent_log import LoggedPiece
+from s3fs_meta.cache.crash_safety import intent_replay
+from s3fs_meta.cache.crash_safety.intent_log import LoggedPiece
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, LostBlockError, ObjectMissingError

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta import sync_failures
-from s3fs_meta.cache.file_syncs import start_write_back, sync_files
-from s3fs_meta.cache.files_ahead import FilesAhead
-from s3fs_meta.cache.lost_pages import first_lost_byte
-from s3fs_meta.cache.open_blocks import OpenBlocks, WrittenBlocks
+from s3fs_meta.cache.files.file_syncs import start_write_back, sync_files
+from s3fs_meta.cache.files.files_ahead import FilesAhead
+from s3fs_meta.cache.files.lost_pages import first_lost_byte
+from s3fs_meta.cache.files.open_blocks import OpenBlocks, WrittenBlocks
 from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.cache.arrived_content import ArrivedContent, ArrivedRange, Content
-from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.read_coalescing import extent, stored_bytes
+from s3fs_meta.cache.fetching.arrived_content import ArrivedContent, ArrivedRange, Content
+from s3fs_meta.cache.fetching.read_coalescing import extent, stored_bytes
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec

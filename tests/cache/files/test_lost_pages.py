@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache.lost_pages import first_lost_byte
+from s3fs_meta.cache.files.lost_pages import first_lost_byte
 from s3fs_meta.limits import KIB, MIB
 from tests.conftest import REQUIRED
 from tests.power.loop_disk import LoopDisk, why_no_loop_disk

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.cache.unlogged import UnloggedRanges
+from s3fs_meta.cache.crash_safety.unlogged import UnloggedRanges
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, INTENT_PIECES_MAX
 from s3fs_meta.model import BlockId
 

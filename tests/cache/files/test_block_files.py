@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache import open_blocks
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.files import open_blocks
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId

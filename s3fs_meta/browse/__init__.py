@@ -1,14 +1,13 @@
 """Read-only web pages, on loopback, that show a filesystem and its history.
 
-page server: a server of ``mount.http_server`` on loopback; its headers protect every reply.
-access:      the one-time token in the URL, the cookie and the secret path that replace it.
-source:      one filesystem: points in time, files and their content, from the bucket alone.
-site:        maps each request to its page or download.
-pending:     slow pages, generated in the background while the browser shows a waiting page.
-time line:   the retained txgs in runs, with the number of changed files (see ``time_plot``).
-archive:     a folder as tar or zip, created while it is sent.
-sizes:       the total sizes of all folders at a point in time; ``tree_map`` places them.
-mount watch: the statistics of the mount in the last hour.
+command:       starts the server, and ends it at a signal.
+page_server:   a server of ``mount.http_server`` on loopback; its headers protect every reply.
+access:        the one-time token in the URL, the cookie and the secret path that replace it.
+site:          maps each request to its page or download.
+pages/:        one module for each kind of page.
+sources/:      the data that the pages show, from the bucket alone.
+downloads/:    a directory as tar or zip, created while it is sent.
+pending_pages: slow pages, generated in the background while the browser shows a waiting page.
 
 Start at ``command.serve``, then ``site``. ``templates`` renders pages with jinja2, an optional
 dependency.

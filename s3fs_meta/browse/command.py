@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import trio
 
-from s3fs_meta.browse import access, page_server, source, templates
+from s3fs_meta.browse import access, page_server, templates
 from s3fs_meta.browse.access import Access
-from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import shell_word
+from s3fs_meta.browse.pages.wanted import target_words
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
-from s3fs_meta.browse.wanted import target_words
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.mount_watch import MountWatch
 from s3fs_meta.mount.snapshot_source import Reading
 from s3fs_meta.options.listen_address import Address
 

@@ -30,14 +30,6 @@ from urllib.parse import parse_qs
 import trio
 
 from s3fs_meta.background_task import background_task
-from s3fs_meta.browse import (
-    file_pages,
-    find_page,
-    folder_pages,
-    history_pages,
-    mount_page,
-    space_page,
-)
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.assets import ASSETS
 from s3fs_meta.browse.limits import (
@@ -45,13 +37,21 @@ from s3fs_meta.browse.limits import (
     BROWSE_PENDING_FRAMES_MAX,
     BROWSE_PENDING_MAX,
 )
-from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import from_url, to_url
 from s3fs_meta.browse.page_server import FRAME_HEADERS, page
+from s3fs_meta.browse.pages import (
+    file_pages,
+    find_page,
+    folder_pages,
+    history_pages,
+    mount_page,
+    space_page,
+)
+from s3fs_meta.browse.pages.wanted import Wanted, WrongAddressError
 from s3fs_meta.browse.pending_pages import PendingPages
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.sources.mount_watch import MountWatch
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError
 from s3fs_meta.console import exits
 from s3fs_meta.errors import (
     BusyError,

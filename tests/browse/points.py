@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import trio
 
-from s3fs_meta.browse.source import Send
+from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas

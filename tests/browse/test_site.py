@@ -13,7 +13,7 @@ from s3fs_meta.browse.access import Access, new_path
 from s3fs_meta.browse.limits import BROWSE_ANSWER_S, BROWSE_OUTAGE_S_MAX
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.errors import CorruptionError, StoreUnavailableError
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server

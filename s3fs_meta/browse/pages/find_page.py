@@ -8,12 +8,13 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.browse import folder_pages, source
 from s3fs_meta.browse.limits import BROWSE_FORMER_NAMES_MAX, BROWSE_FOUND_MAX
 from s3fs_meta.browse.page_server import page
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.pages import folder_pages
+from s3fs_meta.browse.pages.wanted import Wanted, WrongAddressError, common
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError, common
 from s3fs_meta.limits import NAME_BYTES_MAX
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.meta.trees.name_search import NameSearch

@@ -8,8 +8,8 @@ import pytest
 
 from s3fs_meta.browse import templates
 from s3fs_meta.browse.limits import BROWSE_SAMPLES_MAX
-from s3fs_meta.browse.mount_page import SERIES, line_of, mount
-from s3fs_meta.browse.mount_watch import MountWatch, Sample, rates
+from s3fs_meta.browse.pages.mount_page import SERIES, line_of, mount
+from s3fs_meta.browse.sources.mount_watch import MountWatch, Sample, rates
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.statistics import prices

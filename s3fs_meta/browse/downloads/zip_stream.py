@@ -19,10 +19,11 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.browse import archive, source
-from s3fs_meta.browse.archive import Joined
+from s3fs_meta.browse.downloads import archive
+from s3fs_meta.browse.downloads.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_PIECE_BYTES, BROWSE_ZIP_ENTRIES_MAX
-from s3fs_meta.browse.source import Send
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint

@@ -5,8 +5,8 @@ from functools import partial
 import trio
 import trio.testing
 
-from s3fs_meta.browse.compared import Compared
 from s3fs_meta.browse.limits import BROWSE_CHANGED_MAX
+from s3fs_meta.browse.sources.compared import Compared
 from s3fs_meta.meta.trees.tree_diff import ADDED, Difference
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.browse.names import is_utf8, shell_word
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.limits import NAME_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.snapshot_source import Reading

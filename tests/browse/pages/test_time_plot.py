@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from s3fs_meta.browse.time_line import Move, Run, gaps, kept_in, moves
-from s3fs_meta.browse.time_plot import HEIGHT, WIDTH, Plot
+from s3fs_meta.browse.pages.time_plot import HEIGHT, WIDTH, Plot
+from s3fs_meta.browse.sources.time_line import Move, Run, gaps, kept_in, moves
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.model import Txg

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.browse.limits import BROWSE_CHANGED_MAX, BROWSE_COMPARED_NAMES_MAX, BROWSE_LINES_MAX
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff

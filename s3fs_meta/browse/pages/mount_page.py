@@ -7,10 +7,10 @@ Does not know: HTML, how statistics are collected.
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from s3fs_meta.browse.mount_watch import MountWatch, Sample
 from s3fs_meta.browse.page_server import page
+from s3fs_meta.browse.pages.wanted import WrongAddressError
+from s3fs_meta.browse.sources.mount_watch import MountWatch, Sample
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.wanted import WrongAddressError
 from s3fs_meta.console.output import human_bytes, human_duration
 from s3fs_meta.mount.http_server import Reply
 

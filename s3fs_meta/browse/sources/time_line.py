@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.browse.limits import BROWSE_CHANGELOGS_MAX, BROWSE_RUNS_MAX
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.codec.history_index import ALL_BITS, HistoryIndex
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.limits import HISTORY_FAN_OUT, HISTORY_FETCHES_MAX

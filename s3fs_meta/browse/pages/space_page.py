@@ -6,17 +6,18 @@ Owns: the choice of parts, the map. Does not know: HTML, how sizes of folders ar
 import stat
 from typing import Any, Final, NamedTuple
 
-from s3fs_meta.browse import source, tree_map
 from s3fs_meta.browse.limits import (
     BROWSE_FILES_SHOWN,
     BROWSE_FOLDERS_SHOWN,
     BROWSE_SEARCHED_NAMES_MAX,
 )
 from s3fs_meta.browse.page_server import page
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.pages import tree_map
+from s3fs_meta.browse.pages.tree_map import Tile
+from s3fs_meta.browse.pages.wanted import Wanted, WrongAddressError, common
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.tree_map import Tile
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError, common
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.meta.trees import folder_sizes

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.browse import zip_stream
+from s3fs_meta.browse.downloads import zip_stream
+from s3fs_meta.browse.downloads.zip_stream import ZipStream
 from s3fs_meta.browse.limits import BROWSE_PATH_BYTES_MAX
-from s3fs_meta.browse.zip_stream import ZipStream
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.database import Database

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from s3fs_meta.browse.tree_map import Tile, tiles
+from s3fs_meta.browse.pages.tree_map import Tile, tiles
 
 
 def overlap(one: Tile, other: Tile) -> float:

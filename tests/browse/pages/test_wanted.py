@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from s3fs_meta.browse.source import Source
-from s3fs_meta.browse.wanted import commands
+from s3fs_meta.browse.pages.wanted import commands
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.objects.urls import S3Options

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.browse import archive
-from s3fs_meta.browse.archive import Joined
+from s3fs_meta.browse.downloads import archive
+from s3fs_meta.browse.downloads.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_PIECE_BYTES
 from s3fs_meta.errors import MetadataError, PastUnavailableError
 from s3fs_meta.meta.db.database import Database

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.browse.compared import Compared
 from s3fs_meta.browse.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX
-from s3fs_meta.browse.sizes import Sizes
+from s3fs_meta.browse.sources.compared import Compared
+from s3fs_meta.browse.sources.sizes import Sizes
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.errors import NoEntryError, NoInodeError, PastUnavailableError, quoted

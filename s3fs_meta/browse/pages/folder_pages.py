@@ -8,15 +8,17 @@ import stat
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from s3fs_meta.browse import file_pages, source, tar_stream, zip_stream
+from s3fs_meta.browse.downloads import tar_stream, zip_stream
+from s3fs_meta.browse.downloads.tar_stream import TarStream
+from s3fs_meta.browse.downloads.zip_stream import ZipStream
 from s3fs_meta.browse.limits import BROWSE_PAGE_NAMES, BROWSE_SORTED_NAMES_MAX
 from s3fs_meta.browse.names import attachment
 from s3fs_meta.browse.page_server import page
-from s3fs_meta.browse.source import Source
-from s3fs_meta.browse.tar_stream import TarStream
+from s3fs_meta.browse.pages import file_pages
+from s3fs_meta.browse.pages.wanted import Wanted, WrongAddressError, commands, common
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError, commands, common
-from s3fs_meta.browse.zip_stream import ZipStream
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import dentries, symlinks
 from s3fs_meta.model import Attributes, Cookie

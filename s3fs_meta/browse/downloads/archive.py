@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.browse.limits import BROWSE_PATH_BYTES_MAX, BROWSE_PIECE_BYTES
-from s3fs_meta.browse.source import Send
+from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.export import from_snapshot
 from s3fs_meta.export.copier import require_type

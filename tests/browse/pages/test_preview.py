@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.browse import preview
+from s3fs_meta.browse.pages import preview
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from s3fs_meta.browse import comparison, preview, source
-from s3fs_meta.browse import time_line as runs
 from s3fs_meta.browse.limits import (
     BROWSE_CHANGES_SHOWN_MAX,
     BROWSE_SINCE_SHOWN,
@@ -18,10 +16,13 @@ from s3fs_meta.browse.limits import (
     BROWSE_VERSIONS_MAX,
 )
 from s3fs_meta.browse.page_server import page
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.pages import preview
+from s3fs_meta.browse.pages.time_plot import Plot
+from s3fs_meta.browse.pages.wanted import Wanted, WrongAddressError, common
+from s3fs_meta.browse.sources import comparison, source
+from s3fs_meta.browse.sources import time_line as runs
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.time_plot import Plot
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError, common
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees import tree_diff
 from s3fs_meta.model import Ino, Txg

@@ -7,7 +7,7 @@ from typing import cast
 import trio
 
 from s3fs_meta.browse.limits import BROWSE_SIZES_MAX
-from s3fs_meta.browse.sizes import Sizes
+from s3fs_meta.browse.sources.sizes import Sizes
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.trees.folder_sizes import FolderSizes

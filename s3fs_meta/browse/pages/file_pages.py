@@ -8,12 +8,13 @@ import re
 import stat
 from typing import Final, NamedTuple
 
-from s3fs_meta.browse import preview, source
 from s3fs_meta.browse.limits import BROWSE_PICTURE_BYTES_MAX, BROWSE_TEXT_BYTES_MAX
 from s3fs_meta.browse.names import attachment, to_url
-from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.pages import preview
+from s3fs_meta.browse.pages.wanted import Wanted, WrongAddressError
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.limits import KIB
 from s3fs_meta.model import Attributes, Ino

@@ -13,10 +13,11 @@ import tarfile
 from contextlib import aclosing
 from typing import Final
 
-from s3fs_meta.browse import archive, source
-from s3fs_meta.browse.archive import Joined
+from s3fs_meta.browse.downloads import archive
+from s3fs_meta.browse.downloads.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_LINKS_MAX
-from s3fs_meta.browse.source import Send
+from s3fs_meta.browse.sources import source
+from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import symlinks

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from s3fs_meta.browse.time_line import KeptIn, Run, gaps
+from s3fs_meta.browse.sources.time_line import KeptIn, Run, gaps
 from s3fs_meta.codec.kept_point import KeptPoint
 
 WIDTH: Final = 1000.0

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.browse import comparison
-from s3fs_meta.browse.comparison import Row
 from s3fs_meta.browse.limits import BROWSE_LINES_MAX
+from s3fs_meta.browse.sources import comparison
+from s3fs_meta.browse.sources.comparison import Row
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.browse import points

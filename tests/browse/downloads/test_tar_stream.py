@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.browse.tar_stream import TarStream
+from s3fs_meta.browse.downloads.tar_stream import TarStream
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from tests.browse import points

@@ -19,7 +19,7 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.options.settings import SessionOptions
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

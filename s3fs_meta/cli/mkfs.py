@@ -24,7 +24,7 @@ from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_syntax import parse_size
 from s3fs_meta.options.option_syntax import retention as parse_retention
-from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, has_superblock, make_filesystem
 
 HELP = CommandHelp(
     name="mkfs",

@@ -23,12 +23,12 @@ from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options import option_syntax
+from s3fs_meta.sync.administration.rollback import RolledBack, roll_back
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.history.snapshot_mount import read_bucket
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.rollback import RolledBack, roll_back
 from s3fs_meta.sync.state_dir import StateDir, is_locked, without_new_remains
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret

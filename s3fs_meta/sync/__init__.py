@@ -10,7 +10,7 @@ chain/:         reading the chain: listing, verifying and applying changelogs.
 image/:         complete copies of the metadata, and restoring from them.
 lease/:         allowing at most one writer: lease, epoch, fence.
 history/:       points in time, retention, garbage collection.
-keeping:        creating and dropping kept points (named points in time).
+administration/: mkfs, destroy, rollback, and creating kept points.
 superblock/:    selecting the superblock to use, and writing it.
 follower/:      a read-only mount that follows the changes of another host.
 uncached_reads: reading blocks from packs without a cache, for restore and exports.

@@ -13,7 +13,7 @@ from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId, Ino, Txg
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions

@@ -4,8 +4,8 @@ import pytest
 
 from s3fs_meta.codec import changelog
 from s3fs_meta.model import Txg
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.chain.head import load_manifest
-from s3fs_meta.sync.keeping import PointKeeper
 from tests.check.rebuilding import rebuilt
 from tests.sync.conftest import Power, keys_of, unmount, write_file
 from tests.sync.kept import Files, files_at, fill, forget

@@ -11,7 +11,7 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, unmount, write_file

@@ -27,8 +27,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.keeping import PointKeeper
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.administration.keeping import PointKeeper
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.upload.bounds import UploadBounds

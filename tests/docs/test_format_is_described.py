@@ -23,7 +23,7 @@ from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.limits import MIB
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.options.settings import SessionOptions
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

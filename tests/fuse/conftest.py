@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

@@ -26,9 +26,9 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

@@ -22,11 +22,11 @@ from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.kernel import Kernel, NoKernel
-from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir

@@ -5,8 +5,8 @@ import pytest
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Txg
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
-from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, remove_file, unmount, write_file

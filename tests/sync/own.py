@@ -1,7 +1,7 @@
 """Helpers that list a filesystem's own objects, and that create an object of each kind."""
 
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.sync import removal
+from s3fs_meta.sync.administration import removal
 from s3fs_meta.sync.history.own_objects import own_objects
 from tests.sync.conftest import Power, write_file
 

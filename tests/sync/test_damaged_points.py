@@ -8,8 +8,8 @@ from s3fs_meta.bucket_errors import NoImageError
 from s3fs_meta.codec import changelog
 from s3fs_meta.errors import FormatError, ObjectMissingError, SettingsError, StoreError
 from s3fs_meta.model import ObjectKey, PointInTime, Txg
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
-from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped

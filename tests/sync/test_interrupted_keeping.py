@@ -12,7 +12,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import TAKEOVER, Power

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from s3fs_meta.meta.tables import packs
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import HandClock, Power, keys_of, remove_file
 from tests.sync.kept import Files, files_at, fill, forget

@@ -9,7 +9,7 @@ from s3fs_meta.limits import FOLLOW_ANEW_S
 from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.options.settings import SessionOptions
-from s3fs_meta.sync import rollback
+from s3fs_meta.sync.administration import rollback
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions

@@ -4,8 +4,8 @@ import pytest
 
 from s3fs_meta.codec import changelog
 from s3fs_meta.model import PointInTime
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check import rebuilding

@@ -48,8 +48,8 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.administration.mkfs import is_own
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
 

@@ -11,7 +11,7 @@ from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.options.option_syntax import point_in_time
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 
 

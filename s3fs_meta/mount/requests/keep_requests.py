@@ -1,7 +1,7 @@
 """The client side of requests to a running mount about kept points.
 
 Owns: the control commands about kept points, and the JSON form of a kept point. Does not know:
-how points are kept (``keep_handlers``, ``sync.keeping``).
+how points are kept (``keep_handlers``, ``sync.administration.keeping``).
 
     keep       {"name": text, "at": text or null, "auto": bool} → {"point": point}, with progress
     keep_drop  {"names": [text]} → {"objects": number}

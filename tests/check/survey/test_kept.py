@@ -12,7 +12,7 @@ from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.limits import KEPT_FAULTS_MAX
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from tests.check.survey.checking import EarlyListing, checked
 from tests.damage import flipped

@@ -15,7 +15,7 @@ from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ROOT_INO, Txg
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from tests.fs.conftest import Volume, look, make_directory, make_file
 from tests.fs.past.copying import (
     SMALL,

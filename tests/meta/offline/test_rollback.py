@@ -1,6 +1,6 @@
 """Preparing an older database that a rollback makes current.
 
-``tests/sync/test_rollback.py`` tests complete rollbacks.
+``tests/sync/administration/test_rollback.py`` tests complete rollbacks.
 """
 
 from pathlib import Path

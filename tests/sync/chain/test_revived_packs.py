@@ -14,7 +14,7 @@ from s3fs_meta.meta.db.attached import attached
 from s3fs_meta.meta.tables import block_map, inodes, packs, pending
 from s3fs_meta.meta.trees import past_content
 from s3fs_meta.model import BlockIndex, Ino, Txg
-from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.errors import StoreUnavailableError
-from s3fs_meta.sync import removal
+from s3fs_meta.sync.administration import removal
 from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power

@@ -23,8 +23,8 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import DELETE_BATCH_KEYS, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.administration.mkfs import SUPERBLOCK_KEYS, is_own
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.mkfs import SUPERBLOCK_KEYS, is_own
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys
 from s3fs_meta.sync.superblock.unlocking import Secret

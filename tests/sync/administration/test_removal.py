@@ -12,9 +12,9 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import UnfinishedFilesystemError, UsageError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync import removal
+from s3fs_meta.sync.administration import removal
+from s3fs_meta.sync.administration.mkfs import is_own
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.mkfs import is_own
 from tests.sync.conftest import Power
 from tests.sync.own import own, use
 

@@ -12,7 +12,7 @@ from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError
 from s3fs_meta.limits import MIB, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
+from s3fs_meta.sync.administration.mkfs import NewFilesystem, has_superblock, make_filesystem
 from tests.sync.conftest import Power
 
 

@@ -23,10 +23,10 @@ from s3fs_meta.limits import KEPT_POINTS_MAX
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.options.settings import SessionOptions
-from s3fs_meta.sync import keeping
+from s3fs_meta.sync.administration import keeping
+from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import STEPS
-from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack

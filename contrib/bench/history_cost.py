@@ -28,7 +28,7 @@ from s3fs_meta.cli.start import program
 from s3fs_meta.control import plain_call
 from s3fs_meta.limits import HISTORY_CHECK_S, HISTORY_FAN_OUT
 from s3fs_meta.sync.chain.chain import FetchedChangelog
-from s3fs_meta.sync.history import index_writer
+from s3fs_meta.sync.history.index import index_writer
 
 CHECK_S: Final = 0.5  # check interval of the index writer while txgs are frequent
 NEVER_S: Final = 1e9

@@ -56,7 +56,7 @@ from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain, names
-from s3fs_meta.sync.history.kept_points import KeptPointReader
+from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image.salvage import SalvagedImage, Salvager
 from s3fs_meta.sync.lease.keeper import released

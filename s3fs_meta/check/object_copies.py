@@ -41,7 +41,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.history.garbage_search import groups
+from s3fs_meta.sync.history.garbage.garbage_search import groups
 
 _END_BYTES: Final = 16  # length of an envelope's final checksum or tag
 _BEGIN_BYTES_MIN: Final = 128  # minimum length of the header of a changelog or level

@@ -29,9 +29,9 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options import option_syntax
 from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.changed_between import changed_between
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader
-from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.index.index_search import HistorySearch
+from s3fs_meta.sync.history.versions.changed_between import changed_between
+from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
 from s3fs_meta.sync.volume import Volume
 
 HELP = CommandHelp(

@@ -28,8 +28,8 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import format_time, point_in_time
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration.keeping import PointKeeper, require_name
-from s3fs_meta.sync.history.kept_expiry import Policy, judge
-from s3fs_meta.sync.history.kept_points import KeptPointReader
+from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
+from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.known_points import KnownPoints
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session

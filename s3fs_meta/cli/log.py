@@ -26,13 +26,13 @@ from s3fs_meta.mount.stores import with_options
 from s3fs_meta.options import option_syntax
 from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
-from s3fs_meta.sync.history import txg_log
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader
-from s3fs_meta.sync.history.index_search import HistorySearch
-from s3fs_meta.sync.history.path_log import PathLog
-from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.sync.history.index.index_search import HistorySearch
 from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.history.txg_log import Gap, TxgRecord
+from s3fs_meta.sync.history.versions import txg_log
+from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.versions.path_log import PathLog
+from s3fs_meta.sync.history.versions.path_versions import PathVersions
+from s3fs_meta.sync.history.versions.txg_log import Gap, TxgRecord
 from s3fs_meta.sync.volume import Volume
 
 HELP = CommandHelp(

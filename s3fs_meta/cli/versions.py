@@ -20,9 +20,9 @@ from s3fs_meta.model import PointInTime
 from s3fs_meta.mount.requests.history_requests import Shape, found_by, request_versions
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.options.option_syntax import format_time
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader
-from s3fs_meta.sync.history.index_search import HistorySearch
-from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.sync.history.index.index_search import HistorySearch
+from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.versions.path_versions import PathVersions
 
 _TIME_CHARS: Final = len(format_time(0))
 

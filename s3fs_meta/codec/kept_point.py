@@ -1,7 +1,7 @@
 """Kept points: named points in time that retention does not delete, one object for each.
 
 Owns: the fields of a kept point, and its object key. Does not know: which objects a kept point
-needs (``sync.history.pins``), who may keep or drop a point (``sync.administration.keeping``).
+needs (``sync.history.kept.pins``), who may keep or drop a point (``sync.administration.keeping``).
 Keeps: an object can be decoded only under its own key, and only if the key matches its name and
 txg.
 Design: docs/design/format.md, "Kept point".

@@ -20,7 +20,7 @@ from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Attributes, Ino, PointInTime, Txg
-from s3fs_meta.sync.history import kept_points
+from s3fs_meta.sync.history.kept import kept_points
 from s3fs_meta.sync.session import Session
 
 

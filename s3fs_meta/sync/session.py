@@ -42,10 +42,10 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.follower import promotion
 from s3fs_meta.sync.follower.follower import Follower
-from s3fs_meta.sync.history.index_writer import Indexer
+from s3fs_meta.sync.history.garbage.older_bucket import Publisher
+from s3fs_meta.sync.history.garbage.reclaim import Reclaimer
+from s3fs_meta.sync.history.index.index_writer import Indexer
 from s3fs_meta.sync.history.newest_locations import newest_state
-from s3fs_meta.sync.history.older_bucket import Publisher
-from s3fs_meta.sync.history.reclaim import Reclaimer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
 from s3fs_meta.sync.kernel import Kernel, NoKernel

@@ -2,7 +2,7 @@
 
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync.administration import removal
-from s3fs_meta.sync.history.own_objects import own_objects
+from s3fs_meta.sync.history.garbage.own_objects import own_objects
 from tests.sync.conftest import Power, write_file
 
 

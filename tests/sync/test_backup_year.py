@@ -25,7 +25,7 @@ from s3fs_meta.limits import MIB
 from s3fs_meta.model import ROOT_INO, AccessTime, Caller, Ino, PointInTime, Txg
 from s3fs_meta.options.settings import FilesystemOptions
 from s3fs_meta.sync.administration.keeping import PointKeeper
-from s3fs_meta.sync.history.kept_expiry import Policy, judge
+from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.progress import no_progress

@@ -14,9 +14,9 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.history.txg_log import Gap
+from s3fs_meta.sync.history.versions import txg_log
+from s3fs_meta.sync.history.versions.txg_log import Gap
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import claim_newer, flipped
 from tests.sync.conftest import Power, flushed, write_file

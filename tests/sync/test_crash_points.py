@@ -19,7 +19,7 @@ from s3fs_meta.limits import HISTORY_FAN_OUT, LEVEL_FAN_OUT
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync.administration import removal
-from s3fs_meta.sync.history.own_objects import own_objects
+from s3fs_meta.sync.history.garbage.own_objects import own_objects
 from s3fs_meta.sync.hooks import (
     REMOVAL_STEPS,
     STEPS,

@@ -20,7 +20,7 @@ from s3fs_meta.meta.tables import dentries
 from s3fs_meta.meta.trees.name_search import NameSearch
 from s3fs_meta.model import Ino
 from s3fs_meta.mount.http_server import Reply
-from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.sync.history.versions.path_versions import PathVersions
 
 _ANY: Final = "*?"
 

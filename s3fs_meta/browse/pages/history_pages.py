@@ -28,7 +28,7 @@ from s3fs_meta.meta.trees import tree_diff
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.mount.http_server import Reply
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.path_versions import PathVersions, Version
+from s3fs_meta.sync.history.versions.path_versions import PathVersions, Version
 
 _BAR: Final = 100  # length of a plot's longest bar
 _VERSION: Final = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")

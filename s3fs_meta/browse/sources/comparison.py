@@ -18,7 +18,7 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.changed_between import changed_between
+from s3fs_meta.sync.history.versions.changed_between import changed_between
 from s3fs_meta.sync.progress import no_progress
 
 _PIECE_INODES: Final = 100  # number of inodes looked up before other tasks may run

@@ -31,11 +31,11 @@ from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snaps
 from s3fs_meta.mount.statistics.figures import outage_of
 from s3fs_meta.objects.contact import Outage
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader
-from s3fs_meta.sync.history.index_search import HistorySearch
-from s3fs_meta.sync.history.kept_points import KeptPointReader
+from s3fs_meta.sync.history.index.index_search import HistorySearch
+from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.history.newest_locations import intact_location
 from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import Volume
 

@@ -22,7 +22,7 @@ from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.limits import HISTORY_FAN_OUT, HISTORY_FETCHES_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
-from s3fs_meta.sync.history.changelog_reader import UnreadableTxg
+from s3fs_meta.sync.history.versions.changelog_reader import UnreadableTxg
 
 # Minimum length of a gap to mark, as a fraction of the time span shown.
 _GAP: Final = 0.04

@@ -1,7 +1,7 @@
 """The survey of the history index: every index object is compared with its changelogs.
 
 Owns: reading index objects. Only ``remove_faulty`` changes the bucket, as a repair.
-Does not know: the comparison of index objects (``sync.history.index_check``).
+Does not know: the comparison of index objects (``sync.history.index.index_check``).
 Keeps: index objects are derived data. If one is missing, queries need more requests until the next
 writer rebuilds it.
 Tasks: one. No transaction may be open.
@@ -15,7 +15,7 @@ from s3fs_meta.limits import DELETE_BATCH_KEYS
 from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.history.index_check import IndexChecker
+from s3fs_meta.sync.history.index.index_check import IndexChecker
 from s3fs_meta.sync.progress import Progress, no_progress
 
 

@@ -28,8 +28,8 @@ from s3fs_meta.model import Epoch, ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
-from s3fs_meta.sync.history.pins import KeptPointPins
+from s3fs_meta.sync.history.kept.kept_points import KeptPointReader, KeptPoints
+from s3fs_meta.sync.history.kept.pins import KeptPointPins
 from s3fs_meta.sync.progress import Progress, no_progress
 
 _Fault = tuple[str, str]  # key of an object, and a description of the object's fault

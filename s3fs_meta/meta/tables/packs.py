@@ -2,7 +2,7 @@
 
 Owns: states, sizes, the live bytes of a pack, and the txg in which the live bytes became 0
 (died_txg).
-Does not know: the store, the packs that images need (``sync.history.garbage_search``).
+Does not know: the store, the packs that images need (``sync.history.garbage.garbage_search``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
 died_txg is set if and only if live_bytes is 0, except before the pack's blocks have locations.
 """

@@ -20,9 +20,9 @@ from s3fs_meta.mount.limits import (
     UNSHIPPED_VERSIONS_BYTES_MAX,
 )
 from s3fs_meta.mount.requests import history_requests
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader
-from s3fs_meta.sync.history.index_search import HistorySearch
-from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.sync.history.index.index_search import HistorySearch
+from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.versions.path_versions import PathVersions
 from s3fs_meta.sync.session import Session
 
 _SLOWER_ON_LOOP: Final = 64  # divides the size limit for merges on the event loop

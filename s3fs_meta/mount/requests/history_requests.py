@@ -24,7 +24,7 @@ from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.existing.unanswered import named, of_closed_path
 from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
+from s3fs_meta.sync.history.versions.path_versions import PathVersions, Version, Versions
 
 VERSIONS: Final = "versions"
 

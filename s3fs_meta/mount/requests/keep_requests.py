@@ -25,8 +25,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.existing.unanswered import named
-from s3fs_meta.sync.history import kept_costs
-from s3fs_meta.sync.history.kept_points import KeptPoints
+from s3fs_meta.sync.history.kept import kept_costs
+from s3fs_meta.sync.history.kept.kept_points import KeptPoints
 
 KEEP: Final = "keep"
 DROP: Final = "keep_drop"

@@ -30,10 +30,10 @@ from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
 from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
-from s3fs_meta.sync.history import retention
-from s3fs_meta.sync.history.kept_points import KeptPoints
+from s3fs_meta.sync.history.garbage import retention
+from s3fs_meta.sync.history.garbage.retention import Image
+from s3fs_meta.sync.history.kept.kept_points import KeptPoints
 from s3fs_meta.sync.history.points_in_time import PointsInTime
-from s3fs_meta.sync.history.retention import Image
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.session import Session

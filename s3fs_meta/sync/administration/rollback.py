@@ -32,7 +32,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.kept_points import KeptPointReader
+from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.opening import let_go

@@ -35,7 +35,7 @@ from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.kept_points import KeptPointReader
+from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 
 _WAY_OUT: Final = "mount without at_least"
 

@@ -9,7 +9,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.sync.history.kept_points import KeptPoints
+from s3fs_meta.sync.history.kept.kept_points import KeptPoints
 from tests.codec.kept_points import point_of
 
 KEYRING = Keyring(None, bytes(range(32)))

@@ -7,8 +7,8 @@ from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain import abandoned_txgs
 from s3fs_meta.sync.chain.abandoned_txgs import Mend, Right
-from s3fs_meta.sync.history import txg_log
-from s3fs_meta.sync.history.txg_log import Gap
+from s3fs_meta.sync.history.versions import txg_log
+from s3fs_meta.sync.history.versions.txg_log import Gap
 from tests.sync.conftest import Power
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot, written

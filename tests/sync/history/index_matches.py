@@ -3,8 +3,8 @@
 from s3fs_meta.codec.history_index import HistoryIndex
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.history import index_runs
-from s3fs_meta.sync.history.index_search import HistorySearch, Match
+from s3fs_meta.sync.history.index import index_runs
+from s3fs_meta.sync.history.index.index_search import HistorySearch, Match
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power
 

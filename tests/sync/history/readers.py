@@ -9,11 +9,11 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader
-from s3fs_meta.sync.history.index_search import HistorySearch
-from s3fs_meta.sync.history.path_log import PathLog
-from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.sync.history.index.index_search import HistorySearch
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot, read_bucket
+from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.versions.path_log import PathLog
+from s3fs_meta.sync.history.versions.path_versions import PathVersions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power

@@ -15,7 +15,7 @@ from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.index.index_search import HistorySearch
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs

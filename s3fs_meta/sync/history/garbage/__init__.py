@@ -1,0 +1,12 @@
+"""Garbage collection: deleting objects that no retained txg needs.
+
+retention:      chooses the oldest available txg and the images to keep.
+garbage_search: lists the objects that no retained txg needs.
+own_objects:    proves from its content that this filesystem wrote an object.
+reclaim:        deletes garbage.
+older_bucket:   uploads the local state again after the bucket was reset to an older copy.
+
+Start at ``reclaim``.
+Below: kept (pins of kept points), chain, upload.
+Above: session, check, cli.reclaim.
+"""

@@ -1,0 +1,599 @@
+"""Garbage: objects that no retained txg needs, found in listings of the bucket and in the database.
+
+Owns: the rules that decide which images can be restored, and which objects no retained txg needs.
+Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
+Keeps: an object whose key has an unknown form is never garbage. Objects of
+unfinished uploads are never garbage: pieces of an image without a manifest, parts of the next
+changelog, packs of this epoch.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import history_index
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
+from s3fs_meta.codec.image import TXG_DIGITS, Manifest, ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, ObjectTooLargeError
+from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import packs, properties
+from s3fs_meta.meta.tables.packs import PackRow
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.history.garbage import retention
+from s3fs_meta.sync.history.garbage.own_objects import own_objects
+from s3fs_meta.sync.history.garbage.retention import Image
+from s3fs_meta.sync.history.kept.pins import NO_PINS, KeptPointPins
+from s3fs_meta.sync.upload.pack_index import is_ours
+
+_log = logging.getLogger(__name__)
+
+_HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ of a pack's key
+
+
+class Garbage(NamedTuple):
+    """Objects that can be deleted once the retention floor is shipped, in deletion order."""
+
+    floor: Txg
+    packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
+    orphans: list[ObjectInfo]  # packs of earlier epochs without a row in the database
+    manifests: list[ObjectInfo]
+    pieces: list[ObjectInfo]
+    changelogs: list[ObjectInfo]  # changelog objects and their parts
+    levels: list[ObjectInfo]
+    history: list[ObjectInfo]  # index objects
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the number and the total bytes of the objects, by kind."""
+        found = {"packs": [pack.object_bytes for pack in self.packs]}
+        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels", "history"):
+            objects: list[ObjectInfo] = getattr(self, kind)
+            found[kind] = [one.size_bytes for one in objects]
+        return {kind: (len(sizes), sum(sizes)) for kind, sizes in found.items()}
+
+    @property
+    def total(self) -> int:
+        """Return the number of objects of all kinds."""
+        return sum(number for number, _size in self.counts.values())
+
+
+class RetainedHistory(NamedTuple):
+    """The part of the history that is retained."""
+
+    floor: Txg  # the oldest retained txg; unpinned objects that only earlier txgs need are garbage
+    floor_epoch: Epoch  # the epoch whose writer shipped the txg *floor*
+    end: Txg  # the last txg that is confirmed in the bucket
+    retention_ns: int  # how long a point in time is retained
+    pins: KeptPointPins = NO_PINS
+
+
+class _Facts(NamedTuple):
+    """The facts about one image that garbage collection needs."""
+
+    image: Image
+    hash: str  # content_hash of the manifest
+    pieces: frozenset[ObjectKey]
+    previous: ManifestRef | None
+    listed: ObjectInfo  # the manifest's entry in the listing of the bucket
+
+
+class StoredImages:
+    """The images in the bucket; ``list_images`` lists them.
+
+    On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
+    manifest must match every recorded hash. Hashes are recorded in this host's record of the head,
+    in the next valid image, and in changelogs of kind IMAGE.
+    """
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        # facts about each image whose manifest is readable
+        self._facts: dict[ObjectKey, _Facts] = {}
+        self._opened: set[ObjectKey] = set()  # all decoded manifests, in the chain or abandoned
+        self._exchanged: set[ObjectKey] = set()  # manifests that do not match their recorded hash
+        self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
+        self._manifests: list[ObjectInfo] = []
+        self._pieces: dict[ObjectKey, int] = {}
+        # For each prefix of image names, True if this filesystem wrote the image.
+        self._ours: dict[str, bool] = {}
+
+    async def list_images(
+        self, named: Sequence[ManifestRef] = (), claimed: Sequence[ManifestRef] = ()
+    ) -> list[Image]:
+        """Return the images from which a restore can start: complete, and in the chain.
+
+        Args:
+            named: references to manifests with the hashes that this host knows.
+            claimed: references in objects that anyone can write to a plain bucket; a hash that
+                follows from *named* takes precedence.
+
+        Raises:
+            NewerFormatError: an authentic object refers to an image of an unknown version.
+        """
+        self._manifests, self._pieces, self._newer = [], {}, {}
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                if image_codec.parse_manifest_key(info.key) is not None:
+                    self._manifests.append(info)
+                elif image_codec.parse_piece_key(info.key) is not None:
+                    self._pieces[info.key] = info.size_bytes
+        facts: dict[ObjectKey, _Facts] = {}
+        self._opened &= {info.key for info in self._manifests}
+        for info in self._manifests:
+            found = self._facts.get(info.key)
+            if found is None or found.listed != info:
+                self._opened.discard(info.key)
+                found = await self._read(info)
+            if found is not None:
+                facts[info.key] = found
+        self._facts = facts
+        self._compare_hashes(named, claimed)
+        await self._refuse_newer([*named, *claimed])
+        return sorted(
+            one.image
+            for key, one in facts.items()
+            if key not in self._exchanged and one.pieces <= self._pieces.keys()
+        )
+
+    async def _refuse_newer(self, named: Iterable[ManifestRef]) -> None:
+        """Raise NewerFormatError if an authentic object refers to an image of an unknown version.
+
+        Other manifests that claim an unknown version are ignored, and are kept with their pieces.
+        """
+        known = {one.key for one in named}
+        known.update(one.previous.key for one in self._facts.values() if one.previous is not None)
+        for key, newer in self._newer.items():
+            if key in known or await self._is_named_by_its_txg(key):
+                raise newer
+            _log.info("no object refers to this image, so it is ignored but not deleted: %s", newer)
+
+    async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
+        txg = _image_txg(manifest)
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except (FormatError, ObjectMissingError):  # FormatError includes NewerFormatError
+            return False
+        image = fetched.changelog.image
+        return image is not None and image.key == manifest
+
+    def _compare_hashes(self, named: Sequence[ManifestRef], claimed: Sequence[ManifestRef]) -> None:
+        """Collect the manifests whose content does not match their recorded hash."""
+        hashes, claims = ({one.key: one.hash for one in refs} for refs in (named, claimed))
+        exchanged: set[ObjectKey] = set()
+        for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
+            known = hashes if key in hashes else claims
+            named_hash = known.get(key)
+            if named_hash is None:
+                continue  # no hash is known, because the next image was deleted
+            if named_hash != facts.hash:
+                exchanged.add(key)
+            elif facts.previous is not None:
+                known.setdefault(facts.previous.key, facts.previous.hash)
+        for key in sorted(exchanged - self._exchanged):
+            _log.warning(
+                "ignoring the image of manifest %s, which does not match its recorded hash", key
+            )
+        self._exchanged = exchanged
+
+    async def _read(self, info: ObjectInfo) -> _Facts | None:
+        key = info.key
+        try:
+            data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
+            found = await trio.to_thread.run_sync(_open, key, data, self._keyring)
+            manifest, pieces, images = found
+            self._ours[image_codec.image_of(key)] = manifest.uuid == self._uuid
+            self._opened.add(key)
+            content_hash = image_codec.content_hash(data)
+            is_txg = await self._is_txg(manifest, ManifestRef(key, content_hash))
+        except NewerFormatError as exc:
+            if exc.key != key:
+                raise
+            self._newer[key] = exc
+            return None
+        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+            return None
+        image = Image(manifest.txg, key, manifest.created_ns, is_txg)
+        if manifest.uuid == self._uuid:
+            self._ours.update(dict.fromkeys(images, True))
+        return _Facts(image, content_hash, pieces, manifest.previous, info)
+
+    async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
+        """Return whether a restore of an image's txg may need the image.
+
+        The image is needed if the txg's changelog is of kind IMAGE. An unreadable changelog may be
+        of this kind.
+
+        Raises:
+            FormatError, ObjectMissingError: the image does not belong to the chain.
+        """
+        try:
+            own = await chain.fetch_of_image(
+                self._store, self._keyring, self._uuid, manifest, ref.key
+            )
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            if exc.key != changelog_codec.key_of(manifest.txg):
+                raise
+            return True
+        named = None if own is None else own.changelog.image
+        if named is None or named.key != ref.key:
+            return False
+        if named.hash != ref.hash:
+            raise FormatError(
+                ref.key, "the content of the manifest does not match the hash in its changelog"
+            )
+        return True
+
+    def before(self, images: Sequence[Image]) -> set[ObjectKey]:
+        """Return the manifest keys of the images that directly precede *images*."""
+        named = (self._facts[image.key].previous for image in images)
+        return {one.key for one in named if one is not None}
+
+    def lacks(self, manifest: ObjectKey) -> bool:
+        """Return whether a manifest was missing from the last listing."""
+        return all(info.key != manifest for info in self._manifests)
+
+    def stored_bytes(self, image: Image) -> int:
+        """Return the total size of an image's pieces, as listed in the bucket."""
+        return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
+
+    async def garbage(
+        self,
+        stay: set[ObjectKey],
+        before: Txg,
+        base: Txg = changelog_codec.NO_FLOOR,
+        pins: KeptPointPins = NO_PINS,
+    ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
+        """Return manifests that can be deleted, and pieces that no other manifest lists.
+
+        Only images that this filesystem wrote are considered. A damaged or replaced manifest and
+        the pieces of its image are kept until the base image is a later one and no restore can need
+        them.
+
+        Args:
+            stay: manifests to retain.
+            before: objects of images of this txg or later are retained, because an upload may be
+                unfinished.
+            base: the txg of the image from which a restore of the floor starts.
+            pins: the objects that kept points need.
+        """
+        gone = [
+            info
+            for info in self._manifests
+            if info.key not in stay
+            and info.key not in pins.manifests
+            and info.key not in self._newer
+            and _image_txg(info.key) < before
+            and not pins.needs_image(_image_txg(info.key))
+            and await self._is_superseded(info.key, base)
+        ]
+        left = self._facts.keys() - {info.key for info in gone}
+        doubtful = {
+            image_codec.image_of(info.key)
+            for info in self._manifests
+            if info not in gone and (info.key not in self._opened or info.key in self._exchanged)
+        }
+        needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
+        pieces = [
+            ObjectInfo(key, size)
+            for key, size in self._pieces.items()
+            if key not in needed
+            and _image_txg(key) < before
+            and not pins.needs_image(_image_txg(key))
+            and image_codec.image_of(key) not in doubtful
+            and await self._is_ours(key)
+        ]
+        return gone, pieces
+
+    async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
+        """Return whether this filesystem wrote a manifest that no restore can need."""
+        image = image_codec.image_of(manifest)
+        if manifest in self._opened and manifest not in self._exchanged:
+            return bool(self._ours.get(image))
+        if _image_txg(manifest) >= base:
+            return False
+        if image in self._ours:
+            return self._ours[image]
+        own = (key for key in self._pieces if image_codec.image_of(key) == image)
+        piece = next(own, None)
+        return piece is not None and await self._is_ours(piece)
+
+    async def _is_ours(self, piece: ObjectKey) -> bool:
+        """Return whether this filesystem wrote the image of a piece.
+
+        A verified manifest proves this for its own image and for the images whose pieces it lists.
+        Without a verified manifest, the piece is read and verified.
+        """
+        image = image_codec.image_of(piece)
+        if image not in self._ours:
+            try:
+                fetched = await self._store.get(piece, image_codec.PIECE_ENCODED_BYTES_MAX)
+                await trio.to_thread.run_sync(
+                    image_codec.decode_unlisted_piece, piece, fetched.data, self._keyring
+                )
+            except ObjectMissingError:
+                return False
+            except FormatError:
+                self._ours[image] = False
+            else:
+                self._ours[image] = True
+        return self._ours[image]
+
+
+def _open(
+    key: ObjectKey, data: bytes, keyring: Keyring
+) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
+    """Return a manifest, the keys of its pieces, and the images to which these pieces belong.
+
+    Blocking: a manifest may list hundreds of thousands of pieces.
+    """
+    manifest = image_codec.decode(key, data, keyring)
+    image_codec.require_places(manifest, key)
+    pieces = frozenset(piece.key for piece in manifest.pieces)
+    images = {image_codec.image_of(piece) for piece in pieces}
+    if manifest.previous is not None:
+        images.add(image_codec.image_of(manifest.previous.key))
+    return manifest, pieces, frozenset(images)
+
+
+def _image_txg(key: ObjectKey) -> Txg:
+    name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+    assert name is not None, "the key names a manifest or an image piece"
+    return name.txg
+
+
+class Finder:
+    """Finds the garbage in one bucket, judging by one database."""
+
+    def __init__(self, db: Database, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._db = db
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self.stored_images = StoredImages(store, keyring, uuid)
+        # For each object, True if its content proves that this filesystem wrote it.
+        self._judged: dict[ObjectInfo, bool] = {}
+        self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
+        self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
+        # All packs between these two epochs have been compared with the database.
+        self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
+        # Base and pins of the last search that left no changelogs or level objects to delete.
+        self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
+
+    async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
+        """Return the images that a restore can rely on: complete, in the chain, and not abandoned.
+
+        Abandoned images are excluded, because a fenced host may still send a DELETE for them.
+        *kept* are the images to which kept points refer.
+        """
+        head = image_head.recorded(self._db, "head")
+        named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
+        images = await self.stored_images.list_images(named, kept)
+        gone = properties.abandoned_images(self._db)
+        return [image for image in images if image.key not in gone]
+
+    async def find(self, images: Sequence[Image], past: RetainedHistory, limit: int) -> Garbage:
+        """Return at most *limit* garbage objects; *images* is the last result of ``images``."""
+        self._judged = {info: ours for info, ours in self._judged.items() if not ours}
+        floor, pins = past.floor, past.pins
+        found = Garbage(floor, await self._dead_packs(floor, pins, limit), [], [], [], [], [], [])
+        base = retention.base_of(images, floor)
+        if base is None:
+            return found
+        newest = retention.newest(images)
+        last = newest[-1].txg
+        stay = retention.kept(images, floor, past.retention_ns) | self.stored_images.before(
+            newest[:-1]
+        )
+        manifests, pieces = await self.stored_images.garbage(stay, last, base.txg, pins)
+        orphans = await self.find_orphans(past.floor_epoch, limit - len(found.packs), pins)
+        for objects, part in (
+            (found.orphans, orphans),
+            (found.manifests, manifests),
+            (found.pieces, pieces),
+        ):
+            objects.extend(part[: max(limit - found.total, 0)])
+        changelogs = await self._changelogs(base.txg, pins, limit)
+        levels = await self._levels(base.txg, pins)
+        for objects, part in (
+            (found.changelogs, changelogs),
+            (found.changelogs, await self._parts(base.txg, past.end, pins)),
+            (found.levels, levels),
+            (found.history, await self._history(base.txg)),
+        ):
+            objects.extend(await self._own(part, limit - found.total))
+        if not changelogs and not levels:
+            self._cleared = (base.txg, pins.intervals)
+        return found
+
+    async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
+        """Return packs that are needed by no kept point and by no txg from *floor* onwards."""
+
+        def is_needed(row: PackRow) -> bool:
+            died = row.died_txg  # None for a condemned pack that never had live blocks
+            return died is not None and (died > floor or pins.needs_pack(row.pack, died))
+
+        found = [one for one in packs.find_condemned(self._db, limit) if not is_needed(one)]
+        after: PackRow | None = None
+        while len(found) < limit:
+            rows = packs.find_dead(self._db, floor, DELETE_BATCH_KEYS, after)
+            found += [one for one in rows if not is_needed(one)]
+            if not rows:
+                break
+            after = rows[-1]
+            await trio.lowlevel.checkpoint()
+        return found[:limit]
+
+    async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
+        """Return the objects among the first *limit* that this filesystem wrote.
+
+        An object is recognised by its content, because its key may be forged. This costs one
+        request for each object that is deleted, and one request per mount for each object of
+        another writer.
+        """
+        wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
+        new = [info for info in wanted if info not in self._judged]
+        own = set(await own_objects(self._store, self._keyring, new, fetches=FETCHES_MAX))
+        for info in new:
+            self._judged[info] = info.key in own
+            if info.key not in own:
+                _log.warning(
+                    "%s is damaged or was not written by this filesystem, so it is not deleted; the"
+                    " filesystem does not need the object: delete it if nothing else uses it",
+                    info.key,
+                )
+        return [info for info in wanted if self._judged[info]]
+
+    def _cleared_upto(self, pins: KeptPointPins) -> Txg:
+        """Return the txg before which all objects are pinned; 0 if a point has been dropped."""
+        base, intervals = self._cleared
+        return base if intervals <= pins.intervals else Txg(0)
+
+    async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
+        """Return the changelogs before the one of the base image, oldest first."""
+        found: list[ObjectInfo] = []
+        start: Txg | None = self._cleared_upto(pins)
+        while start is not None and start < base and len(found) < limit:
+            start = await self._changelogs_from(start, base, pins, limit, found)
+        return found
+
+    async def _changelogs_from(
+        self, start: Txg, base: Txg, pins: KeptPointPins, limit: int, found: list[ObjectInfo]
+    ) -> Txg | None:
+        """Add changelogs to *found* up to the next pinned run; return the txg after it, or None."""
+        after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
+        async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_key(info.key)
+                if (txg is not None and txg >= base) or len(found) == limit:
+                    return None
+                pinned = None if txg is None else pins.interval_of(txg)
+                if pinned is not None:
+                    return Txg(pinned[1] + 1)
+                if txg is not None and self._judged.get(info, True):
+                    found.append(info)
+        return None
+
+    async def _parts(self, base: Txg, end: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
+        """Return parts of changelogs before the base image, and parts that no changelog lists."""
+        found: list[ObjectInfo] = []
+        unsure: dict[Txg, list[ObjectInfo]] = {}
+        async with aclosing(self._store.list(changelog_codec.PART_PREFIX)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_part_key(info.key)
+                if txg is None or txg > end:
+                    continue  # a foreign object, or a part of a changelog that is not uploaded yet
+                if txg < base:
+                    if not pins.needs_changelog(txg):
+                        found.append(info)
+                elif txg > self._parts_checked:
+                    unsure.setdefault(txg, []).append(info)
+        strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
+        # Parts without a changelog may remain, so the next call must check their txgs again.
+        if not any(strays):
+            self._parts_checked = end
+        return [*found, *(info for parts in strays for info in parts)]
+
+    async def _levels(self, base: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
+        """Return the unpinned level objects that start at the base image or earlier."""
+        found: list[ObjectInfo] = []
+        start = self._cleared_upto(pins)
+        for level in range(1, LEVELS_MAX + 1):
+            prefix = level_codec.prefix_of(level)
+            after = f"{prefix}{start:0{TXG_DIGITS}d}" if start else ""
+            async with aclosing(self._store.list(prefix, after=after)) as listing:
+                async for info in listing:
+                    name = level_codec.parse_key(info.key)
+                    if name is None:
+                        continue
+                    first = level_codec.first_of(*name)
+                    if first > base:
+                        break
+                    if not pins.needs_level(first, name[1]):
+                        found.append(info)
+        return found
+
+    async def _history(self, base: Txg) -> list[ObjectInfo]:
+        """Return index objects that end before the base image; list them once per base image."""
+        if base == self._indexed_from:
+            return []
+        found: list[ObjectInfo] = []
+        async with aclosing(self._store.list(history_index.PREFIX)) as listing:
+            async for info in listing:
+                name = history_index.RUNS.parse_key(info.key)
+                if name is not None and name[1] < base:
+                    found.append(info)
+        if not found:
+            self._indexed_from = base
+        return found
+
+    async def _strays(self, txg: Txg, parts: list[ObjectInfo]) -> list[ObjectInfo]:
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except (FormatError, ObjectMissingError):
+            return []
+        named = {part.key for part in fetched.changelog.parts}
+        return [info for info in parts if info.key not in named]
+
+    async def find_orphans(
+        self, floor_epoch: Epoch, limit: int, pins: KeptPointPins = NO_PINS
+    ) -> list[ObjectInfo]:
+        """Return packs of epochs before the floor's epoch that no row and no changelog lists.
+
+        An object that has a pack's name but was not written by this filesystem is never returned.
+        Packs of later epochs are kept, because quarantined state of a fenced host may refer to
+        them. Packs that a rebuild of the metadata could not read are kept forever.
+        """
+        is_done = self._orphans_before >= floor_epoch and self._orphans_after <= pins.last_epoch
+        if is_done or limit <= 0 or pins.needs_stray_pack(Epoch(floor_epoch - 1)):
+            return []
+        found: list[ObjectInfo] = []
+        for digits in groups(packs.count(self._db)):
+            known = await self._known_keys(digits)
+            async with aclosing(self._store.list(f"pack/{digits}")) as listing:
+                async for info in listing:
+                    epoch = pack_codec.parse_key(info.key)
+                    if epoch is None or epoch >= floor_epoch or info.key in known:
+                        continue
+                    if pins.needs_stray_pack(epoch):
+                        continue
+                    if await is_ours(self._store, self._keyring, info):
+                        found.append(info)
+                        if len(found) == limit:
+                            return found
+        if not found:
+            self._orphans_before, self._orphans_after = floor_epoch, pins.last_epoch
+        return found
+
+    async def _known_keys(self, digits: str) -> set[ObjectKey]:
+        begin = f"pack/{digits}"
+        known = {key for key in properties.kept_packs(self._db) if key.startswith(begin)}
+        last = PackId(0)
+        while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):
+            known.update(key for _pack, key in rows if key.startswith(begin))
+            last = rows[-1][0]
+            await trio.lowlevel.checkpoint()
+        return known
+
+
+def groups(count: int) -> Iterable[str]:
+    """Return prefixes of pack names; each prefix matches at most about RECLAIM_PACK_ROWS packs."""
+    digits = 0
+    while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
+        digits += 1
+    return [f"{number:0{digits}x}" if digits else "" for number in range(16**digits)]

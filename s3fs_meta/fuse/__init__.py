@@ -8,7 +8,7 @@ kernel_session:    one session: mounts, serves requests, unmounts.
 request_loop:      receives requests from the kernel.
 request_times:     the durations of requests, and the threads that send them.
 kernel_cache:      invalidates the kernel's caches after changes made outside the kernel.
-write_back:        collects dirty pages from the kernel.
+collection/:       collects dirty pages from the kernel.
 
 Start at ``operations``. ``extension`` imports pyfuse3 after the compiled extension.
 Below: fs.

@@ -19,7 +19,7 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.xattrs import CAPABILITY
-from s3fs_meta.fuse.barrier import BARRIER_INO
+from s3fs_meta.fuse.collection.barrier import BARRIER_INO
 from s3fs_meta.fuse.directory_page import DirectoryPage
 from s3fs_meta.fuse.error_boundary import CHANGES_NO_TWO_ROWS, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept

@@ -23,10 +23,10 @@ import trio
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fuse import raw_operations, request_loop
+from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.raw_operations import RawOperations
-from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import (
     CLEANUP_S_MAX,
     FUSE_TASKS_MAX,

@@ -7,8 +7,8 @@ requests to the kernel once ``serve`` has been called.
 
 from typing import NamedTuple
 
+from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.kernel_cache import KernelCache
-from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.sync.kernel import Turned
 
 

@@ -37,10 +37,10 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache, request_times
 from s3fs_meta.fuse import kernel_session as fuse
+from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.mount import process
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.change_requests import ChangeRequests

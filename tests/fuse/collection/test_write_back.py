@@ -13,8 +13,8 @@ import pytest
 import trio
 from typing_extensions import override
 
-from s3fs_meta.fuse.barrier import Barrier
-from s3fs_meta.fuse.write_back import CollectingProcess, WriteBack
+from s3fs_meta.fuse.collection.barrier import Barrier
+from s3fs_meta.fuse.collection.write_back import CollectingProcess, WriteBack
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import Handlers, Mounted
 from tests.polling import until

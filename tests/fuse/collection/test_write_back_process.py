@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.fuse import write_back_process
+from s3fs_meta.fuse.collection import write_back_process
 from tests.programs import wait_until_gone
 
 SCRIPT = write_back_process.__file__

@@ -33,7 +33,7 @@ from typing import Any, Final
 import trio
 
 from s3fs_meta.fs.open_files import OpenFiles
-from s3fs_meta.fuse.barrier import Barrier
+from s3fs_meta.fuse.collection.barrier import Barrier
 from s3fs_meta.limits import (
     COLLECT_PASSES_MAX,
     COLLECT_QUIET_REQUESTS,

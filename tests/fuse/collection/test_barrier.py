@@ -5,7 +5,7 @@ import os
 import trio
 import trio.testing
 
-from s3fs_meta.fuse.barrier import Barrier
+from s3fs_meta.fuse.collection.barrier import Barrier
 
 
 def test_barrier_file_belongs_to_the_user_who_mounted_the_filesystem() -> None:

@@ -12,8 +12,9 @@ from typing import Final
 from s3fs_meta.check.context import Examination
 from s3fs_meta.counted import counted
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
-from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
-from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE
+from s3fs_meta.meta import lost_ranges
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE, MORE
+from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import Ino
 
 # Maximum number of ranges that fit into an extended attribute's value.

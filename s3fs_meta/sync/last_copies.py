@@ -13,8 +13,9 @@ Design: docs/design/durability.md, "At mount".
 from collections.abc import Iterator, Set
 from typing import Final
 
+from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_map, cached_blocks, lost_ranges
+from s3fs_meta.meta.tables import block_map, cached_blocks
 from s3fs_meta.model import BlockId, BlockState
 
 _STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})

@@ -5,8 +5,8 @@ from s3fs_meta.check.lost_data import record_holes, record_tails
 from s3fs_meta.check.observations import Evidence
 from s3fs_meta.check.report import Report
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.meta.tables import xattrs
-from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
 from tests.check.healthy import BLOCK_BYTES, NOW_NS, Healthy
 
 

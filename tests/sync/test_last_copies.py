@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.meta.tables import damage_marks, xattrs
-from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, block_of, read_file, unmount, write_file

@@ -29,19 +29,19 @@ from s3fs_meta.counted import counted
 from s3fs_meta.errors import NoSpaceLeftError, S3fsError
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.limits import LOOP_SLICE_ROWS, LOST_PARTS_MAX, QUARANTINES_SEARCHED_MAX
+from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE, LostPart
 from s3fs_meta.meta.tables import (
     block_map,
     blocks,
     cached_blocks,
     inodes,
     local_state,
-    lost_ranges,
     properties,
     xattrs,
 )
-from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, LostPart
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import Volume

@@ -3,15 +3,8 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import (
-    block_map,
-    blocks,
-    cached_blocks,
-    lost_ranges,
-    packs,
-    properties,
-    xattrs,
-)
+from s3fs_meta.meta import lost_ranges
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs, properties, xattrs
 from s3fs_meta.model import BlockIndex, BlockState
 from tests.check.healthy import BLOCK_BYTES, Healthy
 

@@ -12,7 +12,8 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
-from s3fs_meta.meta.tables import block_map, cached_blocks, damage_marks, lost_ranges, packs, xattrs
+from s3fs_meta.meta import lost_ranges
+from s3fs_meta.meta.tables import block_map, cached_blocks, damage_marks, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.testing.faulty_store import FaultyStore

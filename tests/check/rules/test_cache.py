@@ -4,15 +4,8 @@ import pytest
 
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import (
-    block_map,
-    block_origins,
-    blocks,
-    cached_blocks,
-    lost_ranges,
-    packs,
-    xattrs,
-)
+from s3fs_meta.meta import lost_ranges
+from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks, packs, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.check.healthy import BLOCK_BYTES, Healthy
 

@@ -3,7 +3,8 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, lost_ranges, xattrs
+from s3fs_meta.meta import lost_ranges
+from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie
 from tests.check.healthy import BLOCK_BYTES, Healthy
 

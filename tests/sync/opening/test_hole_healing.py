@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
-from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE
+from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem

@@ -3,9 +3,10 @@
 import pytest
 
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
-from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE, LostPart
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE, MORE, LostPart
+from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import BlockIndex, Ino
 
 

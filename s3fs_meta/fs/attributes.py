@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import acl
+from s3fs_meta.fs.flags.protection import require_changeable, require_unprotected, require_writable
 from s3fs_meta.fs.open_files import OpenFiles
-from s3fs_meta.fs.protection import require_changeable, require_unprotected, require_writable
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, xattrs

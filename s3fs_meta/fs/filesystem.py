@@ -20,12 +20,12 @@ from s3fs_meta.fs.attributes import AttributeStore, SetAttributes
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.content.file_data import FileData
 from s3fs_meta.fs.content.file_ranges import FileRanges
-from s3fs_meta.fs.inode_flags import InodeFlags
+from s3fs_meta.fs.flags.inode_flags import InodeFlags
+from s3fs_meta.fs.flags.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.trees.clone import TreeClone
 from s3fs_meta.fs.trees.lock import TreeLock

@@ -28,8 +28,8 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.ancestry import Ancestry
 from s3fs_meta.fs.capacity import Capacity
+from s3fs_meta.fs.flags.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX

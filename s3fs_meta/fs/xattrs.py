@@ -22,8 +22,8 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.capacity import Capacity
+from s3fs_meta.fs.flags.protection import require_unprotected
 from s3fs_meta.fs.open_files import OpenFiles
-from s3fs_meta.fs.protection import require_unprotected
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     XATTR_LIST_BYTES_MAX,

@@ -1,7 +1,7 @@
 """The handlers of requests that libfuse or pyfuse3 does not support.
 
 Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
-semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
+semantics (``fs.content.file_ranges``, ``fs.flags.inode_flags``), the C side (``fuse_intercept.c``).
 The C extension calls a method while it receives a request, so a method never waits. A request that
 must wait is handled by a separate task, which sends the reply.
 Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
@@ -20,8 +20,8 @@ from typing import Any, Final
 import trio
 
 from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
-from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.content.file_ranges import seek_without_holes
+from s3fs_meta.fs.flags import inode_flags
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.error_boundary import broken, failed

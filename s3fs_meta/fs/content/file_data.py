@@ -45,9 +45,9 @@ from s3fs_meta.fs.content.block_ranges import (
     spans,
 )
 from s3fs_meta.fs.content.read_ahead import ReadAhead
+from s3fs_meta.fs.flags.protection import require_changeable, require_writable
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
-from s3fs_meta.fs.protection import require_changeable, require_writable
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.waiting_room import WaitingRoom
 from s3fs_meta.fs.write_gate import Changes

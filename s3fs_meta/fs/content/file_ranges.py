@@ -22,8 +22,8 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.content.file_data import FileData
+from s3fs_meta.fs.flags.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import unmap
-from s3fs_meta.fs.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (

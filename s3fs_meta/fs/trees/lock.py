@@ -17,7 +17,7 @@ from collections.abc import Callable
 import trio
 
 from s3fs_meta.errors import NoEntryError
-from s3fs_meta.fs.name_marks import mark_above
+from s3fs_meta.fs.flags.name_marks import mark_above
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.remove import give_way, wait_for_log

@@ -26,11 +26,11 @@ from s3fs_meta.errors import (
     S3fsError,
     quoted,
 )
+from s3fs_meta.fs.flags.protection import require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.protection import require_unprotected
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes, Invalidations

@@ -16,7 +16,7 @@ from s3fs_meta.errors import (
     NotPermittedError,
     NotSupportedError,
 )
-from s3fs_meta.fs.name_marks import mark_above
+from s3fs_meta.fs.flags.name_marks import mark_above
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.errors import NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.flags.protection import require_changeable, require_unprotected
 from s3fs_meta.model import InodeFlag
 from tests.fs.conftest import look, make_file
 

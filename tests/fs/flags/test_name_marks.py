@@ -7,8 +7,8 @@ import trio
 
 from s3fs_meta.errors import NoInodeError, NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL
-from s3fs_meta.fs.name_marks import mark_above
+from s3fs_meta.fs.flags.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL
+from s3fs_meta.fs.flags.name_marks import mark_above
 from s3fs_meta.limits import MARK_PASSES_MAX
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import exists, make_directory, make_file, sliced

@@ -14,7 +14,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, SET_EXTENDED, extended
+from s3fs_meta.fs.flags.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, SET_EXTENDED, extended
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file

@@ -43,11 +43,11 @@ from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.mount import process
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
-from s3fs_meta.mount.change_requests import ChangeRequests
 from s3fs_meta.mount.existing import dead_mount, mount_holders, mount_table, targets
 from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.mount.handlers import cache_handlers, requesters
 from s3fs_meta.mount.handlers.cache_handlers import CacheHandlers
+from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 from s3fs_meta.mount.handlers.history_handlers import HistoryHandlers
 from s3fs_meta.mount.handlers.keep_handlers import KeepHandlers
 from s3fs_meta.mount.handlers.remount import RemountHandlers

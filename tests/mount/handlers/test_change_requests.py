@@ -9,7 +9,7 @@ import trio.testing
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import ReadOnlyStateError, UsageError
-from s3fs_meta.mount.change_requests import ChangeRequests
+from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 
 
 class Work:

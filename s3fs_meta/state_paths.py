@@ -3,7 +3,7 @@
 Owns: the paths. Does not know: the files in these directories.
 Keeps: no slow imports, so that commands that only send a control request start fast.
 
-    <cachedir>/<label>-<hash of the URL>                               state (``sync.state_dir``)
+    <cachedir>/<label>-<hash of the URL>                               state (``sync.host_state.state_dir``)
     <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>   state of a point in time
 """
 

@@ -11,9 +11,9 @@ from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 

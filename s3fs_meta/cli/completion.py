@@ -120,7 +120,7 @@ def kept_names(context: typer.Context, incomplete: str) -> list[str]:
 def _known(place: NamedFilesystem) -> "Known | None":
     # imported late, because most completions need no state
     from s3fs_meta.sync import known_points
-    from s3fs_meta.sync.json_file import NewerFileError
+    from s3fs_meta.sync.host_state.json_file import NewerFileError
 
     state = _state(place)
     try:

@@ -18,9 +18,9 @@ from s3fs_meta.mount.requests.control_api import request_counts
 from s3fs_meta.mount.statistics import costs
 from s3fs_meta.mount.statistics import prices as price_table
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.sync import request_log
-from s3fs_meta.sync.json_file import NewerFileError
-from s3fs_meta.sync.request_log import Ledger
+from s3fs_meta.sync.host_state import request_log
+from s3fs_meta.sync.host_state.json_file import NewerFileError
+from s3fs_meta.sync.host_state.request_log import Ledger
 
 HELP = CommandHelp(
     name="cost",

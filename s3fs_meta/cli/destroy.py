@@ -37,8 +37,8 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.administration import removal
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import describe_holder
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys, require_proof
 from s3fs_meta.sync.superblock.unlocking import Secret

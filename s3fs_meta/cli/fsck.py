@@ -30,7 +30,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import with_options
-from s3fs_meta.sync.state_dir import without_new_remains
+from s3fs_meta.sync.host_state.state_dir import without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(

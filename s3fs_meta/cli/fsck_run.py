@@ -60,6 +60,7 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.head import is_image_wanted
 from s3fs_meta.sync.history.points_in_time import described
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import refuse_held
@@ -72,7 +73,6 @@ from s3fs_meta.sync.opening.local_state_choice import (
 )
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.superblock.changes import accept_first, mend
 from s3fs_meta.sync.superblock.host_copy import Remembered

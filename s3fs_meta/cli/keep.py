@@ -30,10 +30,10 @@ from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration.keeping import PointKeeper, require_name
 from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
+from s3fs_meta.sync.host_state.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.known_points import KnownPoints
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(

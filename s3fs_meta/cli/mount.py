@@ -27,7 +27,7 @@ from s3fs_meta.mount.stores import with_options
 from s3fs_meta.options import option_syntax
 from s3fs_meta.options.option_table import OPTIONS
 from s3fs_meta.options.settings import MountOptions
-from s3fs_meta.sync.state_dir import StateDir, remove_unused, without_new_remains
+from s3fs_meta.sync.host_state.state_dir import StateDir, remove_unused, without_new_remains
 
 _WIDTH: Final = 92  # maximum length of the lines that describe an option
 

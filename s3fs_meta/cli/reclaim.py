@@ -19,9 +19,9 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.sync.host_state.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import OpenOptions
 

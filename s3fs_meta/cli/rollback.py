@@ -28,8 +28,8 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.history.snapshot_mount import read_bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir, is_locked, without_new_remains
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.state_dir import StateDir, is_locked, without_new_remains
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import OpenOptions

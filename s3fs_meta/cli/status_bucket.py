@@ -17,7 +17,7 @@ from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.sync.history import overview
 from s3fs_meta.sync.history.overview import Overview
-from s3fs_meta.sync.state_dir import read_holder
+from s3fs_meta.sync.host_state.state_dir import read_holder
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import peek
 

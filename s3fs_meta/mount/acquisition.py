@@ -23,10 +23,10 @@ from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.snapshot_mount import RestoreOptions, open_snapshot, read_bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.offline import why_unreachable
 from s3fs_meta.sync.opening.opening import close_filesystem, let_go, open_filesystem
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret

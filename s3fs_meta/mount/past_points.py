@@ -25,8 +25,8 @@ from s3fs_meta.mount.past_sources import PastSources
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.history.newest_locations import intact_location
+from s3fs_meta.sync.host_state.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 
 
 class Past(NamedTuple):

@@ -71,18 +71,18 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.throttle import Throttles, throttles_of
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.points_in_time import described
-from s3fs_meta.sync.known_points import KnownPoints
-from s3fs_meta.sync.opening.local_state_choice import advising
-from s3fs_meta.sync.opening.offline import open_offline
-from s3fs_meta.sync.progress import Progress
-from s3fs_meta.sync.request_log import RequestLog
-from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import (
+from s3fs_meta.sync.host_state.request_log import RequestLog
+from s3fs_meta.sync.host_state.state_dir import (
     LockWatch,
     StateDir,
     remove_stale_snapshot,
     remove_stale_snapshots,
 )
+from s3fs_meta.sync.known_points import KnownPoints
+from s3fs_meta.sync.opening.local_state_choice import advising
+from s3fs_meta.sync.opening.offline import open_offline
+from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.session import Session
 
 if TYPE_CHECKING:
     from s3fs_meta.mount.statistics.metrics_server import MetricsServer

@@ -22,8 +22,8 @@ from s3fs_meta.mount.stores import S3_FLAGS, opened_store, with_options
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot, read_bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.opening.opening import close_filesystem
-from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 

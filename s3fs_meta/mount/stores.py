@@ -20,8 +20,8 @@ from s3fs_meta.objects import urls
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, ignore_charge
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync import request_log
-from s3fs_meta.sync.state_dir import require_own
+from s3fs_meta.sync.host_state import request_log
+from s3fs_meta.sync.host_state.state_dir import require_own
 
 _CLOSE_S_MAX = 10.0
 S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # options in the field order of S3Options

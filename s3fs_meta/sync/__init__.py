@@ -14,7 +14,8 @@ administration/: mkfs, destroy, rollback, and creating kept points.
 superblock/:    selecting the superblock to use, and writing it.
 follower/:      a read-only mount that follows the changes of another host.
 uncached_reads: reading blocks from packs without a cache, for restore and exports.
-durability:     commits and syncs on this host; ``state_dir``: the directory of the local state.
+durability:     commits and syncs on this host.
+host_state/:    the files of this host beside the database: state directory, request log.
 
 Start at ``session``, then ``changelog.writer``. No two folders import each other.
 Below: cache (block files), meta (rows), codec (bytes), objects (the store).

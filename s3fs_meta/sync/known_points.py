@@ -26,7 +26,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import is_kept_name
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.json_file import DAMAGED, NewerFileError, number, read_fields
+from s3fs_meta.sync.host_state.json_file import DAMAGED, NewerFileError, number, read_fields
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.cli.conftest import Place

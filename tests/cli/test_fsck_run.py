@@ -29,9 +29,9 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.cli.conftest import Place

@@ -38,9 +38,9 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.history.snapshot_mount import Bucket as PastBucket
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Passphrase, Secret
 from s3fs_meta.sync.volume import OpenOptions

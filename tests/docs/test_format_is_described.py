@@ -24,9 +24,9 @@ from s3fs_meta.limits import MIB
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import write_file

@@ -29,9 +29,9 @@ from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from s3fs_meta.sync.history.newest_locations import newest_state
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from tests.sync.conftest import Power, power, write_file
 from tests.tasks import running
 

@@ -22,9 +22,9 @@ from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 

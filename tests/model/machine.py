@@ -28,10 +28,10 @@ from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.options.settings import FilesystemOptions, SessionOptions
 from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.history import History, differences

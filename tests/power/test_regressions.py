@@ -7,8 +7,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.operations import Act, Wish

@@ -26,10 +26,10 @@ from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.kernel import Kernel, NoKernel
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys

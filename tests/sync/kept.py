@@ -4,9 +4,9 @@ from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import BlockIndex, Ino, PointInTime
 from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import UncachedReader
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, remove_file, write_file

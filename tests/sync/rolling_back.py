@@ -5,8 +5,8 @@ from s3fs_meta.sync.administration import rollback
 from s3fs_meta.sync.administration.rollback import RolledBack
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power
 

@@ -27,10 +27,10 @@ from s3fs_meta.options.settings import FilesystemOptions
 from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import UncachedReader
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import HandClock, Power, keys_of, unmount

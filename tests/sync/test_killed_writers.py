@@ -8,9 +8,9 @@ from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS, Hook
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import TAKEOVER, Power, remove_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS

@@ -19,9 +19,9 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import Txg
 from s3fs_meta.sync import known_points
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.json_file import NewerFileError
+from s3fs_meta.sync.host_state.json_file import NewerFileError
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.known_points import Known, KnownPoints, Point, with_link
-from s3fs_meta.sync.state_dir import StateDir
 from tests.tasks import running
 
 MINUTE_NS = 60 * 10**9

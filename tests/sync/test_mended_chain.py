@@ -10,8 +10,8 @@ from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration import rollback
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import (
     HandClock,

@@ -36,7 +36,7 @@ from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.history.newest_locations import intact_location
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.volume import Volume
 
 Send = Callable[[bytes], Awaitable[None]]

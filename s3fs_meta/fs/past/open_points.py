@@ -41,8 +41,8 @@ from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import let_go
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
 from s3fs_meta.sync.volume import OpenOptions, Volume
 

@@ -14,7 +14,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, pending
 from s3fs_meta.model import BlockState
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _NOT_UPLOADED = (BlockState.DIRTY, BlockState.SEALED)
 _UNKNOWN = "changes may be only on this host"

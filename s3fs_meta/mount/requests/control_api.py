@@ -8,7 +8,7 @@ command, its arguments and its response; progress events may precede the respons
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
-    counts    → {"state": path}; the mount has saved its counts of requests (``sync.request_log``)
+    counts    → {"state": path}; the mount has saved its counts of requests (``sync.host_state.request_log``)
     end       {"keep": bool} → {}; the mount refuses further changes and ends, even while programs use it; the
               response precedes the end
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
@@ -44,7 +44,7 @@ from s3fs_meta.mount.existing.targets import Target, outcome_of
 from s3fs_meta.mount.existing.unanswered import named
 from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, HELD_PAUSE_S, HELD_S_MAX
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.sync.state_dir import LockWatch
+from s3fs_meta.sync.host_state.state_dir import LockWatch
 
 STATUS: Final = "status"
 REQUESTERS: Final = "requesters"

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.mount.statistics.prices import PriceTable
 from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Cause, RequestClass
-from s3fs_meta.sync.request_log import Ledger
+from s3fs_meta.sync.host_state.request_log import Ledger
 
 MONTH_DAYS: Final = 30
 _HOUR_DAYS: Final = 1 / 24  # costs of less than an hour are too few to extrapolate to a month

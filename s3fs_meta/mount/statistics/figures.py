@@ -19,7 +19,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.sync.history.points_in_time import mark_of
-from s3fs_meta.sync.request_log import RequestLog
+from s3fs_meta.sync.host_state.request_log import RequestLog
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.throughput import Speed
 

@@ -34,11 +34,11 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import Position, Volume
 
 

@@ -29,7 +29,7 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync import last_copies
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 

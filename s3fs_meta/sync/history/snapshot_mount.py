@@ -27,12 +27,12 @@ from s3fs_meta.model import PointInTime
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime, require_at_least
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Reserve, Restorer
 from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys

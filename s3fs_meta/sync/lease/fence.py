@@ -30,9 +30,9 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import NOTHING, Behind
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper
-from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import Hold, describe_copy, new_nonce
-from s3fs_meta.sync.state_dir import StateDir
 
 _REPLACED: Final = "replaced_lease"
 

@@ -36,10 +36,10 @@ from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, Rules
 from s3fs_meta.sync.progress import Progress
-from s3fs_meta.sync.state_dir import StateDir
 
 
 @dataclass(frozen=True, slots=True)

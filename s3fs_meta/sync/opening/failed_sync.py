@@ -30,7 +30,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import set_nocow
 from s3fs_meta.meta.tables import block_origins, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 

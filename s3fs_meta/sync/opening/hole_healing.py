@@ -43,7 +43,7 @@ from s3fs_meta.meta.tables import (
     xattrs,
 )
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)

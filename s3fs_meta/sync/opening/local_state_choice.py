@@ -55,10 +55,10 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.opening import strays
 from s3fs_meta.sync.progress import Progress
-from s3fs_meta.sync.state_dir import StateDir
 
 ADVICE: Final = (
     "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"

@@ -39,12 +39,12 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.opening.opening import note_start
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret

@@ -26,6 +26,7 @@ from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.points_in_time import described, require_at_least
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
@@ -34,7 +35,6 @@ from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered

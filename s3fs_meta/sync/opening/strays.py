@@ -19,7 +19,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.counted import counted
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import BlockId
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 
 ALL: Final = BlockId(0)
 

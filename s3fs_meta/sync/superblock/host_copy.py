@@ -16,7 +16,7 @@ from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.hashed_dir import sync_path, write_durably
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.sync.state_dir import require_own
+from s3fs_meta.sync.host_state.state_dir import require_own
 
 _NAME: Final = "superblock"
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -20,8 +20,8 @@ from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes, packs
 from s3fs_meta.model import ROOT_INO, Attributes, Ino, PackId, Txg
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Passphrase

@@ -36,8 +36,8 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, PointInTime, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore, RequestClass
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.faults import raising

@@ -22,8 +22,8 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore, RequestClass
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import Content, UncachedReader
 from tests.fs.past.nowhere import nowhere
 from tests.sync.conftest import Power, write_file

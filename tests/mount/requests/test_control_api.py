@@ -18,7 +18,7 @@ from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount.requests import control_api
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 
 
 class Watching(TerminalFront):

@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.mount.statistics import costs
 from s3fs_meta.mount.statistics.prices import PriceTable
 from s3fs_meta.objects.billing import DAY_NS, Billed, Usage
-from s3fs_meta.sync.request_log import Ledger
+from s3fs_meta.sync.host_state.request_log import Ledger
 
 TODAY = 20_000
 NOON = TODAY * DAY_NS + DAY_NS // 2

@@ -14,7 +14,7 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_s
 from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.versions.path_log import PathLog
 from s3fs_meta.sync.history.versions.path_versions import PathVersions
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power
 

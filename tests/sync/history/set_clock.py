@@ -8,9 +8,9 @@ from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import snapshot_mount
 from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, write_file
 

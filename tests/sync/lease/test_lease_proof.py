@@ -17,9 +17,9 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import Hold
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import TAKEOVER, Power, read_file, ship, write_file
 from tests.sync.follower.following import following

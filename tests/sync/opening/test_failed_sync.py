@@ -15,9 +15,9 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, cached_blocks
 from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.failing_vfs import failing_sqlite
 from tests.sync.conftest import TAKEOVER, Power, read_file, write_file

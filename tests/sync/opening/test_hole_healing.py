@@ -14,10 +14,10 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, Ino
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power, read_file, unmount, write_file
 from tests.sync.lost_packs import delete_packs, repair

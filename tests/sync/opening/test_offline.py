@@ -18,10 +18,10 @@ from s3fs_meta.mount.statistics import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.offline import open_offline, why_unreachable
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore

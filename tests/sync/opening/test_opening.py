@@ -13,9 +13,9 @@ from s3fs_meta.errors import (
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.faults import raising
 from tests.sync.conftest import Power, read_file, write_file

@@ -35,7 +35,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import accept_first, change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_first, open_keys, peek, require_proof

@@ -29,9 +29,9 @@ from s3fs_meta.model import ROOT_INO, BlockIndex, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.sudden_end import kill
 

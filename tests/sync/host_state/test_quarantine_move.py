@@ -10,7 +10,7 @@ import pytest
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.export import quarantine_list
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from tests.sync.conftest import TAKEOVER, Power, block_of, read_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -20,7 +20,7 @@ KILLED: Final = 9
 CHILD: Final = """
 import os, sys
 from pathlib import Path
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir
 
 state, left = StateDir(Path(sys.argv[1])), int(sys.argv[2])
 

@@ -18,10 +18,10 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import DAY_NS, Billed, Meter, RequestClass, Usage
-from s3fs_meta.sync import request_log
-from s3fs_meta.sync.json_file import NewerFileError
-from s3fs_meta.sync.request_log import Ledger, RequestLog
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.host_state import request_log
+from s3fs_meta.sync.host_state.json_file import NewerFileError
+from s3fs_meta.sync.host_state.request_log import Ledger, RequestLog
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from tests.sync.history.set_clock import SetClock
 from tests.tasks import running
 

@@ -13,7 +13,7 @@ import trio.testing
 
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.state_paths import locate_snapshot_state
-from s3fs_meta.sync.state_dir import (
+from s3fs_meta.sync.host_state.state_dir import (
     LockWatch,
     StateDir,
     remove_stale_snapshots,

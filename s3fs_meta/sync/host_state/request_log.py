@@ -32,7 +32,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.objects import billing
 from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Meter, Usage
-from s3fs_meta.sync.json_file import DAMAGED, NewerFileError, number, read_fields
+from s3fs_meta.sync.host_state.json_file import DAMAGED, NewerFileError, number, read_fields
 
 _log = logging.getLogger(__name__)
 

@@ -54,7 +54,7 @@ from s3fs_meta.hashed_dir import (
 from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
 from s3fs_meta.state_paths import SNAPSHOT_INFIX
-from s3fs_meta.sync import quarantine_move
+from s3fs_meta.sync.host_state import quarantine_move
 
 _log = logging.getLogger(__name__)
 

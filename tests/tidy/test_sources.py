@@ -18,6 +18,8 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
+FOLDER_MODULES_MIN, FOLDER_MODULES_MAX = 3, 15
+ONE_MODULE_PER_COMMAND: Final = "s3fs_meta/cli"  # may contain more modules
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 # The result of these functions refers to their argument, which must be an immutable copy.
 # With a memoryview, CPython 3.10, 3.11 or 3.12.1 may crash in a garbage collection (issue 77894).
@@ -209,6 +211,19 @@ def test_package_init_file_contains_only_a_docstring() -> None:
             if len(tree.body) != 1 or not GLOSSARY_LINES_MIN <= lines <= GLOSSARY_LINES_MAX:
                 wrong.append(f"{_relative(path)}: {lines} lines, {len(tree.body)} statements")
     assert wrong == []
+
+
+def test_folder_of_the_package_has_3_to_15_modules() -> None:
+    """Modules whose names begin with two underscores are not counted."""
+    folders: defaultdict[str, int] = defaultdict(int)
+    for path in SOURCES:
+        folders[_relative(path.parent)] += not path.name.startswith("__")
+    del folders[ONE_MODULE_PER_COMMAND]
+    assert {
+        folder: modules
+        for folder, modules in folders.items()
+        if not FOLDER_MODULES_MIN <= modules <= FOLDER_MODULES_MAX
+    } == {}
 
 
 def _has_tests(path: Path) -> bool:

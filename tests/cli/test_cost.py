@@ -35,7 +35,7 @@ def test_cost_command_reports_the_requests_of_a_mount(program: Program, mounted:
 def test_cost_command_reads_prices_from_a_file(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    free = Path("s3fs_meta/mount/aws-s3-standard.toml").read_text()
+    free = Path("s3fs_meta/mount/statistics/aws-s3-standard.toml").read_text()
     (tmp_path / "free.toml").write_text(free.replace("0.005", "0").replace("0.0004", "0"))
     words = ("cost", "--json", "--prices", tmp_path / "free.toml", mounted.mountpoint)
     causes = json.loads(program.ok(*words))["last_30_days"]["causes"]

@@ -47,7 +47,7 @@ def test_fast_path_of_rm_imports_no_slow_modules(program: Program) -> None:
 
 _INTERRUPTED = """
 import os, signal, sys
-from s3fs_meta.mount import mount_paths as entries
+from s3fs_meta.mount.existing import mount_paths as entries
 from s3fs_meta.cli import start
 entries.existing = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["s3fs-meta", "rm", "a"]

@@ -101,7 +101,10 @@ def test_installed_program_creates_and_checks_a_filesystem(
     installed.run("s3fs-meta", "fsck", "-n", url, *state)
 
     assert "AWS" in installed.run(
-        "python", "-I", "-c", "from s3fs_meta.mount import prices; print(prices.default().name)"
+        "python",
+        "-I",
+        "-c",
+        "from s3fs_meta.mount.statistics import prices; print(prices.default().name)",
     )
 
 

@@ -85,7 +85,7 @@ def test_mounts_of_the_test_suite_keep_no_mount_of_this_host_busy(
     """A user can unmount during the tests: the tests' namespace has no copy of the mount."""
     program.ok("mount", place.url, place.mountpoint)
     script = (
-        "from tests import private_mounts; from s3fs_meta.mount import mount_table;"
+        "from tests import private_mounts; from s3fs_meta.mount.existing import mount_table;"
         " private_mounts.make_private();"
         " print(private_mounts.are_private, [one for one in mount_table.read()"
         " if one.fs_type == mount_table.FS_TYPE])"

@@ -117,7 +117,7 @@ def test_copy_to_another_filesystem_is_refused(
 
 _SEES_NOTHING = """
 import sys
-from s3fs_meta.mount import mount_paths as entries
+from s3fs_meta.mount.existing import mount_paths as entries
 from s3fs_meta.cli import start
 entries.require_seen.__kwdefaults__["within_s"] = 0.0
 entries._is_there = lambda entry: entry.ino != 0

@@ -83,7 +83,7 @@ def test_mount_with_another_state_directory_is_not_reported_as_killed(
 
 _AS_ANOTHER_USER = """
 import os, pathlib, sys
-from s3fs_meta.mount import targets
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.unanswered import named
 from s3fs_meta.mount_errors import NotMountedError
 place = targets.of_either(sys.argv[1], None)
@@ -114,7 +114,8 @@ def test_error_about_a_mount_of_another_user_names_the_user(
 _PATH_AS_ANOTHER_USER = """
 import os, sys
 from pathlib import Path
-from s3fs_meta.mount import history_requests, mount_paths
+from s3fs_meta.mount.requests import history_requests
+from s3fs_meta.mount.existing import mount_paths
 from s3fs_meta.errors import S3fsError
 os.setgid(65534)
 os.setuid(65534)

@@ -11,8 +11,9 @@ Design: docs/design/durability.md, "The chain".
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import trio
@@ -42,13 +43,13 @@ from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage.garbage_search import groups
+from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 
 _END_BYTES: Final = 16  # length of an envelope's final checksum or tag
 _BEGIN_BYTES_MIN: Final = 128  # minimum length of the header of a changelog or level
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
-Keep = Callable[[ObjectKey, bytes], Awaitable[str]]
 Decode = Callable[[bytes], _T]
 
 
@@ -58,13 +59,19 @@ class _Found(NamedTuple):
     data: bytes | None  # content of the object, or None if the object is missing
     etag: str
     why: str  # reason why the object is invalid; empty if the object is valid
+    too_large: ObjectTooLargeError | None = None  # set if data is only the beginning
 
 
 class ObjectCopies:
     """Restores objects of a bucket from copies in another store."""
 
     def __init__(
-        self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
+        self,
+        store: ObjectStore,
+        copies: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        replaced: ReplacedObjects,
     ) -> None:
         """Prepare to restore objects; no object is read yet.
 
@@ -73,13 +80,13 @@ class ObjectCopies:
             copies: the store with the copies; it is only read.
             keyring: the keys of the filesystem.
             uuid: the uuid of the filesystem.
-            keep: saves an object in a file before the object is replaced; returns the file's path.
+            replaced: saves each object in a file before the object is replaced.
         """
         self._store = store
         self._copies = copies
         self._keyring = keyring
         self._uuid = uuid
-        self._keep = keep
+        self._replaced = replaced
         self._hashes: dict[Txg, str] = {}  # hash of each intact changelog, by txg
         # Expected hash of each changelog, which the next changelog or a kept point records.
         self._named: dict[Txg, str] = {}
@@ -98,7 +105,7 @@ class ObjectCopies:
             return _Found(None, "", "it is missing"), None
         except ObjectTooLargeError as exc:
             data = await self._store.get_range(key, 0, min(max_bytes, RANGE_BYTES_MAX))
-            return _Found(bytes(data), exc.etag, "it is too large"), None
+            return _Found(bytes(data), exc.etag, "it is too large", exc), None
         try:
             decoded = await trio.to_thread.run_sync(decode, fetched.data)
         except NewerFormatError:
@@ -121,17 +128,30 @@ class ObjectCopies:
 
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
         """Replace a missing or damaged object with a copy."""
-        kept = ""
+        path = None
         with contextlib.suppress(PreconditionError):  # another process wrote the object first
             if found.data is None:
                 await self._store.create(key, data)
             else:
-                if found.data:
-                    kept = f"; the damaged object is saved in {await self._keep(key, found.data)}"
+                try:
+                    path = await self._save(key, found)
+                except ObjectTooLargeError as exc:
+                    self.done.append(
+                        f"{key}: {found.why} to be saved, so it is not restored: {exc.what}; move it"
+                        " out of the bucket, and run fsck again"
+                    )
+                    return
                 await self._store.replace(key, data, found.etag)
+            kept = "" if path is None else f"; the damaged object is saved in {path}"
             self.done.append(
                 f"{key}: {found.why}; it is restored from the copy in {self._copies.url}{kept}"
             )
+
+    async def _save(self, key: ObjectKey, found: _Found) -> Path | None:
+        """Save a damaged object in a file; return the file's path, None for an empty object."""
+        if found.too_large is not None:
+            return await self._replaced.save_oversized(found.too_large)
+        return await self._replaced.save(key, found.data) if found.data else None
 
     async def _mend(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int = ENCODED_BYTES_MAX

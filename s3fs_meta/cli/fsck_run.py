@@ -60,6 +60,7 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.head import is_image_wanted
 from s3fs_meta.sync.history.points_in_time import described
+from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease import lease_proof
@@ -465,7 +466,8 @@ async def _mend_superblock(
         generation = accepted.superblock.generation
         report.remember(f"the superblock in the bucket was accepted: generation {generation}")
     keys = await _keys(plan, store, secret, repairing=True)
-    for line in await mend(store, remembered, keys, SystemClock()):
+    replaced = ReplacedObjects(store, plan.place.state, SystemClock())
+    for line in await mend(store, replaced, keys):
         _note_closed(report, line)
     return keys
 

@@ -6,11 +6,8 @@ restored afterwards, because the rows of the metadata show which packs are missi
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import trio
 
 from s3fs_meta.check.object_copies import ObjectCopies
 from s3fs_meta.clock import SystemClock
@@ -20,12 +17,11 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingError, UsageError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.host_state.state_dir import StateDir
-from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
 class BucketCopy(NamedTuple):
@@ -81,20 +77,14 @@ async def mend_packs(
 async def _repair(
     source: BucketCopy, filesystem: RestoredFilesystem
 ) -> AsyncIterator[ObjectCopies]:
-    store, remembered = filesystem.store, Remembered(filesystem.state)
-    stamp = str(SystemClock().now_ns())
-
-    async def keep(key: ObjectKey, data: bytes) -> str:
-        name = ObjectKey(key.replace("/", "-"))
-        kept = partial(remembered.keep_replaced, name, data, stamp)
-        return str(await trio.to_thread.run_sync(kept))
-
+    store = filesystem.store
+    replaced = ReplacedObjects(store, filesystem.state, SystemClock())
     async with opened_store(source.url, source.s3, probe_only=True) as copies:
         if copies.url == store.url:
             raise UsageError(
                 f"--objects-from={source.url} is the bucket to repair; give the URL of a copy of it"
             )
-        yield ObjectCopies(store, copies, filesystem.keyring, filesystem.uuid, keep)
+        yield ObjectCopies(store, copies, filesystem.keyring, filesystem.uuid, replaced)
 
 
 async def _lease(store: ObjectStore) -> Lease | None:

@@ -1,17 +1,21 @@
 """Repair with intact copies of objects, which the user provides."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.check.object_copies import ObjectCopies
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.limits import LEVEL_FAN_OUT
+from s3fs_meta.limits import LEVEL_FAN_OUT, OBJECT_BYTES_MAX
 from s3fs_meta.model import Ino, ObjectKey, Txg
+from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.administration.keeping import PointKeeper
+from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, unmount, write_file
@@ -55,20 +59,20 @@ class Mended:
         self.power = power
         self.copies = MemoryStore()
         self.copies.objects = dict(copies)
-        self.kept: dict[ObjectKey, bytes] = {}
+        self.state = power.home / "repair"
         self.done: list[str] = []
 
-    async def keep(self, key: ObjectKey, data: bytes) -> str:
-        """Store a copy of an object in memory."""
-        self.kept[key] = data
-        return "a file"
+    async def repair(self) -> ObjectCopies:
+        """Return the repair, which saves replaced objects in the directory ``state``."""
+        self.state.mkdir(exist_ok=True)
+        keys = await self.power.keys()
+        store = self.power.store
+        replaced = ReplacedObjects(store, self.state, SystemClock())
+        return ObjectCopies(store, self.copies, keys.keyring, keys.superblock.uuid, replaced)
 
     async def run(self, *, deep: bool = True) -> None:
         """Repair metadata objects first, and then packs."""
-        keys = await self.power.keys()
-        repair = ObjectCopies(
-            self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self.keep
-        )
+        repair = await self.repair()
         lease = lease_codec.decode(lease_codec.KEY, self.power.store.objects[lease_codec.KEY])
         await repair.mend_metadata(lease)
         async with self.power.session("look", options=READ_ONLY, tasks=False) as session:
@@ -103,8 +107,40 @@ async def test_every_damaged_object_is_restored_from_a_copy(power: Power, damage
         [line] = mended.done
         assert line.startswith(f"{key}: ")
         if damaged:
-            assert damaged.startswith(mended.kept[ObjectKey(key)])
-            assert len(mended.kept[ObjectKey(key)]) > 0
+            [saved] = mended.state.iterdir()
+            assert str(saved) in line
+            assert saved.read_bytes() == damaged
+            saved.unlink()
+
+
+async def test_object_that_is_too_large_to_save_is_not_replaced(
+    power: Power, tmp_path: Path
+) -> None:
+    """The repair reports the object and restores the other objects."""
+    await written(power)
+    whole = dict(power.store.objects)
+    bucket, state = tmp_path / "bucket", tmp_path / "state"
+    bucket.mkdir()
+    state.mkdir()
+    store = LocalStore(bucket)
+    for key, data in whole.items():
+        await store.put(key, data)
+    pack, other = [key for key in whole if key.startswith("pack/")][:2]
+    os.truncate(bucket / pack, OBJECT_BYTES_MAX + 1)
+    await store.delete([other])
+    keys = await power.keys()
+    copies = MemoryStore()
+    copies.objects = dict(whole)
+    replaced = ReplacedObjects(store, state, SystemClock())
+    repair = ObjectCopies(store, copies, keys.keyring, keys.superblock.uuid, replaced)
+    async with power.session("look", options=READ_ONLY, tasks=False) as session:
+        await repair.mend_packs(session.db, deep=True)
+
+    [refused] = [line for line in repair.done if line.startswith(pack)]
+    assert f"it is not restored: it has {OBJECT_BYTES_MAX + 1} bytes" in refused
+    assert (bucket / pack).stat().st_size == OBJECT_BYTES_MAX + 1
+    assert (await store.get(other, len(whole[other]))).data == whole[other]
+    assert os.listdir(state) == []
 
 
 async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:
@@ -146,11 +182,7 @@ async def test_copy_of_a_changelog_from_a_fork_is_not_used(power: Power) -> None
                 power.store.objects[damaged] = flipped(whole[damaged], 100)
             before = dict(power.store.objects)
             copies = {key: data for key, data in theirs.items() if key == damaged}
-            mended = Mended(power, copies)
-            keys = await power.keys()
-            repair = ObjectCopies(
-                power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep
-            )
+            repair = await Mended(power, copies).repair()
             await repair.mend_metadata(None)
             assert power.store.objects == before
             assert repair.done == []
@@ -176,11 +208,7 @@ async def test_foreign_and_damaged_copies_of_objects_are_not_used_for_repairs(
     ]:
         del power.store.objects[ObjectKey(key)]
     before = dict(power.store.objects)
-    keys = await power.keys()
-    mended = Mended(power, copies)
-    repair = ObjectCopies(
-        power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep
-    )
+    repair = await Mended(power, copies).repair()
     await repair.mend_metadata(None)
     assert power.store.objects == before
 

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import PreconditionError, StoreError
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import (
     Keys,
@@ -148,7 +148,7 @@ def _is_late(keys: Keys) -> bool:
     )
 
 
-async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Clock) -> list[str]:
+async def mend(store: ObjectStore, replaced: ReplacedObjects, keys: Keys) -> list[str]:
     """Replace each faulty superblock object with the superblock in use; for ``fsck -y``.
 
     Returns:
@@ -157,6 +157,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
     Raises:
         PreconditionError: another process changed an object concurrently.
         OSError: the old bytes of an object cannot be saved on this host; the object is unchanged.
+        ObjectTooLargeError: an object is too large to be saved; it is unchanged.
         The same errors as ``require_proof``.
     """
     await require_proof(store, keys)
@@ -167,12 +168,12 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
         if copy.error is not None:
             raise copy.error
         assert copy.key is not None, "the copy must be an object in the bucket"
-        kept = ""
-        if copy.data:
-            path = await trio.to_thread.run_sync(
-                remembered.keep_replaced, copy.key, copy.data, str(clock.now_ns())
-            )
-            kept = f"; the replaced object is kept in {path}"
+        path = None
+        if copy.too_large is not None:
+            path = await replaced.save_oversized(copy.too_large)
+        elif copy.data:
+            path = await replaced.save(copy.key, copy.data)
+        kept = "" if path is None else f"; the replaced object is kept in {path}"
         await _write(store, copy, keys.data)
         done.append(f"the object {copy.key!r}: {fault}; another copy replaced it{kept}")
     return done

@@ -15,7 +15,6 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.hashed_dir import sync_path, write_durably
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync.host_state.state_dir import require_own
 
 _NAME: Final = "superblock"
@@ -64,13 +63,6 @@ class Remembered:
             with contextlib.suppress(FileNotFoundError):
                 new.unlink()
         sync_path(self._state)
-
-    def keep_replaced(self, key: ObjectKey, data: bytes, stamp: str) -> Path:
-        """Save the bytes of an object that a repair will replace; return the file's path."""
-        path = self._state / f"replaced-{key}-{stamp}"
-        write_durably(path, data)
-        sync_path(self._state)
-        return path
 
 
 def _is_older(data: bytes, present: bytes) -> bool:

@@ -66,6 +66,7 @@ class SuperblockCopy(NamedTuple):
     found: Superblock | None  # the decoded copy, not yet authenticated; None if unusable
     fault: str  # reason why ``found`` is None
     missing: bool = False
+    too_large: ObjectTooLargeError | None = None  # set if the object was not read due to its size
     error: StoreError | None = None  # reason why the store could not read the copy
     newer: NewerFormatError | None = None  # set if the copy claims that a newer program wrote it
 
@@ -242,7 +243,7 @@ def _judged(key: ObjectKey, fetched: Fetched | StoreError | ObjectTooLargeError)
     if isinstance(fetched, ObjectMissingError):
         return _missing(key)
     if isinstance(fetched, ObjectTooLargeError):
-        return SuperblockCopy(key, b"", fetched.etag, None, fetched.what)
+        return SuperblockCopy(key, b"", fetched.etag, None, fetched.what, too_large=fetched)
     if isinstance(fetched, StoreError):
         return SuperblockCopy(
             key, b"", "", None, f"the object cannot be read: {fetched}", error=fetched

@@ -11,8 +11,10 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import PreconditionError, StoreAccessError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.superblock.changes import accept_first, change, mend, put_back
 from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
@@ -29,6 +31,10 @@ def _decoded(power: Power, key: ObjectKey) -> Superblock:
 
 async def _change(power: Power, host: str = "a") -> list[str]:
     return (await change(power.store, power.remembered(host), power.secret, _labelled)).unreached
+
+
+def _replaced(power: Power) -> ReplacedObjects:
+    return ReplacedObjects(power.store, power.home / "a", SystemClock())
 
 
 async def test_change_of_the_superblock_is_written_to_every_copy(power: Power) -> None:
@@ -119,7 +125,7 @@ async def test_mount_does_not_replace_an_older_superblock(power: Power) -> None:
     assert power.store.objects[KEY] == old
 
 
-@pytest.mark.parametrize("damage", [b"", b"torn", None])
+@pytest.mark.parametrize("damage", [b"", b"torn", bytes(TEXT_OBJECT_BYTES_MAX + 1), None])
 async def test_repair_makes_the_superblock_and_its_copy_equal(
     power: Power, damage: bytes | None
 ) -> None:
@@ -134,13 +140,13 @@ async def test_repair_makes_the_superblock_and_its_copy_equal(
         else:
             power.store.objects[key] = damage
         keys = await power.keys("a", repairing=True)
-        [done] = await mend(power.store, power.remembered("a"), keys, SystemClock())
+        [done] = await mend(power.store, _replaced(power), keys)
         assert repr(key) in done
         assert power.store.objects[key] == newest
     kept = {path.read_bytes() for path in state.glob("replaced-*")}
     assert kept == ({damage} if damage else set())
     keys = await power.keys("a", repairing=True)
-    assert await mend(power.store, power.remembered("a"), keys, SystemClock()) == []
+    assert await mend(power.store, _replaced(power), keys) == []
 
 
 async def test_repair_restores_the_newest_superblock_from_this_host(power: Power) -> None:
@@ -152,7 +158,7 @@ async def test_repair_restores_the_newest_superblock_from_this_host(power: Power
     power.store.objects |= {key: old[key] for key in (KEY, COPY_KEY)}
 
     keys = await power.keys("a", repairing=True)
-    assert len(await mend(power.store, power.remembered("a"), keys, SystemClock())) == 2
+    assert len(await mend(power.store, _replaced(power), keys)) == 2
 
     assert (await power.keys("b")).superblock.label == "changed"
 
@@ -200,7 +206,7 @@ async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     for attempt in (
         partial(change, power.store, remembered, power.secret, _labelled),
         partial(accept_first, power.store, remembered, power.secret),
-        partial(mend, power.store, remembered, foreign, SystemClock()),
+        partial(mend, power.store, _replaced(power), foreign),
     ):
         with pytest.raises(LostSuperblockError, match="keys of another filesystem"):
             await attempt()
@@ -219,7 +225,7 @@ async def test_host_that_has_mounted_the_filesystem_can_repair_its_superblock(po
     del power.store.objects[COPY_KEY]
     keys = await power.keys("a", repairing=True)
 
-    assert len(await mend(power.store, power.remembered("a"), keys, SystemClock())) == 1
+    assert len(await mend(power.store, _replaced(power), keys)) == 1
 
     assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
 

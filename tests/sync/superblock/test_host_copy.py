@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.codec.superblock import KEY, amend
+from s3fs_meta.codec.superblock import amend
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.sync.superblock.host_copy import Remembered
 
@@ -79,10 +79,3 @@ def test_symbolic_link_in_place_of_a_host_copy_is_not_followed(tmp_path: Path) -
     with pytest.raises(OSError, match="symbolic"):
         remembered.keep(generations(1)[0])
     assert elsewhere.read_bytes() == b"not ours"
-
-
-def test_replaced_superblock_is_kept_on_the_host_under_another_name(tmp_path: Path) -> None:
-    path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
-
-    assert path.read_bytes() == b"whatever it was"
-    assert path.parent == tmp_path

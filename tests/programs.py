@@ -33,15 +33,25 @@ def wait_until_gone(pid: int) -> None:
         os.close(fd)
 
 
+def open_files(pid: int) -> set[str]:
+    """Return the targets of a process's descriptors, such as paths and ``socket:[…]``."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
+            found.add(os.readlink(link))
+    return found
+
+
 def suspend(pid: int) -> None:
     """Stop a process with SIGSTOP, and wait until none of its threads can run."""
     os.kill(pid, signal.SIGSTOP)
 
     def may_run() -> bool:
-        states = [
-            (task / "stat").read_text().rpartition(")")[2].split()[0]
-            for task in Path(f"/proc/{pid}/task").iterdir()
-        ]
+        states = []
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            # A thread may end before it can be stopped.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
         return not {"R", "S"}.isdisjoint(states)
 
     wait_until(lambda: not may_run(), "the process did not stop in time")

@@ -17,7 +17,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_table
 from s3fs_meta.options.option_table import OPTIONS
 from tests.cli.conftest import Place
-from tests.programs import Program
+from tests.programs import Program, open_files
 from tests.servers import running_s3
 
 pytestmark = pytest.mark.mount
@@ -267,11 +267,10 @@ def _has_open(pid: int, path: Path) -> bool:
     A search in all processes takes too long on a busy machine.
     """
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for process in (str(pid), *children):
-        for entry in Path("/proc").glob(f"{process}/fd/*"):
-            with contextlib.suppress(FileNotFoundError):  # closed in the meantime
-                if entry.readlink() == path:
-                    return True
+    for process in (pid, *map(int, children)):
+        with contextlib.suppress(FileNotFoundError):  # The child has exited in the meantime.
+            if str(path) in open_files(process):
+                return True
     return False
 
 

@@ -12,7 +12,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
-from tests.programs import Program, suspend, wait_until_gone
+from tests.programs import Program, open_files, suspend, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -71,24 +71,22 @@ def test_umount_succeeds_if_another_process_unmounts_during_its_upload(
 ) -> None:
     """Umount then waits for the daemon, as after fusermount3."""
     pid = program.status(mounted.mountpoint)["pid"]
+    words = (mounted.mountpoint, "--cachedir", program.cachedir)
     suspend(pid)
-    try:
-        words = (mounted.mountpoint, "--cachedir", program.cachedir)
-        command = program.begin("umount", *words)
-        wait_until(lambda: _has_socket(command.pid), "umount did not request the upload")
-        subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    with program.begin("umount", *words) as command:
+        try:
+            # A command opens a socket after it has examined its arguments.
+            wait_until(
+                lambda: any(name.startswith("socket:") for name in open_files(command.pid)),
+                "umount did not request the upload",
+            )
+            subprocess.run(["umount", "-l", mounted.mountpoint], check=True)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        _output, errors = command.communicate(timeout=PROCESS_S_MAX)
 
-    _output, errors = command.communicate(timeout=PROCESS_S_MAX)
     assert command.returncode == 0, errors
     assert program.status(mounted.url)["state"] == "free"
-
-
-def _has_socket(pid: int) -> bool:
-    """Return whether a command has examined its arguments and begun its requests."""
-    folder = f"/proc/{pid}/fd"
-    return any("socket:" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder))
 
 
 @pytest.mark.parametrize(

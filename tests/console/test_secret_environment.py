@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contrib.bench import machine
 from s3fs_meta.console.secret_environment import VARIABLE, take
 from tests.cli.conftest import Place
 from tests.programs import ROOT, Program
@@ -98,10 +99,4 @@ def test_daemon_keeps_bucket_credentials_in_its_environment(place: Place, progra
 
 def _environments(pid: int) -> list[bytes]:
     """Return the environments of a process and of all its descendants."""
-    children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-    shown = Path(f"/proc/{pid}/environ").read_bytes()
-    return [shown, *(one for child in children for one in _environments(child))]
+    return [Path(f"/proc/{each}/environ").read_bytes() for each in machine.family(pid)]

@@ -30,6 +30,7 @@ from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.programs import open_files
 from tests.sync.conftest import Power, write_file
 from tests.tasks import running
 
@@ -225,7 +226,7 @@ async def test_restore_process_inherits_no_file_and_no_secret(
                     line.split(b"=")[0] for line in (proc / "environ").read_bytes().split(b"\0")
                 }
                 arguments = (proc / "cmdline").read_bytes()
-                files = {os.readlink(link) for link in (proc / "fd").iterdir()}
+                files = open_files(pid)
                 nice = int((proc / "stat").read_text().rpartition(")")[2].split()[16])
                 session_of_process = os.getsid(pid)
 

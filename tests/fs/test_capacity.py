@@ -10,7 +10,15 @@ from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import xattrs
 from s3fs_meta.model import ROOT_INO
-from tests.fs.conftest import NAMED, ROOT, USER, Volume, make_directory, make_file
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    NAMED,
+    ROOT,
+    USER,
+    Volume,
+    make_directory,
+    make_file,
+)
 from tests.fs.trees.samples import assert_sound, clone, settled
 
 
@@ -97,6 +105,43 @@ async def test_overwrite_of_content_that_another_file_shares_counts_against_the_
     await fs.write(ino, offset, b"z" * (3000 - offset))
     await fs.write(other, offset, b"z" * (3000 - offset))
     assert fs.statfs().free_bytes == 0
+
+
+async def test_truncation_inside_a_shared_block_counts_against_the_capacity(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """The other file keeps all bytes of the block. Blocks that the truncation frees make room."""
+    ino, other = make_file(fs, b"f"), make_file(fs, b"g")
+    await fs.write(ino, 0, b"x" * 3000)
+    await volume.upload()
+    assert await fs.ranges.copy(ino, 0, other, 0, 3000) == 3000
+    fs.set_capacity(5000)
+    with pytest.raises(NoSpaceLeftError):
+        await fs.data.truncate(other, 2500)
+    assert fs.getattr(other).size_bytes == 3000
+    assert fs.statfs().free_bytes == 2000
+
+    await fs.data.truncate(other, 2000)
+    assert fs.statfs().free_bytes == 0
+    await fs.data.truncate(other, 1000)
+    assert fs.statfs().free_bytes == 1000
+    assert_sound(fs)
+
+
+async def test_truncation_inside_a_shared_block_of_a_full_filesystem_uses_the_space_it_frees(
+    fs: Filesystem, volume: Volume
+) -> None:
+    ino, other = make_file(fs, b"f"), make_file(fs, b"g")
+    await fs.write(ino, 0, b"x" * BLOCK_BYTES)
+    await volume.upload()
+    assert await fs.ranges.copy(ino, 0, other, 0, BLOCK_BYTES) == BLOCK_BYTES
+    await fs.write(other, BLOCK_BYTES, b"y" * BLOCK_BYTES)
+    fs.set_capacity(2 * BLOCK_BYTES)
+
+    await fs.data.truncate(other, BLOCK_BYTES - 1)
+
+    assert fs.statfs().free_bytes == 1
+    assert_sound(fs)
 
 
 async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None:

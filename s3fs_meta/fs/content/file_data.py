@@ -35,6 +35,7 @@ from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.content.block_ranges import (
     How,
     Part,
+    Shortening,
     Span,
     WritePart,
     WritePlan,
@@ -474,6 +475,8 @@ class FileData:
                 fetched += 1
                 await self._fetch([split])
                 continue
+            if split is not None:
+                self._require_copy(before.ino, plan, split)
             if self.cut_piece(before, plan.remove_from):
                 await trio.lowlevel.checkpoint()
                 continue
@@ -485,6 +488,19 @@ class FileData:
             return
         why = "its blocks were evicted before they could be used"
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
+
+    def _require_copy(self, ino: Ino, plan: Shortening, split: Located) -> None:
+        """Raise NoSpaceLeftError if a shared block cannot be cut: other files keep all its bytes.
+
+        The first removed blocks count as free space, unless they are shared, too.
+        """
+        if not self._db.counters.capacity_bytes or split.plain_bytes <= plan.keep_bytes:
+            return
+        if blocks.get(self._db, split.block).refs > 1:
+            count = self._slices.purged_blocks
+            removed = blocks.mapped_from(self._db, ino, plan.remove_from, count)
+            freed_bytes = sum(row.plain_bytes for _index, row in removed if row.refs == 1)
+            self._capacity.require(plan.keep_bytes - freed_bytes)
 
     def _resize(self, before: Attributes, size_bytes: int, *, sets_times: bool) -> None:
         if size_bytes == before.size_bytes and not sets_times:

@@ -67,6 +67,13 @@ class _Work(NamedTuple):
     revived: Callable[[int], Awaitable[None]]  # called after each slice of work that revived packs
 
 
+class _Piece(NamedTuple):
+    """The blocks of a source file that one slice shares or copies, in ascending order."""
+
+    parts: list[tuple[BlockIndex, Located]]
+    dirty_bytes: int  # length of the blocks that are not uploaded yet
+
+
 class TreeClone:
     """Copies trees of one mount."""
 
@@ -330,51 +337,63 @@ class TreeClone:
     async def _copy_content(self, old: Ino, new: Ino) -> None:
         """Copy the blocks of a source file in slices, and finally its current size."""
         after, reach = BlockIndex(0), 0
-        while wanted := block_map.indexes_from(self._db, old, after, self._slices.cloned_indexes):
+        while (piece := self._next_piece(old, after)).parts:
+            if piece.dirty_bytes and not self._cache.find_room(piece.dirty_bytes):
+                await self._cache.wait_for_room(piece.dirty_bytes)
+                # Meanwhile another task may have written to the file, or truncated it.
+                piece = self._next_piece(old, after)
+                if not piece.parts:
+                    break
             began_s = trio.current_time()
             self._changes.begin(new)
-            after, reach = self._copy_piece(old, new, [index for index, _block in wanted], reach)
+            reach = self._copy_piece(new, piece, reach)
+            after = BlockIndex(piece.parts[-1][0] + 1)
             self._db.commit()
             await give_way(trio.current_time() - began_s)
-            await self._cache.wait_for_room(self._slices.cloned_bytes)
         self._changes.begin(new)
         inodes.set_size(self._db, new, max(reach, inodes.get(self._db, old).size_bytes), 0)
 
-    def _copy_piece(
-        self, old: Ino, new: Ino, wanted: list[BlockIndex], reach: int
-    ) -> tuple[BlockIndex, int]:
-        """Share or copy some blocks; return the next index, and the end offset of the last block.
+    def _next_piece(self, old: Ino, after: BlockIndex) -> _Piece:
+        """Return the next blocks of a source file, as many as one slice shares or copies."""
+        wanted = block_map.indexes_from(self._db, old, after, self._slices.cloned_indexes)
+        parts: list[tuple[BlockIndex, Located]] = []
+        dirty_bytes = 0
+        if wanted:
+            found = block_map.locate_range(self._db, old, wanted[0][0], wanted[-1][0])
+            for index, located in found.items():
+                parts.append((index, located))
+                dirty_bytes += 0 if located.hash is not None else located.plain_bytes
+                if dirty_bytes >= self._slices.cloned_bytes:
+                    break
+        return _Piece(parts, dirty_bytes)
+
+    def _copy_piece(self, new: Ino, piece: _Piece, reach: int) -> int:
+        """Share or copy some blocks; return the end offset of the last block.
 
         The rows of the copy match its blocks even after an error. Otherwise the deletion of the
         unfinished copy would leave these blocks.
         """
         size_bytes = inodes.get(self._db, new).size_bytes
-        found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
-        copied_bytes = mapped = 0
-        index = wanted[0]
+        mapped = 0
         try:
-            for index in wanted:
-                located = found[index]
-                copied_bytes += self._give(new, index, located)
+            for index, located in piece.parts:
+                self._give(new, index, located)
                 mapped += 1
                 reach = index * self._block_bytes + located.plain_bytes
-                if copied_bytes >= self._slices.cloned_bytes:
-                    break
         finally:
             if mapped and self._db.in_group:
                 inodes.set_size(self._db, new, max(size_bytes, reach), mapped)
-        return BlockIndex(index + 1), reach
+        return reach
 
-    def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
-        """Share an uploaded block with a copy, or copy a dirty block; return the bytes copied."""
+    def _give(self, new: Ino, index: BlockIndex, located: Located) -> None:
+        """Share an uploaded block with a copy, or copy a dirty block."""
         if located.hash is not None:
             blocks.add_ref(self._db, located.block)
             block_map.set(self._db, new, index, located.block)
-            return 0
+            return
         self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
         # The original stays in use, and a write may change it in place. After a power cut, the copy
         # would then be restored with bytes that it never had.
         self._cache.copies.forget([block])
         block_map.set(self._db, new, index, block)
-        return located.plain_bytes

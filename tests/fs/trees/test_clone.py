@@ -32,17 +32,20 @@ from tests.fs.conftest import (
     make_directory,
     make_file,
     sliced,
+    whole,
 )
 from tests.fs.trees.samples import (
     COPY,
     assert_sound,
     clone,
     facts,
+    fill,
     ignore,
     make_rich_tree,
     make_tree,
     settled,
 )
+from tests.polling import until
 
 
 async def _make_linked_tree(fs: Filesystem) -> Ino:
@@ -202,6 +205,42 @@ async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_it(fs: Fi
     assert len(copy) < len(content)
     assert content.startswith(copy)
     assert_sound(fs)
+
+
+async def test_copy_of_a_file_waits_only_for_cache_room_that_it_needs(volume: Volume) -> None:
+    """No room is needed after the last dirty block, or for uploaded blocks."""
+    async with volume.mounted(cache_bytes=4 * BLOCK_BYTES) as fs:
+        uploaded, dirty = make_file(fs, b"uploaded"), make_file(fs, b"dirty")
+        wanted = await fill(fs, uploaded, 3 * BLOCK_BYTES)
+        await volume.upload()
+        content = await fill(fs, dirty, 2 * BLOCK_BYTES)
+
+        await clone(fs, b"dirty")
+        assert await whole(fs, look(fs, b"copy").ino) == content
+        assert not volume.session.cache.has_room(1)
+        other = CloneTarget(ROOT_INO, b"other")
+        await clone(fs, b"uploaded", other)
+        assert fs.getattr(look(fs, b"other").ino).mapped_blocks == 3
+        assert_sound(fs)
+        await volume.upload()
+        assert await whole(fs, look(fs, b"other").ino) == wanted
+
+
+async def test_copy_that_waits_for_cache_room_shares_blocks_uploaded_meanwhile(
+    volume: Volume,
+) -> None:
+    """In a full cache, a dirty block is copied after the upload of other blocks, or shared."""
+    async with volume.mounted(cache_bytes=3 * BLOCK_BYTES) as fs:
+        content = await fill(fs, make_file(fs, b"file"), 3 * BLOCK_BYTES)
+        before = fs.db.counters.block_bytes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clone, fs, b"file")
+            await until(lambda: volume.session.cache.writers_waiting == 1)
+            await volume.upload()
+
+        assert await whole(fs, look(fs, b"copy").ino) == content
+        assert fs.db.counters.block_bytes == before
+        assert_sound(fs)
 
 
 async def test_copied_tree_counts_against_the_capacity(fs: Filesystem) -> None:

@@ -219,6 +219,14 @@ class BusyError(FsError):
         self.waiting = waiting
 
 
+class UnfinishedWalkError(FsError):
+    """A check of the directories above a directory is not finished; the request is repeated."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"the directories above inode {ino} are still being checked")
+        self.ino = ino
+
+
 class UnknownLengthError(FsError):
     """SEEK_DATA or SEEK_HOLE is refused, because only the kernel has the file's current length."""
 

@@ -3,7 +3,8 @@
 Owns: the positions of unfinished walks. Does not know: why a walk is needed.
 A directory may be a million levels deep, and a walk reads one row for each level. So a walk stops
 after a slice, and the caller starts it again after a schedule point.
-Keeps: a position is used only while no directory has moved.
+Keeps: a position of ``is_below`` is used only while no directory has moved. Moves do not matter for
+``mark``, which checks the parent of each directory before it sets the flag.
 """
 
 from typing import Final
@@ -12,6 +13,7 @@ from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
+from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Ino
 
 # A rename needs at most two walks, and the kernel sends one rename of a directory to another
@@ -32,6 +34,8 @@ class Ancestry:
         self._directories = directories
         # For each pair of arguments: the next directory to visit, and the number of visited ones.
         self._positions: dict[tuple[Ino, Ino], tuple[Ino, int]] = {}
+        # For each directory to mark: the directories on the way to the root that lack the flag.
+        self._unmarked: dict[Ino, list[Ino]] = {}
 
     def moved(self) -> None:
         """Forget all positions, because a directory has another parent now."""
@@ -66,3 +70,23 @@ class Ancestry:
             self._positions.clear()
         self._positions[directory, top] = at, visited
         return None
+
+    def mark(self, directory: Ino) -> bool:
+        """Set the flag HOLDS_LOCKED on a directory and on all directories above it.
+
+        Requires an open transaction. Never yields to other tasks.
+
+        Returns:
+            False if a slice is not enough. Then the caller calls this method again after a schedule
+            point, with the same argument.
+
+        Raises:
+            MetadataError: the directories form a cycle.
+        """
+        waiting = self._unmarked.pop(directory, None) or [directory]
+        if removed_trees.mark_upwards(self._db, waiting, self._directories):
+            return True
+        if len(self._unmarked) >= _WALKS_MAX:
+            self._unmarked.clear()
+        self._unmarked[directory] = waiting
+        return False

@@ -5,7 +5,8 @@ inherited ACLs. Does not know: FUSE, file content, permissions (the kernel check
 Keeps: the nlink of a file is its number of names. The size of a directory is its number of names, and
 its nlink is 2 plus its number of subdirectories. No directory is below itself.
 No operation has a schedule point: each makes all checks, calls ``changes.begin``, and then changes
-rows. Only ``rename_slowly`` yields, between slices of a check.
+rows. Only ``rename_slowly`` yields, between slices of a check. While a tree is being removed, an
+operation may raise UnfinishedWalkError before it changes anything; the caller then repeats it.
 """
 
 import stat
@@ -35,7 +36,6 @@ from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
-from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 RENAME_NOREPLACE: Final = 1  # from linux/fs.h
@@ -342,8 +342,8 @@ class Namespace:
 
         Returns:
             True if the name was moved. False if a directory would be moved to a directory with very
-            many directories above it, whose check is not finished; nothing was changed. Then call
-            ``rename_slowly``.
+            many directories above it, which are not all checked or marked; no name was changed.
+            Then call ``rename_slowly``.
 
         Raises:
             InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
@@ -360,16 +360,20 @@ class Namespace:
         if target is not None:
             require_unprotected(target)
             require_unprotected(inodes.get(self._db, new_parent))
-        if parent != new_parent and not self._check_move(moved, parent, new_parent):
+        if not self._check_move(moved, parent, new_parent):
             return False
         if flags == RENAME_EXCHANGE:
             assert target is not None, "_find_target requires a target for an exchange"
-            if parent != new_parent and not self._check_move(target, new_parent, parent):
+            moves = (moved, parent, new_parent), (target, new_parent, parent)
+            is_checked = self._check_move(target, new_parent, parent)
+            if not is_checked or not all(self._mark_move(*move) for move in moves):
                 return False
             self._exchange(parent, name, moved, new_parent, new_name, target)
             return True
         if target is not None:
             self._check_replace(moved, target)
+        if not self._mark_move(moved, parent, new_parent):
+            return False
         self._move(parent, name, moved, new_parent, new_name, target)
         if flags & RENAME_WHITEOUT:
             self._put_whiteout(parent, name, caller)
@@ -425,6 +429,8 @@ class Namespace:
 
         Return False if the check is not finished.
         """
+        if parent == new_parent:
+            return True
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
             return True
@@ -436,6 +442,17 @@ class Namespace:
                 "cannot move a directory into its own subtree: inode", moved.ino
             )
         return is_below is not None
+
+    def _mark_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> bool:
+        """Mark the new parent of a directory with protected inodes, and the directories above it.
+
+        Return False if a slice is not enough. A mark remains if the move fails afterwards.
+        """
+        is_marked_tree = stat.S_ISDIR(moved.mode) and moved.flags & InodeFlag.HOLDS_LOCKED
+        if parent == new_parent or not is_marked_tree:
+            return True
+        self._changes.begin(new_parent)
+        return self._ancestry.mark(new_parent)
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):
@@ -515,9 +532,8 @@ class Namespace:
             return
         if stat.S_ISDIR(moved.mode):
             self._ancestry.moved()
+            self._trees.restart_checks()
             inodes.set_parent(self._db, moved.ino, new_parent)
-            if moved.flags & InodeFlag.HOLDS_LOCKED:
-                removed_trees.note_locked_below(self._db, new_parent)
         else:
             hard_links.moved(self._db, moved, parent, new_parent)
 

@@ -48,7 +48,7 @@ class Orphans:
         self._lookups = lookups
         self._open_files = open_files
         self._slices = slices
-        self.trees = RemovedTrees(db)
+        self.trees = RemovedTrees(db, slices.ancestors)
         self._known: set[Ino] = set()
         self._queue: deque[Ino] = deque()
         self._queued = trio.Event()

@@ -4,18 +4,24 @@ Owns: the list, and the check whether a directory is in a removed tree. No name 
 can be added, removed or changed, even by a process that has the directory open.
 Does not know: the deletion of the entries (``trees.remove``).
 The rows are authoritative: after a crash these directories are orphans with the flag REMOVED.
+
+A directory may be a million levels deep, and the check reads one row for each level. So the check
+stops after a slice, and the caller repeats its operation after a schedule point.
 """
 
+from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import trio
 
-from s3fs_meta.errors import MetadataError
-from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.errors import MetadataError, UnfinishedWalkError
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, FUSE_TASKS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import ROOT_INO, Attributes, Ino
+from s3fs_meta.model import ROOT_INO, Ino
+
+_Result = TypeVar("_Result")
 
 
 class TreeProgress(NamedTuple):
@@ -37,8 +43,17 @@ class TreeProgress(NamedTuple):
 class RemovedTrees:
     """The top directories of the removed trees in one mount."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, directories: int) -> None:
+        """Start without removed trees.
+
+        Args:
+            directories: the number of directories that one slice of a check visits.
+        """
         self._db = db
+        self._directories = directories
+        # For each directory whose check is not finished: the next directory to visit, and the
+        # number of visited ones. A request has at most one unfinished check.
+        self._positions: dict[Ino, tuple[Ino, int]] = {}
         self._tops: dict[Ino, None] = {}  # top directories of removed trees, in order of removal
         self._arrived = trio.Event()
         self._progress = TreeProgress(0, 0)
@@ -86,6 +101,13 @@ class RemovedTrees:
         """Wait until the list contains a removed tree."""
         await self._arrived.wait()
 
+    def restart_checks(self) -> None:
+        """Forget unfinished checks, because a directory was moved, or a tree was removed.
+
+        Otherwise a check could pass a directory before it becomes a part of a removed tree.
+        """
+        self._positions.clear()
+
     def hold(self, ino: Ino, *, depth_max: int = DIRECTORY_DEPTH_MAX) -> bool:
         """Return whether a directory is in a removed tree, or does not exist.
 
@@ -95,13 +117,34 @@ class RemovedTrees:
                 the directories form a cycle.
 
         Raises:
+            UnfinishedWalkError: the check is not finished; the caller must change nothing, and
+                call this method again after a schedule point.
             MetadataError: the directories above it form a cycle.
         """
-        at: Attributes | None = inodes.find(self._db, ino)
-        for _ in range(max(depth_max, self._db.counters.inodes)):
-            if at is None or not at.nlink:
+        at, visited = self._positions.pop(ino, (ino, 0))
+        for _ in range(self._directories):
+            row = inodes.find(self._db, at)
+            if row is None or not row.nlink:
                 return True
-            if at.ino == ROOT_INO:
+            if at == ROOT_INO:
                 return False
-            at = inodes.find(self._db, at.parent)
-        raise MetadataError("the parent directories form a cycle", ino)
+            at = row.parent
+        visited += self._directories
+        if visited > max(depth_max, self._db.counters.inodes):
+            raise MetadataError("the parent directories form a cycle", ino)
+        if len(self._positions) >= FUSE_TASKS_MAX:
+            del self._positions[next(iter(self._positions))]
+        self._positions[ino] = at, visited
+        raise UnfinishedWalkError(ino)
+
+
+async def until_checked(operation: Callable[[], _Result]) -> _Result:
+    """Carry out an operation whose check of a directory may need several slices.
+
+    Yields to other tasks only between two slices of the check.
+    """
+    while True:  # ends: each pass visits more directories, unless directories are moved or removed
+        try:
+            return operation()
+        except UnfinishedWalkError:
+            await trio.lowlevel.checkpoint()

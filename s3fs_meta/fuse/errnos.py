@@ -33,6 +33,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.NotSupportedError: errno.EOPNOTSUPP,
     errors.TooBigError: errno.EFBIG,
     errors.BusyError: errno.EAGAIN,
+    errors.UnfinishedWalkError: errno.EAGAIN,
     errors.UnknownLengthError: errno.ENOSYS,
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,

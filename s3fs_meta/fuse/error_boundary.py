@@ -4,6 +4,7 @@ Owns: converting errors to FUSEError, logging failures, degrading the mount, the
 requests. Does not know: what the handlers do.
 Most handlers are plain functions, and ``answered`` creates the coroutine that pyfuse3 needs. So a
 request needs one coroutine, not two. Only a handler that must wait returns another coroutine.
+A handler is called again after UnfinishedWalkError, which it raises before it changes anything.
 """
 
 import functools
@@ -12,12 +13,15 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
+import trio
+
 from s3fs_meta.errors import (
     BadRowError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
     S3fsError,
+    UnfinishedWalkError,
 )
 from s3fs_meta.fuse import errnos, past_requests
 from s3fs_meta.fuse.extension import pyfuse3
@@ -65,8 +69,12 @@ def answered(function: Callable[..., Any]) -> Handler:
         self.requests[name] += 1
         begun = self.status.progress
         try:
-            answer = function(self, *arguments)
-            return await answer if type(answer) is CoroutineType else answer
+            while True:  # ends as ``until_checked`` does
+                try:
+                    answer = function(self, *arguments)
+                    return await answer if type(answer) is CoroutineType else answer
+                except UnfinishedWalkError:
+                    await trio.lowlevel.checkpoint()
         except pyfuse3.FUSEError:
             raise
         except S3fsError as exc:

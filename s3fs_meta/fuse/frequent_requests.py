@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import S3fsError, UnfinishedWalkError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.xattrs import CAPABILITY
@@ -78,6 +78,8 @@ def at_once(function: Answer) -> Handler:
         answer: bytes | None = b""
         try:
             answer = function(self, ino, uid, content)
+        except UnfinishedWalkError:
+            return False
         except S3fsError as exc:
             code = failed(status, name, (ino,), exc, begun)
         except Exception as exc:  # noqa: BLE001 - the kernel must get a reply

@@ -1,13 +1,18 @@
 """The list of removed trees, and the directories in these trees."""
 
+from functools import partial
+
 import pytest
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import MetadataError, NoEntryError, UnfinishedWalkError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.removed_trees import RemovedTrees, TreeProgress, until_checked
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
-from tests.fs.conftest import make_directory
+from tests.fs.conftest import USER, look, make_directory, make_file, sliced
+from tests.fs.test_ancestry import make_deep
+from tests.fs.trees.samples import assert_sound, clone, settled
 
 
 async def test_newest_removed_tree_is_returned_first(fs: Filesystem) -> None:
@@ -41,7 +46,7 @@ async def test_very_deep_directory_is_not_mistaken_for_a_cycle(fs: Filesystem) -
     fs.db.begin()
 
     assert not fs.orphans.trees.hold(deep, depth_max=1)
-    removed_trees.note_locked_below(fs.db, deep, depth_max=1)
+    assert removed_trees.mark_upwards(fs.db, [deep], 9, depth_max=1)
 
     assert fs.getattr(ROOT_INO).flags & InodeFlag.HOLDS_LOCKED
 
@@ -52,7 +57,55 @@ async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
     fs.db.begin()
     fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
     with pytest.raises(MetadataError):
-        fs.orphans.trees.hold(ring, depth_max=10)
+        RemovedTrees(fs.db, 11).hold(ring, depth_max=10)
+    with pytest.raises(MetadataError):
+        removed_trees.mark_upwards(fs.db, [ring], 30, depth_max=10)
+
+
+@sliced(ancestors=2)
+async def test_check_of_a_deep_directory_is_divided_into_slices(fs: Filesystem) -> None:
+    """An operation that raises an error after a slice is repeated after other tasks have run."""
+    chain = make_deep(fs)
+    make_file(fs, b"file", make_directory(fs, b"other"))
+    fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)
+    for _ in range(len(chain) // 2):
+        with pytest.raises(UnfinishedWalkError):
+            fs.namespace.make_directory(chain[-1], b"new", 0o755, USER)
+    fs.namespace.make_directory(chain[-1], b"new", 0o755, USER)
+
+    with pytest.raises(UnfinishedWalkError):
+        fs.namespace.unlink(chain[-1], b"new")
+    fs.tree_removal.remove(ROOT_INO, b"0", chain[0])
+    with pytest.raises(NoEntryError):
+        await until_checked(partial(fs.namespace.remove_directory, chain[-1], b"new"))
+    await settled(fs)
+    assert_sound(fs)
+
+
+@sliced(ancestors=2)
+async def test_check_notices_the_removal_of_a_tree_that_it_has_passed(fs: Filesystem) -> None:
+    """The check of a directory continues above a tree that is removed meanwhile."""
+    chain = make_deep(fs)
+    make_file(fs, b"file", make_directory(fs, b"other"))
+    fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)
+    with pytest.raises(UnfinishedWalkError):
+        fs.namespace.make_directory(chain[-1], b"new", 0o755, USER)
+    await until_checked(partial(fs.tree_removal.remove, chain[-3], b"7", chain[-2]))
+
+    with pytest.raises(NoEntryError):
+        await until_checked(partial(fs.namespace.make_directory, chain[-1], b"new", 0o755, USER))
+
+
+@sliced(ancestors=2)
+async def test_commands_finish_the_check_of_a_deep_directory(fs: Filesystem) -> None:
+    chain = make_deep(fs)
+    make_file(fs, b"file", make_directory(fs, b"other"))
+    make_file(fs, b"file", chain[-1])
+    fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)
+
+    await clone(fs, b"0", CloneTarget(chain[-1], b"copy"))
+    assert fs.lookup(chain[-1], b"copy") is not None
+    assert_sound(fs)
 
 
 def test_remaining_work_of_a_tree_removal_increases_with_each_directory_found() -> None:

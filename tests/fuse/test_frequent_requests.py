@@ -27,10 +27,12 @@ from s3fs_meta.fuse.frequent_requests import (
 )
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.raw_operations import RawOperations
+from s3fs_meta.limits import ANCESTORS_SLICE
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, Caller, Ino
 from tests.faults import raising
-from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened
+from tests.fs.conftest import make_directory, make_file
+from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 from tests.polling import until
 
 pytestmark = pytest.mark.mount
@@ -103,6 +105,27 @@ async def test_small_changes_of_a_file_bypass_pyfuse3(
     await until(lambda: requests["release"] > 0)  # close(2) does not wait for the RELEASE request.
     assert all(requests[name] for name in NOT_PASSED_ON)
     assert not mounted.handlers.operations.status.read_only
+
+
+async def test_changes_in_a_deep_directory_work_while_a_tree_is_removed(
+    tmp_path: Path, mountpoint: Path
+) -> None:
+    """One slice is not enough to check that the directory is in no removed tree."""
+    async with opened(tmp_path) as made, trio.open_nursery() as nursery:
+        nursery.start_soon(made.session.run)  # without the task that deletes removed trees
+        await nursery.start(until_ready, made.operations, mountpoint)
+        deep, path = ROOT_INO, mountpoint
+        for _ in range(ANCESTORS_SLICE + 1):
+            deep, path = make_directory(made.fs, b"d", deep), path / "d"
+        tree = make_directory(made.fs, b"tree")
+        make_file(made.fs, b"file", tree)
+        made.fs.tree_removal.remove(ROOT_INO, b"tree", tree)
+
+        await trio.to_thread.run_sync(use, path)
+
+        assert len(made.fs.orphans.trees) == 1
+        assert not made.operations.status.read_only
+        nursery.cancel_scope.cancel()
 
 
 async def test_extension_and_pyfuse3_return_equal_errnos(mounted: Mounted) -> None:

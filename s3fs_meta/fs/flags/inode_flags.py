@@ -133,7 +133,7 @@ class InodeFlags:
             return
         before = self._settable(ino, is_root=is_root)
         if wanted:
-            await mark_above(self._db, self._changes, ino, self._slices.directories)
+            await mark_above(self._db, self._changes, ino, self._slices)
             before = self._settable(ino, is_root=is_root)  # another task may have changed the inode
         else:
             self._changes.begin(ino)

@@ -7,8 +7,11 @@ caller must protect the inode before the next schedule point, so that it gets no
 Design: docs/design/concurrency.md, "Slices".
 """
 
+from collections.abc import Iterable
+
 import trio
 
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import MARK_PASSES_MAX
 from s3fs_meta.meta.db.database import Database
@@ -17,7 +20,7 @@ from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Ino
 
 
-async def mark_above(db: Database, changes: Changes, ino: Ino, slice_parents: int) -> None:
+async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -> None:
     """Set HOLDS_LOCKED on all directories above an inode, in slices; begin an operation on it.
 
     A directory keeps the flag, and marks its new parents if it is moved. So a pass over the names
@@ -27,7 +30,8 @@ async def mark_above(db: Database, changes: Changes, ino: Ino, slice_parents: in
         db: the database.
         changes: begins the operation before each slice.
         ino: the inode.
-        slice_parents: the maximum number of directories with names of the inode in one slice.
+        slices: limits the directories with names of the inode in one slice (``directories``), and
+            the visited directories above them (``ancestors``).
 
     Raises:
         NoInodeError: the inode was removed.
@@ -39,15 +43,45 @@ async def mark_above(db: Database, changes: Changes, ino: Ino, slice_parents: in
         before, after = inodes.get(db, ino), Ino(0)
         while True:
             changes.begin(ino)
-            found = hard_links.parents_after(db, ino, after, slice_parents)
-            for parent in found:
-                removed_trees.note_locked_below(db, parent)
-            if len(found) < slice_parents:
+            found = hard_links.parents_after(db, ino, after, slices.directories)
+            pauses = attempt < MARK_PASSES_MAX
+            await mark(db, changes, ino, found, slices.ancestors, pauses=pauses)
+            if len(found) < slices.directories:
                 break
             after = found[-1]
             db.commit()  # a later failure must not undo these marks
-            if attempt < MARK_PASSES_MAX:
+            if pauses:
                 await trio.lowlevel.checkpoint()
         now = inodes.get(db, ino)
         if (now.nlink, now.ctime_ns) == (before.nlink, before.ctime_ns):
             return
+
+
+async def mark(
+    db: Database,
+    changes: Changes,
+    ino: Ino,
+    directories: Iterable[Ino],
+    count: int,
+    *,
+    pauses: bool = True,
+) -> None:
+    """Set HOLDS_LOCKED on directories and on all directories above them, during an operation.
+
+    Args:
+        db: the database.
+        changes: begins the operation again after each slice but the last.
+        ino: the inode of the operation.
+        directories: the directories.
+        count: the number of directories that one slice visits.
+        pauses: yield to other tasks between two slices.
+
+    Raises:
+        ReadOnlyStateError, NoSpaceLeftError: some directories may have the flag already.
+    """
+    waiting = list(directories)
+    while not removed_trees.mark_upwards(db, waiting, count):
+        db.commit()  # a later failure must not undo these marks
+        if pauses:
+            await trio.lowlevel.checkpoint()
+        changes.begin(ino)

@@ -13,13 +13,14 @@ Design: docs/design/durability.md, "Copies of the past".
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
-from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress, until_checked
 from s3fs_meta.fs.trees.clone import CloneTarget, TreeClone
 from s3fs_meta.limits import REVIVED_PACKS_MAX, WALK_SLICE_BLOCKS
 from s3fs_meta.meta.db.attached import attached
@@ -90,7 +91,7 @@ class PastClone:
         """
         async with self._clone.one_at_a_time, self._points.kept_open(txg) as point:
             found = find(point.db)
-            self._clone.require_free(found, target)
+            await until_checked(partial(self._clone.require_free, found, target))
             if point.db.cookie_key != self._db.cookie_key:
                 raise PastUnavailableError(
                     txg,

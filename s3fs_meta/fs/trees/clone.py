@@ -15,6 +15,7 @@ Design: docs/design/semantics.md, "Trees".
 import contextlib
 import stat
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -30,7 +31,7 @@ from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress, until_checked
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.remove import TreeRemoval, give_way, wait_for_log
 from s3fs_meta.fs.write_gate import Changes
@@ -133,8 +134,8 @@ class TreeClone:
         Always yields to other tasks.
         """
         async with self.one_at_a_time:
-            found = self._require_source(source, ino)
-            return await self._clone(found, target, _Work(LIVING, copied, _do_nothing))
+            find = partial(self._require_source, source, ino)
+            return await self._clone(find, target, _Work(LIVING, copied, _do_nothing))
 
     async def clone_past(
         self,
@@ -158,16 +159,23 @@ class TreeClone:
 
         Always yields to other tasks.
         """
-        return await self._clone(found, target, _Work(tree_copies.past(txg), copied, revived))
+        work = _Work(tree_copies.past(txg), copied, revived)
+        return await self._clone(lambda: found, target, work)
 
-    async def _clone(self, found: Attributes, target: CloneTarget, work: _Work) -> trio.Event:
-        self.require_free(found, target)
+    async def _clone(
+        self, find: Callable[[], Attributes], target: CloneTarget, work: _Work
+    ) -> trio.Event:
+        def checked() -> Attributes:
+            source = find()
+            self.require_free(source, target)
+            return source
+
+        found = await until_checked(checked)
         new = self._begin(found, target, work.origin)
         try:
             directories = await self._build(found, new, work)
-            if work.origin is LIVING:
-                self._require_left(found, target)
-            return self._appear(found, new, target, directories)
+            appear = partial(self._appear, found, new, target, directories)
+            return await until_checked(partial(appear, is_living=work.origin is LIVING))
         except BaseException:
             self._abandon(new)
             raise
@@ -210,9 +218,17 @@ class TreeClone:
             self._orphans.unlinked(new)
 
     def _appear(
-        self, source: Attributes, new: Ino, target: CloneTarget, directories: int
+        self,
+        source: Attributes,
+        new: Ino,
+        target: CloneTarget,
+        directories: int,
+        *,
+        is_living: bool,
     ) -> trio.Event:
         """Give a finished copy its name, and return the event of ``clone``."""
+        if is_living:
+            self._require_left(source, target)
         self.require_free(source, target)
         is_directory = int(stat.S_ISDIR(source.mode))
         self._changes.begin_entry(*target)

@@ -12,16 +12,17 @@ Design: docs/design/semantics.md, "Trees".
 """
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import trio
 
 from s3fs_meta.errors import NoEntryError
-from s3fs_meta.fs.flags.name_marks import mark_above
+from s3fs_meta.fs.flags.name_marks import mark, mark_above
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.remove import give_way, wait_for_log
 from s3fs_meta.fs.write_gate import Changes
+from s3fs_meta.limits import MARK_PASSES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.meta.trees.removed_trees import Child
@@ -72,7 +73,7 @@ class TreeLock:
         Always yields to other tasks.
         """
         self._require(parent, name, ino)
-        await mark_above(self._db, self._changes, ino, self._slices.directories)
+        await mark_above(self._db, self._changes, ino, self._slices)
         found = self._require(parent, name, ino)
         removed_trees.lock(self._db, [ino])
         progress = TreeProgress(1, found.size_bytes if stat.S_ISDIR(found.mode) else 0)
@@ -101,7 +102,8 @@ class TreeLock:
         Returns:
             The number of locked entries, and the number of names in the directories among them.
 
-        Yields to other tasks only if the last entry has more names than a slice.
+        Yields to other tasks only if the last entry has more names than a slice, or if a slice is
+        not enough to mark the directories above all names.
         """
         taken = waiting[: -self._slices.directories - 1 : -1]
         self._changes.begin(taken[0][0])
@@ -110,8 +112,8 @@ class TreeLock:
         linked = {child.ino for child in found if child.links}
         if found and found[-1].links > self._slices.names:
             linked.discard(found[-1].ino)
-            await mark_above(self._db, self._changes, found[-1].ino, self._slices.directories)
-        removed_trees.note_locked_names(self._db, linked)
+            await mark_above(self._db, self._changes, found[-1].ino, self._slices)
+        await self._mark_names(taken[0][0], linked)
         removed_trees.lock(self._db, {child.ino for child in found})
         del waiting[-len(taken) :]
         if len(listed) == self._slices.names or len(found) < len(listed):
@@ -121,6 +123,19 @@ class TreeLock:
         waiting += [(child.ino, Cookie(0)) for child in found if child.names]
         self._db.commit()
         return len(found), sum(child.names for child in found)
+
+    async def _mark_names(self, directory: Ino, linked: Collection[Ino]) -> None:
+        """Mark the directories above all names of files, which the caller then locks.
+
+        While this method yields, another task may add a name; then another pass is needed. Nothing
+        interrupts the last pass.
+        """
+        passes = 0
+        while parents := removed_trees.unmarked_parents(self._db, linked):
+            passes += 1
+            pauses = passes < MARK_PASSES_MAX
+            count = self._slices.ancestors
+            await mark(self._db, self._changes, directory, parents, count, pauses=pauses)
 
 
 def _up_to(listed: list[Child], links_max: int) -> list[Child]:

@@ -153,6 +153,7 @@ class TreeRemoval:
             NotPermittedError: the inode or its directory is protected, or the tree contains or once
                 contained protected inodes.
             ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
+            UnfinishedWalkError: as in ``RemovedTrees.hold``; nothing was changed.
 
         Never yields to other tasks.
         """
@@ -215,6 +216,7 @@ class TreeRemoval:
         inodes.change_directory(self._db, parent, now_ns, entries=-1, subdirectories=-1)
         removed_trees.mark_removed(self._db, [top.ino], now_ns)
         self._trees.add(top.ino, top.size_bytes)
+        self._trees.restart_checks()
 
     @property
     def progress(self) -> TreeProgress | None:

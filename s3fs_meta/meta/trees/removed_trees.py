@@ -19,7 +19,7 @@ from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
-from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
+from s3fs_meta.model import ROOT_INO, BlockId, Cookie, Ino, InodeFlag, PackId
 
 # A plain file is a regular file with one name and no rows in other tables; most files are plain.
 _IS_PLAIN: Final = (
@@ -392,11 +392,11 @@ def lock(db: Database, inos: Collection[Ino]) -> None:
     )
 
 
-def note_locked_names(db: Database, inos: Collection[Ino]) -> None:
-    """Set the flag HOLDS_LOCKED above all names of files that have several names.
+def unmarked_parents(db: Database, inos: Collection[Ino]) -> list[Ino]:
+    """Return the directories with names of files that have several names, if they need a mark.
 
-    Locked directories need no flag: the tree to which they belong was noted when it was locked.
-    Requires an open transaction.
+    A mark is the flag HOLDS_LOCKED. Locked directories need no mark: the tree to which they belong
+    was marked when it was locked.
     """
     unmarked = InodeFlag.LOCKED | InodeFlag.HOLDS_LOCKED
     rows = db.inodes.all(
@@ -405,30 +405,43 @@ def note_locked_names(db: Database, inos: Collection[Ino]) -> None:
         f" WHERE NOT i.flags & {unmarked:d}",
         (json.dumps(list(inos)),),
     )
-    for (directory,) in rows:
-        note_locked_below(db, directory)
+    return [row[0] for row in rows]
 
 
-def note_locked_below(
-    db: Database, directory: Ino, *, depth_max: int = DIRECTORY_DEPTH_MAX
-) -> None:
-    """Set the flag HOLDS_LOCKED on a directory and all directories above it.
+def mark_upwards(
+    db: Database, waiting: list[Ino], count: int, *, depth_max: int = DIRECTORY_DEPTH_MAX
+) -> bool:
+    """Set the flag HOLDS_LOCKED on directories and on all directories above them, in slices.
 
-    Requires an open transaction.
+    The flag is set from the top down. So whenever a directory has the flag, all directories above it
+    have the flag, even if the process is killed between two slices. Requires an open transaction.
 
     Args:
         db: the database.
-        directory: the lowest directory.
-        depth_max: with more directories above it than this number and than there are inodes, the
-            directories form a cycle.
+        waiting: the directories. Each call replaces this list by the remaining directories. Between
+            two calls, directories may be moved or removed.
+        count: the number of directories that one slice visits.
+        depth_max: with more directories above one directory than this number and than there are
+            inodes, the directories form a cycle.
+
+    Returns:
+        True if all directories have the flag.
 
     Raises:
         MetadataError: the directories form a cycle.
+        NoInodeError: the parent of a directory that has a name does not exist.
     """
-    for _ in range(max(depth_max, db.counters.inodes) + 1):
-        row = inodes.get(db, directory)
-        if row.flags & InodeFlag.HOLDS_LOCKED:
-            return
-        inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
-        directory = row.parent
-    raise MetadataError("the parent directories form a cycle", directory)
+    for _ in range(count):
+        if not waiting:
+            return True
+        row = inodes.find(db, waiting[-1])
+        if row is not None and not row.flags & InodeFlag.HOLDS_LOCKED:
+            has_parent = row.ino != ROOT_INO and row.nlink
+            if has_parent and not inodes.get(db, row.parent).flags & InodeFlag.HOLDS_LOCKED:
+                waiting.append(row.parent)
+                if len(waiting) > 2 * max(depth_max, db.counters.inodes):
+                    raise MetadataError("the parent directories form a cycle", row.ino)
+                continue
+            inodes.set_flag(db, row.ino, InodeFlag.HOLDS_LOCKED, on=True)
+        waiting.pop()
+    return not waiting

@@ -6,6 +6,7 @@ operations on trees are carried out.
 
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -13,7 +14,7 @@ import trio
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress, until_checked
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import TREE_PAUSE_S
 from s3fs_meta.model import Ino
@@ -82,7 +83,8 @@ class TreeHandlers:
         parent, name, ino = _entry(arguments)
         self._require_kernel_writable()
         locked = arguments.get("locked") is True
-        forgotten = self._removal.remove(parent, name, ino, locked=locked)
+        remove = partial(self._removal.remove, parent, name, ino, locked=locked)
+        forgotten = await until_checked(remove)
         with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the entry is removed already
             await forgotten.wait()
         if arguments.get("wait") is True:

@@ -1,6 +1,7 @@
 """The flags of directories above the names of an inode that becomes protected."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -9,9 +10,11 @@ from s3fs_meta.errors import NoInodeError, NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.flags.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL
 from s3fs_meta.fs.flags.name_marks import mark_above
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.limits import MARK_PASSES_MAX
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
-from tests.fs.conftest import exists, make_directory, make_file, sliced
+from tests.fs.conftest import exists, look, make_directory, make_file, sliced
+from tests.fs.test_ancestry import make_deep
 from tests.fs.trees.samples import assert_sound
 
 Protect = Callable[[Filesystem, Ino], Awaitable[object]]
@@ -98,7 +101,7 @@ async def test_marking_ends_although_another_task_always_adds_names(fs: Filesyst
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(add)
-        await mark_above(fs.db, fs.changes, ino, 2)
+        await mark_above(fs.db, fs.changes, ino, Slices(directories=2, ancestors=2))
         is_marked = True
         assert all(_marked(fs, directories))
 
@@ -122,3 +125,60 @@ async def test_inode_that_is_removed_meanwhile_is_reported(fs: Filesystem) -> No
             assert directory is not None
             fs.namespace.unlink(directory.ino, b"name")
     assert not exists(fs, ino)
+
+
+@pytest.mark.parametrize("protect", PROTECTIONS)
+@sliced(ancestors=2)
+async def test_directories_above_a_deep_directory_are_marked_from_the_top_in_slices(
+    fs: Filesystem, protect: Protect
+) -> None:
+    """If the process is killed between two slices, no marked directory is below an unmarked one."""
+    ino, chain = make_file(fs, b"file"), make_deep(fs)
+    fs.namespace.link(ino, chain[-1], b"deep")
+    slices = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(protect, fs, ino)
+        while not look(fs, b"file").flags & InodeFlag.PROTECTED:  # noqa: ASYNC110 - no event
+            marked = _marked(fs, chain)
+            assert marked == sorted(marked, reverse=True)
+            slices += 1
+            await trio.lowlevel.checkpoint()
+
+    assert slices > len(chain) // 2
+    assert all(_marked(fs, chain))
+    assert_sound(fs)
+
+
+@sliced(ancestors=2)
+async def test_directory_moved_between_two_slices_is_marked_at_its_new_place(
+    fs: Filesystem,
+) -> None:
+    ino, chain, other = make_file(fs, b"file"), make_deep(fs), make_directory(fs, b"other")
+    fs.namespace.link(ino, chain[-1], b"deep")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(fs.flags.set, ino, FS_IMMUTABLE_FL, is_root=True))
+        while not any(_marked(fs, chain)):  # noqa: ASYNC110 - the task sets no event
+            await trio.lowlevel.checkpoint()
+        await fs.namespace.rename_slowly(chain[-3], b"7", other, b"7")
+
+    assert all(_marked(fs, [other, *chain[-2:]]))
+    with pytest.raises(NotPermittedError):
+        fs.tree_removal.remove(ROOT_INO, b"other", other)
+    assert_sound(fs)
+
+
+@sliced(ancestors=2)
+async def test_rename_marks_the_directories_above_the_new_place_in_slices(fs: Filesystem) -> None:
+    chain, moved = make_deep(fs), make_directory(fs, b"moved")
+    await fs.tree_lock.lock(moved, b"file", make_file(fs, b"file", moved))
+    steps = 1
+    while not fs.namespace.rename(ROOT_INO, b"moved", chain[-1], b"moved"):
+        marked = _marked(fs, chain)
+        assert marked == sorted(marked, reverse=True)
+        steps += 1
+
+    assert steps > len(chain)
+    assert all(_marked(fs, chain))
+    with pytest.raises(NotPermittedError):
+        fs.tree_removal.remove(ROOT_INO, b"0", chain[0])
+    assert_sound(fs)

@@ -405,9 +405,10 @@ class Namespace:
 
         Call this in the transaction of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
-        db, now_ns = self._db, self._now_ns()
+        db, now_ns, directory = self._db, self._now_ns(), inodes.get(self._db, parent)
         dentries.add(db, parent, name, Ino(db.counters.next_ino))
-        inodes.create(db, stat.S_IFCHR, owner.uid, owner.gid, parent, now_ns)
+        gid = directory.gid if directory.mode & stat.S_ISGID else owner.gid
+        inodes.create(db, stat.S_IFCHR, owner.uid, gid, parent, now_ns)
         inodes.change_directory(db, parent, now_ns, entries=1)
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:

@@ -345,6 +345,17 @@ async def test_rename_with_a_whiteout_creates_a_device_at_the_old_name(
     assert_sound(fs)
 
 
+async def test_whiteout_in_a_setgid_directory_inherits_the_group(fs: Filesystem) -> None:
+    """Local filesystems treat a whiteout like every other new inode."""
+    source = make_directory(fs, b"s")
+    fs.attributes.set_attributes(source, SetAttributes(mode=0o2775, gid=42))
+    make_file(fs, b"f", source)
+
+    fs.namespace.rename(source, b"f", ROOT_INO, b"f", RENAME_WHITEOUT, caller=USER)
+
+    assert look(fs, b"f", source).gid == 42
+
+
 # --- files without a name (O_TMPFILE) ----------------------------------------------------------
 
 

@@ -7,7 +7,8 @@ The database and its logs first get a second name in the quarantine directory. T
 all block files: before it the move is undone after an interruption, after it the move is finished.
 Two names of one file distinguish an interrupted move from an earlier quarantine.
 A disk without hard links has no second names: there a move that is interrupted leaves the block
-files and the database in different directories, and neither is lost.
+files, the database and its logs in different directories. No file is lost, unless SQLite finds a
+log without its database in the state directory, and removes it.
 Design: docs/design/durability.md, "At mount".
 """
 

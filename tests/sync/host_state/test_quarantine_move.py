@@ -1,5 +1,6 @@
 """Moving local state to a quarantine directory: interrupted at each system call, then resumed."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,21 @@ assert state.try_lock()
 if sys.argv[3] == "move":
     sys.addaudithook(exit_early)
     state.quarantine_as("1")
+"""
+# Quarantines the local state on a disk that refuses hard links, as vfat does.
+CHILD_WITHOUT_LINKS: Final = """
+import errno, os, sys
+from pathlib import Path
+from s3fs_meta.sync.host_state.state_dir import StateDir
+
+def refuse(event, _arguments):
+    if event == "os.link":
+        raise OSError(int(sys.argv[2]), os.strerror(int(sys.argv[2])))
+
+state = StateDir(Path(sys.argv[1]))
+assert state.try_lock()
+sys.addaudithook(refuse)
+state.quarantine_as("1")
 """
 # Changes of names by one move: two mkdir, two link, one rename, two unlink; then the end.
 STEPS: Final = 8
@@ -95,6 +111,28 @@ def test_resumed_quarantine_may_be_killed_again(tmp_path: Path, steps: int, agai
 
     require_complete(state)
     assert bool(files_in(state.path)) == (steps == 4)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_local_state_on_a_disk_without_hard_links_is_quarantined(tmp_path: Path, code: int) -> None:
+    state = new_state(tmp_path / "s")
+
+    command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(code)]
+    subprocess.run(command, timeout=60, check=True)
+
+    assert files_in(state.quarantine("1")) == FILES
+    require_complete(state)
+
+
+def test_quarantine_fails_without_a_change_if_the_disk_refuses_a_link(tmp_path: Path) -> None:
+    """With another error than those of a disk without hard links, the move is undone."""
+    state = new_state(tmp_path / "s")
+
+    command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(errno.ENOSPC)]
+    assert subprocess.run(command, timeout=60, check=False, capture_output=True).returncode == 1
+
+    assert files_in(state.path) == FILES
+    assert not state.quarantine("1").exists()
 
 
 def test_failed_quarantine_leaves_the_local_state_in_place(tmp_path: Path) -> None:

@@ -197,8 +197,7 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
         fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
 }
 
-/* Send an answer of libfuse. Add the wanted flags to libfuse's answer to INIT, because libfuse does
- * not set all of them. */
+/* Send an answer of libfuse; add the flags to its answer to INIT that libfuse does not set. */
 static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNUSED(userdata))
 {
     if (init_unique != 0 && count > 1
@@ -297,6 +296,7 @@ static int intercept(struct fuse_session *session, Request *request)
 
     switch (opcode) {
     case FUSE_INIT:
+        request->init.flags &= ~(unsigned)FUSE_ATOMIC_O_TRUNC; /* see Operations.open */
         begin(session, &request->init, request->header.unique);
         break;
     case FUSE_OPEN: /* After ENOSYS the kernel opens files without requests (fuse_lowlevel.h). */

@@ -346,7 +346,13 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file, and truncate it if O_TRUNC is set (libfuse sets FUSE_ATOMIC_O_TRUNC)."""
+        """Open a file, and truncate it if O_TRUNC is set.
+
+        The kernel does not set O_TRUNC, but sends SETATTR after this request, because the extension
+        removes FUSE_ATOMIC_O_TRUNC from INIT. With that flag, the kernel would release the lock of the
+        inode after this request and then drop its pages and its size again. It would thus lose a
+        concurrent write that this daemon has received (Linux, fs/fuse/dir.c, fuse_do_setattr).
+        """
         if ino >= PAST_INO_MIN:
             if ino != BARRIER_INO:
                 return self.past.open(ino, flags)

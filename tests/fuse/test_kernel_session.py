@@ -174,6 +174,20 @@ async def test_write_by_an_unprivileged_user_clears_privilege_bits(mounted: Moun
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 
 
+@pytest.mark.mount
+async def test_kernel_truncates_an_opened_file_by_a_separate_request(mounted: Mounted) -> None:
+    """So it holds the lock of the inode until it has dropped its pages."""
+    path, requests = mounted.path / "f", mounted.handlers.operations.requests
+    await mounted.run(path.write_bytes, b"content")
+    before = requests["setattr"]
+
+    fd = await mounted.run(os.open, path, os.O_RDWR | os.O_TRUNC)
+    try:
+        assert requests["setattr"] == before + 1
+    finally:
+        await mounted.run(os.close, fd)
+
+
 _HOLD = """
 import sys
 with open(sys.argv[1], "wb", buffering=0) as file:

@@ -8,6 +8,7 @@ Tasks: all calls block; call them in a thread, on a ``Database`` that no other t
 call.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -18,7 +19,6 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.model import BlockId, BlockState, PackId, PackState, Txg
 
-_TEMPORARY: Final = ("touched_blocks", "touched_packs")
 _UNSETTLED: Final = "unsettled"
 _PUT_PACK: Final = (
     "INSERT INTO packs VALUES (?1, ?2, ?3, ?4, 0, NULL)"
@@ -34,10 +34,16 @@ class Replica:
 
     def begin(self) -> None:
         """Begin the transaction that applies one txg."""
-        self._db.begin_local()
-        for table in _TEMPORARY:
-            self._db.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY)")
-            self._db.run(f"DELETE FROM temp.{table}")
+        db = self._db
+        db.begin_local()
+        # The column plain_bytes contains the length of the block before the txg.
+        db.run(
+            "CREATE TEMP TABLE IF NOT EXISTS touched_blocks"
+            " (number INTEGER PRIMARY KEY, plain_bytes INTEGER)"
+        )
+        db.run("DELETE FROM temp.touched_blocks")
+        db.run("CREATE TEMP TABLE IF NOT EXISTS touched_packs (number INTEGER PRIMARY KEY)")
+        db.run("DELETE FROM temp.touched_packs")
 
     def abandon(self) -> None:
         """Undo all changes since ``begin``."""
@@ -58,7 +64,7 @@ class Replica:
                 " ON CONFLICT (block) DO UPDATE SET refs = refs + ?2",
                 refs.items(),
             )
-            _touch(db, "touched_blocks", refs)
+            _touch_blocks(db, refs)
         for one in locations:
             self._place(one)
 
@@ -70,13 +76,12 @@ class Replica:
             (one.block,),
         )
         content_hash = None if one.pack is None else one.hash
-        placed = db.run(
+        _touch_blocks(db, (one.block,))
+        db.run(
             "UPDATE blocks SET plain_bytes = ?, hash = ?, pack = ?, pack_offset = ?,"
             " stored_bytes = ? WHERE block = ?",
             (one.plain_bytes, content_hash, one.pack, one.pack_offset, one.stored_bytes, one.block),
         )
-        if placed:
-            _touch(db, "touched_blocks", (one.block,))
 
     def finish(
         self,
@@ -105,16 +110,19 @@ class Replica:
         Raises:
             FormatError: the changes do not fit the rows; call ``abandon``.
         """
-        db = self._db
+        db, changed_packs = self._db, [*forgotten, *(one.pack for one in packs)]
+        stored_bytes = -_stored_bytes(db, changed_packs)
         for one in packs:
             if not db.run(_PUT_PACK, (one.pack, one.object_key, int(one.state), one.object_bytes)):
                 raise FormatError(
                     where, f"the key of pack {one.pack} differs from the key in the local database"
                 )
-        _touch(db, "touched_packs", [one.pack for one in packs])
+        db.run_many(
+            "INSERT OR IGNORE INTO temp.touched_packs VALUES (?)", [(one.pack,) for one in packs]
+        )
         db.run(
             "UPDATE totals SET next_pack = max(next_pack, ?)",
-            (max((pack + 1 for pack in (*forgotten, *(one.pack for one in packs))), default=0),),
+            (max((pack + 1 for pack in changed_packs), default=0),),
         )
         self._require_places(where)
         db.run(
@@ -131,6 +139,7 @@ class Replica:
                 text = f"the txg deletes pack {pack}, which still contains blocks of files"
                 raise FormatError(where, text)
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
+        self._count_totals(stored_bytes + _stored_bytes(db, changed_packs))
         db.run("DELETE FROM pack_news")  # these packs are already in a changelog
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
@@ -155,6 +164,20 @@ class Replica:
                 f" number: {pack})",
             )
 
+    def _count_totals(self, stored_bytes: int) -> None:
+        """Add the changes of the txg to the totals, which statfs(2) and the metrics show.
+
+        Args:
+            stored_bytes: the growth of the packs in the bucket.
+        """
+        self._db.run(
+            "UPDATE totals SET stored_bytes = max(stored_bytes + ?, 0),"
+            " block_bytes = max(block_bytes + (SELECT coalesce(sum(b.plain_bytes), 0)"
+            " FROM temp.touched_blocks AS t CROSS JOIN blocks AS b ON b.block = t.number)"
+            " - (SELECT coalesce(sum(plain_bytes), 0) FROM temp.touched_blocks), 0)",
+            (stored_bytes,),
+        )
+
     def _count_packs(self, txg: Txg, *, merged: bool) -> None:
         """Recompute the live bytes of the changed packs."""
         self._db.run(
@@ -176,7 +199,7 @@ def is_unsettled(db: Database) -> bool:
 
 
 def settle(db: Database) -> None:
-    """Update totals and states of cached blocks, which no changelog contains.
+    """Recount totals, and update states of cached blocks, which no changelog contains.
 
     Requires an open transaction.
     """
@@ -206,5 +229,21 @@ def settle_at_txg(db: Database) -> None:
     pending.raise_block_floor(db)
 
 
-def _touch(db: Database, table: str, numbers: Iterable[int]) -> None:
-    db.run_many(f"INSERT OR IGNORE INTO temp.{table} VALUES (?)", [(one,) for one in numbers])
+def _touch_blocks(db: Database, blocks: Iterable[BlockId]) -> None:
+    """Record blocks with their present lengths, unless the txg has already touched them."""
+    db.run_many(
+        "INSERT OR IGNORE INTO temp.touched_blocks"
+        " SELECT block, plain_bytes FROM blocks WHERE block = ?",
+        [(one,) for one in blocks],
+    )
+
+
+def _stored_bytes(db: Database, of_packs: Sequence[PackId]) -> int:
+    """Return the size of those of the given packs that are stored in the bucket."""
+    row = db.one(
+        "SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = ?"
+        " AND pack IN (SELECT value FROM json_each(?))",
+        (int(PackState.STORED), json.dumps(of_packs)),
+    )
+    assert row is not None, "an aggregate query returns one row"
+    return int(row[0])

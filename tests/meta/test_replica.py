@@ -142,6 +142,36 @@ def test_replica_deletes_the_row_of_a_deleted_pack_without_reusing_its_number(pa
     assert pair.copy.counters.next_pack == 6
 
 
+def _require_totals(db: Database) -> None:
+    """Require that the totals of a replica equal the sums of its rows."""
+    sums = db.one(
+        "SELECT (SELECT coalesce(sum(plain_bytes), 0) FROM blocks),"
+        f" (SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = {PackState.STORED:d})"
+    )
+    assert (db.counters.block_bytes, db.counters.stored_bytes) == sums
+
+
+def test_totals_of_a_replica_are_correct_after_each_txg(pair: Pair) -> None:
+    """A follower shows them by statfs(2), although changelogs do not contain them."""
+    ino = a_file(pair.db)
+    block, other = write(pair.db, ino, 0), write(pair.db, ino, 1)
+    pair.apply_note(1, locations=(place(block), place(other, offset=8)), notes=(note(),))
+    assert (pair.copy.counters.block_bytes, pair.copy.counters.stored_bytes) == (20, 100)
+
+    pair.db.begin()
+    block_map.remove(pair.db, ino, BlockIndex(0))
+    moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
+    pair.apply_note(2, locations=(place(other, 2),), notes=(moved, note(1, PackState.CONDEMNED)))
+    assert (pair.copy.counters.block_bytes, pair.copy.counters.stored_bytes) == (10, 50)
+    _require_totals(pair.copy)
+
+    pair.db.begin()
+    block_map.remove(pair.db, ino, BlockIndex(1))
+    pair.apply_note(3, forgotten=(PackId(1), PackId(2)))
+    assert (pair.copy.counters.block_bytes, pair.copy.counters.stored_bytes) == (0, 0)
+    _require_totals(pair.copy)
+
+
 def test_totals_of_a_replica_are_recomputed(pair: Pair) -> None:
     """A replica that becomes the writer needs totals, which changelogs do not contain."""
     block = write(pair.db, a_file(pair.db), 0)

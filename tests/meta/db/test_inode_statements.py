@@ -41,7 +41,6 @@ OTHER_CONNECTIONS = frozenset(
 # Functions that build statements from variables; no statement uses the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/replica.py", "_touch"),  # The statement uses temporary tables.
         ("meta/db/database.py", "commit"),  # The statement writes the counters.
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),

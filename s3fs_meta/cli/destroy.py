@@ -141,6 +141,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
     place = wanted.place
     # The prompt and the removal share one event loop, which also reads the terminal.
     async with opened_store(place.url, wanted.s3) as store:
+        before = await removal.superblock_versions(store)
         contents = await removal.list_contents(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
@@ -160,6 +161,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
                 found.own,
                 found.label,
                 lambda done, total: front.progress("objects", done, total),
+                before=before,
                 superblock=found.superblock,
             )
             await trio.to_thread.run_sync(_remove_state, place.state)

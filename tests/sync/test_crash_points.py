@@ -283,6 +283,7 @@ async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
 
 async def removed(power: Power, hook: Hook = no_hook) -> None:
     """Remove the filesystem as destroy does, even if an earlier removal was interrupted."""
+    before = await removal.superblock_versions(power.store)
     contents = await removal.list_contents(power.store)
     try:
         keys = await power.keys(repairing=True)
@@ -295,7 +296,9 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
         keyring, data = opened
         own = await own_objects(power.store, keyring, contents.named)
     nothing_shown = lambda _done, _total: None  # noqa: E731
-    await removal.remove(power.store, own, "test", nothing_shown, hook, superblock=data)
+    await removal.remove(
+        power.store, own, "test", nothing_shown, hook, before=before, superblock=data
+    )
 
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)

@@ -18,11 +18,12 @@ from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
     ObjectTooLargeError,
+    PreconditionError,
     UsageError,
 )
 from s3fs_meta.limits import DELETE_BATCH_KEYS, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
 from s3fs_meta.sync.administration.mkfs import SUPERBLOCK_KEYS, is_own
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -31,6 +32,13 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 
 # keys of the objects that are deleted last
 LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})
+
+
+class SuperblockVersions(NamedTuple):
+    """The ETags of the two superblock objects; None if an object is missing."""
+
+    first: ETag | None
+    second: ETag | None
 
 
 class Contents(NamedTuple):
@@ -54,6 +62,25 @@ async def list_contents(store: ObjectStore) -> Contents:
         else:
             found.foreign.append(info.key)
     return found
+
+
+async def superblock_versions(store: ObjectStore) -> SuperblockVersions:
+    """Return the present versions of the superblock objects, for ``remove``.
+
+    Called before the objects are listed: a filesystem that another process creates later changes
+    these versions.
+    """
+    first, second = SUPERBLOCK_KEYS
+    return SuperblockVersions(await _etag(store, first), await _etag(store, second))
+
+
+async def _etag(store: ObjectStore, key: ObjectKey) -> ETag | None:
+    try:
+        return (await store.get(key, TEXT_OBJECT_BYTES_MAX)).etag
+    except ObjectMissingError:
+        return None
+    except ObjectTooLargeError as exc:
+        return exc.etag
 
 
 async def keys_of_removed(
@@ -105,13 +132,16 @@ async def remove(
     progress: Callable[[int, int], None],
     hook: Hook = no_hook,
     *,
+    before: SuperblockVersions,
     superblock: bytes | None = None,
 ) -> None:
     """Delete all objects of a filesystem, the superblock last.
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
     or opens the remaining objects. The second superblock object is deleted last. After an
-    interruption, only its keys prove which objects belong to the filesystem.
+    interruption, only its keys prove which objects belong to the filesystem. Both are written by
+    compare-and-set: the server may apply a delayed PUT after another process created a new
+    filesystem in the bucket.
 
     Args:
         store: the bucket.
@@ -120,14 +150,19 @@ async def remove(
             label.
         progress: called with the number of deleted objects, and the total.
         hook: called after each step.
+        before: the versions of the superblock objects before *own* was determined.
         superblock: new content of the second superblock object; None: leave it unchanged.
+
+    Raises:
+        UsageError: another process changed a superblock object; no object was deleted.
     """
     keys = set(own)
     if superblock is not None:
-        await store.put(superblock_codec.COPY_KEY, superblock)
+        await _write(store, superblock_codec.COPY_KEY, superblock, before.second)
         keys.add(superblock_codec.COPY_KEY)
         hook("removal prepared")
-    await store.put(superblock_codec.KEY, superblock_codec.encode_tombstone(label))
+    tombstone = superblock_codec.encode_tombstone(label)
+    await _write(store, superblock_codec.KEY, tombstone, before.first)
     keys.add(superblock_codec.KEY)
     hook("removal noted")
     others = sorted(keys - LAST)
@@ -140,3 +175,17 @@ async def remove(
     await store.delete([superblock_codec.KEY])
     progress(len(keys), len(keys))
     hook("superblock removed")
+
+
+async def _write(store: ObjectStore, key: ObjectKey, data: bytes, before: ETag | None) -> None:
+    """Replace the version *before* of an object, or create the object if it was missing."""
+    try:
+        if before is None:
+            await store.create(key, data)
+        else:
+            await store.replace(key, data, before)
+    except PreconditionError as exc:
+        raise UsageError(
+            f"another process changed the object {key!r} in {store.url} while this command ran; "
+            "no object was deleted; run the command again"
+        ) from exc

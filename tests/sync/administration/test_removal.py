@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import trio
 
 from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import changelog as changelog_codec
@@ -11,22 +12,33 @@ from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import UnfinishedFilesystemError, UsageError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.administration import removal
 from s3fs_meta.sync.administration.mkfs import is_own
 from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power
 from tests.sync.own import own, use
 
 pytestmark = pytest.mark.thorough
 
 
-async def remove(power: Power, hook: Hook = no_hook) -> None:
+async def remove(
+    power: Power, hook: Hook = no_hook, *, store: ObjectStore | None = None, by_name: bool = False
+) -> None:
     """Remove the filesystem as destroy does."""
+    before = await removal.superblock_versions(power.store)
     keys = await power.keys(repairing=True)
     found = await own(power)
     await removal.remove(
-        power.store, found, "test", lambda _done, _total: None, hook, superblock=keys.data
+        store or power.store,
+        found,
+        "test",
+        lambda _done, _total: None,
+        hook,
+        before=before,
+        superblock=None if by_name else keys.data,
     )
 
 
@@ -151,3 +163,26 @@ async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> 
                 await removal.keys_of_removed(power.store, power.remembered("-"), power.secret)
     del power.store.objects[copy]
     assert await removal.keys_of_removed(power.store, power.remembered("a"), power.secret) is None
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
+    power: Power, *, by_name: bool
+) -> None:
+    """A PUT that the server applies late leaves a filesystem that was made meanwhile unchanged."""
+    late = FaultyStore(power.store)
+    gate = late.hold("replace")
+
+    async def destroy_late() -> None:
+        with pytest.raises(UsageError, match=r"changed the object.*no object was deleted"):
+            await remove(power, store=late, by_name=by_name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(destroy_late)
+        await gate.wait_started()
+        await remove(power)
+        await power.make()
+        made = dict(power.store.objects)
+        gate.open()
+
+    assert power.store.objects == made

@@ -18,6 +18,7 @@ from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.counters import TABLE_OF
 from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, FACTS
 from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables import damage_marks, properties
 from s3fs_meta.model import Ino, PackState
 
 _RESTORE: Final = (
@@ -163,12 +164,21 @@ _NUMBER: Final = re.compile(rb"[1-9][0-9]{0,8}")
 
 
 def _property_faults(exam: Examination) -> Iterator[Row]:
-    """Yield the names of properties that are missing, invalid, or not as in the superblock."""
+    """Yield the names of properties that are missing, invalid, or not as in the superblock.
+
+    Also yields damaged records of repairs, and damage marks that name no location.
+    """
     for name in FACTS:
         row = exam.db.one("SELECT value FROM properties WHERE name = ?", (name,))
         value = None if row is None else row[0]
         if not isinstance(value, bytes) or not _is_valid(exam, name, value):
             yield (name,)
+    for name in _damaged_records(exam):
+        yield (name,)
+
+
+def _damaged_records(exam: Examination) -> list[str]:
+    return [*properties.damaged_records(exam.db), *damage_marks.invalid(exam.db)]
 
 
 def _is_valid(exam: Examination, name: str, value: bytes) -> bool:
@@ -184,8 +194,16 @@ def _is_valid(exam: Examination, name: str, value: bytes) -> bool:
 
 
 def _mend_facts(exam: Examination, invariant: Invariant) -> None:
-    """Copy properties from the superblock; generate a missing cookie key (I23 then moves names)."""
-    for (name,) in list(exam.rows(invariant)):
+    """Copy properties from the superblock; generate a missing cookie key (I23 then moves names).
+
+    Damaged records of repairs are replaced by records that retain more packs.
+    """
+    faulty = list(exam.rows(invariant))
+    if _damaged_records(exam):
+        properties.replace_damaged_records(exam.db)
+        damage_marks.remove_invalid(exam.db)
+        exam.touched()
+    for (name,) in faulty:
         value = exam.facts.get(name)
         if name == "cookie_key":
             value = os.urandom(COOKIE_KEY_BYTES)
@@ -267,7 +285,8 @@ SQLITE: Final = (
 NUMBERS: Final = (
     Invariant(
         5,
-        "the properties of mkfs exist and match the superblock: uuid, block size, cookie key",
+        "the properties of mkfs exist and match the superblock: uuid, block size, cookie key; records"
+        " of repairs and damage marks are valid",
         source="",
         damaged="",
         columns="",

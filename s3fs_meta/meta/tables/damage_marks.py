@@ -12,8 +12,10 @@ A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import DAMAGED_RECORDS_MAX
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables.row_types import decimal
 from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
@@ -80,14 +82,29 @@ def exist(db: Database) -> bool:
 
 
 def marks(db: Database) -> list[Mark]:
-    """Return all damage marks."""
-    return [_mark(row[0]) for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
+    """Return all damage marks.
+
+    Raises:
+        FormatError: the name of a row is not that of a mark.
+    """
+    return [_required(db, row[0]) for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
+
+
+def invalid(db: Database) -> list[str]:
+    """Return the names of rows that are neither a mark nor another property."""
+    names = [row[0] for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
+    return [name for name in names if _mark(name) is None]
+
+
+def remove_invalid(db: Database) -> None:
+    """Remove the rows of ``invalid``; they refer to no location. Requires an open transaction."""
+    db.run_many("DELETE FROM properties WHERE name = ?", [(name,) for name in invalid(db)])
 
 
 def marks_of(db: Database, pack: PackId) -> list[Mark]:
-    """Return the damage marks for one pack and its records."""
+    """Return the damage marks for one pack and its records. Raises the errors of ``marks``."""
     sql = f"SELECT name FROM properties WHERE name = ?1 OR {_RECORDS}"
-    return [_mark(row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
+    return [_required(db, row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
 
 
 def remove(db: Database, gone: Iterable[Mark]) -> None:
@@ -107,6 +124,19 @@ def take_over(db: Database, other: Database) -> None:
     db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
 
 
-def _mark(name: str) -> Mark:
-    pack, _slash, offset = name.removeprefix(_PREFIX).partition("/")
-    return Mark(PackId(int(pack)), int(offset) if offset else None)
+def _required(db: Database, name: str) -> Mark:
+    mark = _mark(name)
+    if mark is None:
+        what = f"the damage mark {name!r} is invalid; unmount, and run s3fs-meta fsck -y"
+        raise FormatError(str(db.path), what)
+    return mark
+
+
+def _mark(name: str) -> Mark | None:
+    """Return the mark that a row's name describes, or None if the name has another form."""
+    pack_text, slash, offset_text = name.removeprefix(_PREFIX).partition("/")
+    pack, offset = decimal(pack_text), decimal(offset_text) if slash else None
+    if pack is None or (slash and offset is None):
+        return None
+    mark = Mark(PackId(pack), offset)
+    return mark if mark.name == name else None

@@ -1,13 +1,11 @@
 """Rows of ``local_state``: facts about this host's copy of the database; local.sql lists them."""
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
-
-_NUMBER: Final = re.compile("[0-9]{1,19}", re.ASCII)
+from s3fs_meta.meta.tables.row_types import decimal
 
 # Facts about this host that remain valid after the database is replaced; see local.sql.
 OF_HOST: Final = (
@@ -37,9 +35,10 @@ def number(db: Database, name: str) -> int | None:
     text = get(db, name)
     if text is None:
         return None
-    if _NUMBER.fullmatch(text) is None:
+    value = decimal(text)
+    if value is None:
         raise FormatError(str(db.path), f"the row {name!r} of local_state is not a number")
-    return int(text)
+    return value
 
 
 def put(db: Database, name: str, value: str) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from s3fs_meta.errors import FormatError, MetadataError
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables.row_types import decimal
 from s3fs_meta.model import ObjectKey, PackId, Txg
 
 # SQL conditions for names with a prefix. In ASCII, "0" follows "/".
@@ -46,8 +47,9 @@ def require(db: Database, facts: Mapping[str, bytes]) -> None:
 
 
 def all_of(db: Database) -> dict[str, bytes]:
-    """Return the values of all rows in ``properties``, keyed by name."""
-    return {row[0]: bytes(row[1]) for row in db.all("SELECT name, value FROM properties")}
+    """Return the values of all rows in ``properties``, keyed by name; skip values of other types."""
+    rows = db.all("SELECT name, value FROM properties WHERE typeof(value) = 'blob'")
+    return {row[0]: row[1] for row in rows}
 
 
 def abandon_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
@@ -96,9 +98,12 @@ def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
 
 
 def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
-    """Return the txg and bound of the last ``renumber_packs`` call, or zeros if there was none."""
-    row = db.one("SELECT value FROM properties WHERE name = ?", (_RENUMBERED,))
-    txg, next_pack = (0, 0) if row is None else map(int, bytes(row[0]).split())
+    """Return the txg and bound of the last ``renumber_packs`` call, or zeros if there was none.
+
+    Raises:
+        FormatError: the row is damaged.
+    """
+    txg, next_pack = _numbers(db, _RENUMBERED, 2)
     return Txg(txg), PackId(next_pack)
 
 
@@ -118,9 +123,12 @@ def note_replaced_history(db: Database, txg: Txg) -> None:
 
 
 def replaced_history(db: Database) -> Txg:
-    """Return the txg of the last ``note_replaced_history`` call, or 0 if there was none."""
-    row = db.one("SELECT value FROM properties WHERE name = ?", (_REPLACED,))
-    return Txg(0 if row is None else int(bytes(row[0])))
+    """Return the txg of the last ``note_replaced_history`` call, or 0 if there was none.
+
+    Raises:
+        FormatError: the row is damaged.
+    """
+    return Txg(_numbers(db, _REPLACED, 1)[0])
 
 
 def take_over_replaced(db: Database, other: Database) -> None:
@@ -128,6 +136,47 @@ def take_over_replaced(db: Database, other: Database) -> None:
     txg = replaced_history(other)
     if txg:
         note_replaced_history(db, txg)
+
+
+def damaged_records(db: Database) -> list[str]:
+    """Return the names of the damaged rows about renumbered packs and replaced histories."""
+    found = []
+    for name, count in ((_RENUMBERED, 2), (_REPLACED, 1)):
+        try:
+            _numbers(db, name, count)
+        except FormatError:
+            found.append(name)
+    return found
+
+
+def replace_damaged_records(db: Database) -> None:
+    """Replace damaged rows by rows that keep most: as if the open txg ended the old history.
+
+    Requires an open transaction.
+    """
+    for name in damaged_records(db):
+        if name == _RENUMBERED:
+            renumber_packs(db, db.counters.txg, db.counters.next_pack)
+        else:
+            note_replaced_history(db, Txg(db.counters.txg))
+
+
+def _numbers(db: Database, name: str, count: int) -> list[int]:
+    """Return the numbers in a row, or zeros if the row does not exist.
+
+    Raises:
+        FormatError: the value is not *count* decimal numbers.
+    """
+    row = db.one("SELECT value FROM properties WHERE name = ?", (name,))
+    if row is None:
+        return [0] * count
+    words = row[0].decode("ascii", "replace").split() if type(row[0]) is bytes else []
+    numbers = [number for word in words if (number := decimal(word)) is not None]
+    if len(words) != count or len(numbers) != count:
+        raise FormatError(
+            str(db.path), f"the property {name!r} is damaged; unmount, and run s3fs-meta fsck -y"
+        )
+    return numbers
 
 
 def _note(db: Database, keys: Iterable[ObjectKey]) -> None:

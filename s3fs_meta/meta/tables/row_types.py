@@ -1,13 +1,28 @@
 """Type checks of rows from untrusted databases; SQLite stores any type in any column.
 
-Owns: the valid types of each kind of column. Does not know: tables.
+Owns: the valid types of each kind of column, and the numbers in texts. Does not know: tables.
 A row with a value of the wrong type or an incomplete location raises BadRowError, so that only its
 file becomes unreadable. Numbers only need to be non-negative; fsck checks their ranges. Numbers are
 combined with ``|``, which accepts only integers.
 """
 
+import re
+from typing import Final
+
 from s3fs_meta.errors import BadRowError
 from s3fs_meta.meta.db.statements import Row
+
+# At most 19 digits, because int() refuses more than 4300 digits, and is slow before that.
+_DECIMAL: Final = re.compile("[0-9]{1,19}", re.ASCII)
+_INTEGER_MAX: Final = (1 << 63) - 1  # the largest integer that SQLite stores
+
+
+def decimal(text: str) -> int | None:
+    """Return the number in a text of decimal digits, or None if it is not a number for SQLite."""
+    if _DECIMAL.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if number <= _INTEGER_MAX else None
 
 
 def blob(value: object, what: str, ino: int) -> bytes:

@@ -175,6 +175,14 @@ async def test_missing_property_is_read_from_the_superblock(healthy: Healthy, na
     assert healthy.dump() == healthy.before
 
 
+@pytest.mark.parametrize("name", ["renumbered/packs", "replaced/history", "damaged/junk"])
+async def test_damaged_record_in_the_properties_is_repaired(healthy: Healthy, name: str) -> None:
+    """Records of repairs and damage marks are rows of the same table. Invariant I5."""
+    healthy.sql("INSERT INTO properties VALUES (?, 'junk')", name)
+
+    await healthy.assert_all_mended("I5")
+
+
 async def test_names_get_new_cookies_if_the_cookie_key_is_missing(healthy: Healthy) -> None:
     """fsck makes a new cookie key and gives every name the cookie of its hash."""
     healthy.sql("UPDATE properties SET value = x'' WHERE name = 'cookie_key'")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import DAMAGED_RECORDS_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
@@ -60,6 +61,18 @@ def test_damage_marks_are_removed_one_at_a_time_or_with_their_pack(db: Database)
     packs.delete(db, gone)
 
     assert damage_marks.marks(db) == [Mark(TEN, None)]
+
+
+@pytest.mark.parametrize("name", ["junk", "", "1/", "1/2/3", "01", "1/+2", "9" * 30])
+def test_invalid_damage_mark_is_reported_and_removed(db: Database, name: str) -> None:
+    damage_marks.add(db, Mark(ONE, 17))
+    db.run("INSERT INTO properties VALUES (?, x'')", (f"damaged/{name}",))
+    with pytest.raises(FormatError, match=r"damage mark .* is invalid.*fsck -y"):
+        damage_marks.marks(db)
+
+    damage_marks.remove_invalid(db)
+
+    assert damage_marks.marks(db) == [Mark(ONE, 17)]
 
 
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])

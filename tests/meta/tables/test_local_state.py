@@ -1,5 +1,8 @@
 """The table of values about the local state, which are never shipped."""
 
+import pytest
+
+from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
 
@@ -13,3 +16,14 @@ def test_value_of_the_local_state_can_be_stored_and_replaced_and_deleted(db: Dat
     local_state.delete(db, "epoch")
     local_state.delete(db, "epoch")
     assert local_state.get(db, "epoch") is None
+
+
+@pytest.mark.parametrize("value", ["", "junk", "-1", "1 2", "9223372036854775808"])
+def test_value_that_is_not_a_number_is_reported_as_damage(db: Database, value: str) -> None:
+    """A larger number would not fit into a column of SQLite."""
+    assert local_state.number(db, "epoch") is None
+    local_state.put(db, "epoch", "9223372036854775807")
+    assert local_state.number(db, "epoch") == 9223372036854775807
+    local_state.put(db, "epoch", value)
+    with pytest.raises(FormatError, match="'epoch' of local_state is not a number"):
+        local_state.number(db, "epoch")

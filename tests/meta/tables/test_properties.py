@@ -87,6 +87,28 @@ def test_last_replaced_history_is_recorded(db: Database, make_database: MakeData
     assert rows.renumbered_packs(other) == (0, 0)
 
 
+@pytest.mark.parametrize("value", [b"", b"junk", b"7 8 9", b"-1", "7", 7, b"9" * 19])
+def test_damaged_record_of_a_repair_is_reported_and_replaced(
+    db: Database, value: bytes | str | int
+) -> None:
+    """The new record keeps at least as many packs as any valid record."""
+    db.counters.begin_txg(12)
+    db.begin()
+    for name in ("renumbered/packs", "replaced/history"):
+        db.run("INSERT INTO properties VALUES (?, ?)", (name, value))
+    with pytest.raises(FormatError, match=r"renumbered/packs.*fsck -y"):
+        rows.renumbered_packs(db)
+    with pytest.raises(FormatError, match=r"replaced/history.*fsck -y"):
+        rows.replaced_history(db)
+    assert rows.damaged_records(db) == ["renumbered/packs", "replaced/history"]
+
+    rows.replace_damaged_records(db)
+
+    assert rows.damaged_records(db) == []
+    assert rows.renumbered_packs(db) == (12, db.counters.next_pack)
+    assert rows.replaced_history(db) == 12
+
+
 def test_abandoned_images_are_copied_to_another_database(
     db: Database, make_database: MakeDatabase
 ) -> None:

@@ -23,6 +23,7 @@ from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import (
     CorruptionError,
+    FormatError,
     ObjectMissingError,
     SettingsError,
     UnfinishedFilesystemError,
@@ -201,10 +202,15 @@ async def _base(
     """Yield the database on which the quarantined state was based; None to copy all files.
 
     Raises:
-        SettingsError: the bucket no longer has that database.
+        SettingsError: the bucket no longer has that database, or its txg is unknown.
     """
-    link = chain.recorded(db)
-    if wanted.everything or link is None:
+    try:
+        link = None if wanted.everything else chain.recorded(db)
+    except FormatError as exc:
+        raise SettingsError(
+            f"{exc}, so the changed files are unknown; --everything copies all files"
+        ) from exc
+    if link is None:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="base-", dir=wanted.place.state) as scratch:

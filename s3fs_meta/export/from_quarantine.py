@@ -5,6 +5,7 @@ Does not know: the choice of files (``quarantine_list``), how files are created 
 """
 
 import contextlib
+import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from s3fs_meta.cache.crash_safety.intent_log import LoggedPiece
 from s3fs_meta.cache.crash_safety.intent_replay import needed_pieces, only_here, overlaid
 from s3fs_meta.cache.crash_safety.recovery import content_before, through
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError
 from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names
 from s3fs_meta.hashed_dir import NumberedDir
@@ -27,6 +29,8 @@ from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.uncached_reads import Content, FindElsewhere, UncachedReader
+
+_log = logging.getLogger(__name__)
 
 
 class KeptContent:
@@ -62,7 +66,7 @@ class KeptContent:
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
             self._copies = {row.block: row for row in block_origins.not_uploaded(db)}
-            pieces = needed_pieces(db, blocks)
+            pieces = _logged_pieces(db, blocks)
             wanted = only_here(db, pieces)
             for piece in pieces:
                 if piece.block in wanted:
@@ -184,6 +188,15 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
     for one in reversed(missing):
         copier.make_directory(one)
         made.add(one)
+
+
+def _logged_pieces(db: Database, blocks: Path) -> list[LoggedPiece]:
+    """Return the content in the intent log; without the log's key, that content counts as lost."""
+    try:
+        return needed_pieces(db, blocks)
+    except FormatError as exc:
+        _log.warning("the intent log cannot be read, its content is reported as lost: %s", exc)
+        return []
 
 
 def _power_was_lost(db: Database) -> bool:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.counted import counted
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import FormatError, S3fsError
 from s3fs_meta.export.copier import is_name
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import ROOT_INO, BlockState, Ino
+from s3fs_meta.model import ROOT_INO, BlockState, Ino, Txg
 from s3fs_meta.sync.chain import head as image_head
 
 PREFIX: Final = "kept-"
@@ -85,8 +85,7 @@ def summary(kept: Kept) -> dict[str, Any]:
         return {**known, "why_unreadable": exc.message}
     try:
         totals = cached_blocks.totals(db)
-        head = image_head.recorded(db, "head")
-        known["txg"] = None if head is None else head.txg
+        known["txg"] = _head_txg(db)
         known["only_here_bytes"] = sum(
             totals[state].plain_bytes for state in (BlockState.DIRTY, BlockState.SEALED)
         )
@@ -95,6 +94,15 @@ def summary(kept: Kept) -> dict[str, Any]:
     finally:
         db.close()
     return known
+
+
+def _head_txg(db: Database) -> Txg | None:
+    """Return the txg of the head, or None if it is unknown, because its row is missing or damaged."""
+    try:
+        head = image_head.recorded(db, "head")
+    except FormatError:  # files can be copied without it
+        return None
+    return None if head is None else head.txg
 
 
 def without_database(kept: Kept) -> str:

@@ -1,5 +1,8 @@
 """Local databases that fsck opens although their facts are damaged."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import trio
 
@@ -67,19 +70,31 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
     assert list(state_of(place, program.cachedir).path.glob("kept-*")) == []
 
 
-@pytest.mark.parametrize("fact", ["chain", "epoch", "own_txg"])
+@pytest.mark.parametrize(
+    "fact",
+    ["chain", "epoch", "own_txg", "head", "attempt", "floor", "shipped_seq", "intent_log"],
+)
 def test_fsck_replaces_a_database_with_a_damaged_fact(
-    program: Program, place: Place, fact: str
+    program: Program, place: Place, tmp_path: Path, fact: str
 ) -> None:
-    """Without the position in the chain, the rows cannot be compared with the bucket."""
+    """Without the position in the chain, the rows cannot be compared with the bucket.
+
+    A mount refuses the database, even if it would not use the fact for a long time.
+    """
     check(place, program.cachedir, Mode.ALL)
     state = state_of(place, program.cachedir)
     with changing(state.database) as database:
         database.execute("INSERT OR REPLACE INTO local_state VALUES (?, 'junk')", (fact,))
 
+    with pytest.raises(CorruptionError, match=r"damaged|not a number|not valid JSON"):
+        trio.run(_open_and_close, place, program)
     with pytest.raises(CorruptionError, match=r"fsck -y local:\S+ quarantines it"):
         check(place, program.cachedir, Mode.SAFE)
     assert check(place, program.cachedir, Mode.ALL).exit_status == 1
 
     assert len(list(state.path.glob("kept-*/meta.db"))) == 1
     assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    recover = "recover-state", "--to", tmp_path / "out"
+    assert program.run(*recover, place.url).returncode == (3 if fact == "chain" else 0)
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    program.ok(*recover, "--everything", place.url)

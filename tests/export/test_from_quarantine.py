@@ -259,6 +259,26 @@ async def test_quarantined_content_in_the_intent_log_survives_a_power_loss(
     assert (tmp_path / "out" / "fsynced").read_bytes() == b"fsynced"
 
 
+async def test_content_is_reported_as_lost_if_the_key_of_the_intent_log_is_damaged(
+    power: Power, tmp_path: Path
+) -> None:
+    """The other files are copied nevertheless."""
+    async with power.session("a", tasks=False) as session:
+        await _log_all(session, _name(session, write_file(session, OLD), b"old"))
+        [tail] = unsynced_tails(session.db)
+        session.db.begin()
+        local_state.put(session.db, "intent_log", "junk")
+        _cut_power(session, tail.block)
+        keyring = session.volume.keyring
+
+    copied = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
+
+    assert {one.path: one.missing for one in copied} == {
+        b"old": [],
+        b"fsynced": [(0, 6)],
+    }
+
+
 async def test_torn_copy_of_a_block_is_restored_from_the_intent_log(
     power: Power, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ Tasks: these functions run when a filesystem is opened, before any other task.
 Design: docs/design/durability.md, "The intent log".
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,19 +21,24 @@ from s3fs_meta.cache.crash_safety import intent_log
 from s3fs_meta.cache.crash_safety.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.index import NOT_UPLOADED
-from s3fs_meta.errors import DatabaseError
+from s3fs_meta.errors import DatabaseError, FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
+from s3fs_meta.meta.tables.row_types import decimal
 from s3fs_meta.model import BlockId, BlockState
 
 # Name of the row that records the intent log's epoch and key, and its last applied entry.
 _ROW: Final = "intent_log"
+_USED: Final = re.compile(f"([0-9]+) ([0-9a-f]{{{2 * intent_log.KEY_BYTES}}}) ([0-9]+)", re.ASCII)
 
 
 def epoch_of(db: Database) -> int | None:
-    """Return the epoch in which this host last wrote, or None if it never wrote."""
-    epoch = local_state.get(db, "epoch")
-    return None if epoch is None else int(epoch)
+    """Return the epoch in which this host last wrote, or None if it never wrote.
+
+    Raises:
+        FormatError: the row is damaged.
+    """
+    return local_state.number(db, "epoch")
 
 
 class Used(NamedTuple):
@@ -64,16 +70,28 @@ def end_use(db: Database) -> None:
 
 
 def is_in_use(db: Database) -> bool:
-    """Return whether log entries may be needed; if so, only older programs use ``volatile``."""
+    """Return whether log entries may be needed; if so, only older programs use ``volatile``.
+
+    Raises:
+        FormatError: the row of the log is damaged.
+    """
     return _in_use(db) is not None
 
 
 def _in_use(db: Database) -> Used | None:
-    """Return the log in use, or None if no entry can be needed."""
-    words = (local_state.get(db, _ROW) or "").split()
-    if len(words) != len(Used._fields) or words[0] != local_state.get(db, "epoch"):
+    """Return the log in use, or None if no entry can be needed.
+
+    Raises:
+        FormatError: the row is damaged, so the entries cannot be recognised.
+    """
+    text = local_state.get(db, _ROW)
+    if text is None:
         return None
-    return Used(int(words[0]), bytes.fromhex(words[1]), int(words[2]))
+    match = _USED.fullmatch(text)
+    epoch, settled = (None, None) if match is None else (decimal(match[1]), decimal(match[3]))
+    if match is None or epoch is None or settled is None:
+        raise FormatError(str(db.path), f"the row {_ROW!r} of local_state is damaged")
+    return Used(epoch, bytes.fromhex(match[2]), settled) if epoch == epoch_of(db) else None
 
 
 def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
@@ -81,6 +99,7 @@ def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
 
     Raises:
         DatabaseError: the log cannot be read.
+        FormatError: the row of the log is damaged.
     """
     used = _in_use(db)
     try:

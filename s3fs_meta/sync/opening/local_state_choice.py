@@ -57,7 +57,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
-from s3fs_meta.sync.opening import strays
+from s3fs_meta.sync.opening import local_facts, strays
 from s3fs_meta.sync.progress import Progress
 
 ADVICE: Final = (
@@ -85,7 +85,7 @@ def examine(
     """
     if not state_dir.database.exists():
         return Local(None, doubtful=False)
-    db = Database.open(state_dir.database, pragmas, repairing=repairing)
+    db = local_facts.open_checked(state_dir.database, pragmas, repairing=repairing)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
         raise SettingsError(

@@ -30,6 +30,10 @@ FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _ANY: Final = "xxx"  # placeholder of three hexadecimal digits: at most 4,096 files per directory
 _DIGITS: Final = len(_ANY)
+# Errors of rmdir(2) after which a directory simply stays.
+_NOT_REMOVED: Final = frozenset(
+    {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.EBUSY, errno.ENAMETOOLONG}
+)
 
 _Result = TypeVar("_Result")
 
@@ -166,17 +170,21 @@ class PrunedTree:
 
         If link counts show the number of subdirectories, the time depends only on the number of
         directories, not on the number of files. (On Btrfs every link count is one.)
-        """
-        return sum(self._prune_below(place) for place in _subdirectories(self._root))
 
-    def _prune_below(self, directory: str) -> int:
-        try:
-            leaf = os.lstat(directory).st_nlink == 2  # noqa: PLR2004 - its name, and its own "."
-            below = [] if leaf else _subdirectories(directory)
-        except FileNotFoundError:
-            return 0
-        removed = sum(self._prune_below(place) for place in below)
-        return removed + _rmdir_if_empty(directory)
+        Other programs may have made more levels of directories than Python can recurse into, and
+        paths that are too long for the kernel, whose directories stay.
+        """
+        removed = 0
+        path = [(self._root, iter(_subdirectories(self._root)))]
+        while path:
+            directory, below = path[-1]
+            place = next(below, None)
+            if place is not None:
+                path.append((place, iter(_inner_directories(place))))
+                continue
+            path.pop()
+            removed += bool(path) and _rmdir_if_empty(directory)
+        return removed
 
     def _with_parents(
         self, place: str, action: Callable[[], _Result], source: Path | str | None = None
@@ -455,11 +463,22 @@ def _subdirectories(directory: str) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
+def _inner_directories(directory: str) -> list[str]:
+    """Return the subdirectories of a directory that may be missing or have too long a path."""
+    try:
+        leaf = os.lstat(directory).st_nlink == 2  # noqa: PLR2004 - its name, and its own "."
+        return [] if leaf else _subdirectories(directory)
+    except OSError as exc:
+        if exc.errno in {errno.ENOENT, errno.ENAMETOOLONG}:
+            return []
+        raise
+
+
 def _rmdir_if_empty(directory: str) -> bool:
     try:
         os.rmdir(directory)
     except OSError as exc:
-        if exc.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.EBUSY}:
+        if exc.errno in _NOT_REMOVED:
             return False
         raise
     return True

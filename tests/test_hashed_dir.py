@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +232,20 @@ def test_pruning_removes_only_empty_directories(numbered: NumberedDir) -> None:
 
     assert list(numbered.names()) == ["17"]
     assert empty_directories(numbered.root) == []
+
+
+def test_pruning_removes_any_number_of_levels(numbered: NumberedDir) -> None:
+    """The number of levels may exceed the depth of Python's stack."""
+    place = os.fspath(numbered.root)
+    for _ in range(1500):
+        place += "/d"
+        os.mkdir(place)
+
+    try:
+        assert numbered.prune_all() == 1500
+        assert os.listdir(numbered.root) == []
+    finally:
+        subprocess.run(["rm", "-rf", numbered.root], check=True)
 
 
 def test_removal_of_many_files_tries_to_remove_each_directory_once(

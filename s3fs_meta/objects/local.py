@@ -90,6 +90,8 @@ _TRANSIENT: Final = frozenset(
         errno.ENOMEM,
     }
 )
+# Errors of a path that does not exist, or that is too long to be a key.
+_UNREACHABLE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _ADVICE: Final = {
     errno.EACCES: "check the owner and the permissions of the directory",
     errno.EPERM: "the disk's filesystem must allow hard links, and the files must not be immutable",
@@ -288,26 +290,28 @@ class LocalStore:
             return buffer.toreadonly()
 
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield objects below *prefix* with keys after *after*, in key order."""
-        yield from self._find_in(prefix.rpartition("/")[0], prefix, after)
+        """Yield objects below *prefix* with keys after *after*, in key order.
 
-    def _find_in(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        above = f"{folder}/" if folder else ""
-        for name in sorted(self._names(folder, prefix, after)):
-            key = above + name
-            if name.endswith("/"):
-                yield from self._find_in(key[:-1], prefix, after)
+        Other programs may have made more levels of directories than Python can recurse into.
+        """
+        path = [iter(self._names(prefix.rpartition("/")[0], prefix, after))]
+        while path:
+            key = next(path[-1], None)
+            if key is None:
+                path.pop()
+            elif key.endswith("/"):
+                path.append(iter(self._names(key[:-1], prefix, after)))
             elif key > after and key.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):  # another process deleted the object
+                with _suppress_unreachable():  # another process deleted the object
                     status = os.lstat(self._tree.path(key))
                     if stat.S_ISREG(status.st_mode):
                         yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
 
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
-        """Return the names of the files and subdirectories that a listing must visit.
+        """Return the keys of the files and subdirectories that a listing must visit, in key order.
 
-        Names of subdirectories end with a slash, so that they sort like keys. Other names are
-        dropped early, because a directory may have 100,000 changelogs, and most listings need
+        Keys of subdirectories end with a slash, so that they sort like keys of objects. Other names
+        are dropped early, because a directory may have 100,000 changelogs, and most listings need
         only the last few.
         """
         above = f"{folder}/" if folder else ""
@@ -328,11 +332,13 @@ class LocalStore:
                     if hides and entry.name == UNFINISHED:
                         continue
                     is_folder = entry.is_dir(follow_symlinks=False)
-                    found.append(name if is_folder else entry.name)
-        except (FileNotFoundError, NotADirectoryError):
+                    found.append(above + (name if is_folder else entry.name))
+        except OSError as exc:
+            if exc.errno not in _UNREACHABLE:
+                raise
             self._require_root(folder)
             return []  # the directory does not exist, or was empty and has been removed
-        return found
+        return sorted(found)
 
     def _owns_unfinished(self) -> bool:
         """Return whether ``tmp`` has no user data: it is missing, empty, or made by a store."""
@@ -441,6 +447,16 @@ def _make_root(root: Path) -> None:
     except OSError as exc:
         text = f"directory {os.fspath(root)!r} cannot be created: {exc.strerror}"
         raise UsageError(text) from exc
+
+
+@contextlib.contextmanager
+def _suppress_unreachable() -> Iterator[None]:
+    """Suppress the errors in _UNREACHABLE."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in _UNREACHABLE:
+            raise
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from tests.memory import traced
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
+PATH_BYTES_MAX = 4096  # PATH_MAX of linux/limits.h
 
 
 @pytest.fixture
@@ -48,6 +49,19 @@ def tree(root: Path) -> list[str]:
 def empty_directories(root: Path) -> list[str]:
     """Return all empty directories below *root*."""
     return [path for path, folders, files in os.walk(root) if not folders and not files]
+
+
+def make_deep(top: Path, levels: int) -> None:
+    """Create a directory with *levels* levels of directories, and a file in the lowest one."""
+    top.mkdir()
+    fd = os.open(top, os.O_PATH)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_PATH, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+    os.close(fd)
 
 
 # --- layout of the object files ------------------------------------------------------------------
@@ -294,6 +308,25 @@ async def test_opening_a_store_removes_leftovers_of_a_crash(root: Path) -> None:
 
     assert tree(root) == ["pack", "pack/3f", "pack/3f/7-9a", "tmp"]
     await store.close()
+
+
+@pytest.mark.parametrize("levels", [1500, 3000], ids=["recursion limit", "longest path"])
+async def test_foreign_directories_may_have_any_number_of_levels(root: Path, levels: int) -> None:
+    """Another program may have made more levels than Python's stack, or the kernel, permits.
+
+    A key cannot be as long as a path that the kernel refuses, so such files are not listed.
+    """
+    store = LocalStore(root)
+    await store.put(KEY, b"content")
+    await store.close()
+    make_deep(root / "deep", levels)
+    try:
+        store = LocalStore(root)
+        deep = ObjectKey("deep/" + levels * "d/" + "file")
+        assert await keys_of(store) == ([deep, KEY] if len(deep) < PATH_BYTES_MAX else [KEY])
+        await store.close()
+    finally:
+        await trio.run_process(["rm", "-rf", str(root / "deep")])
 
 
 async def test_unfinished_files_of_another_open_store_are_kept(root: Path) -> None:

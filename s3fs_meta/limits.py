@@ -272,8 +272,8 @@ STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the l
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
 OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
-# Number of response bytes to read per call; small, so that a slow response is noticed early.
-STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
+STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # bytes per read; small, to notice a slow response early
+STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # a listing or an error; S3 lists 1000 keys in below 7 MiB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
 

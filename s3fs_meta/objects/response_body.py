@@ -1,6 +1,7 @@
-"""Receiving the body of a response directly into the caller's buffer.
+"""Receiving the body of a response: objects directly into the caller's buffer, texts up to a limit.
 
-Owns: the calls that receive bytes, and the return of the connection to urllib3's pool.
+Owns: the calls that receive bytes, the return of the connection to urllib3's pool, and the maximum
+length of a text, which is a listing, an error or another response that botocore parses.
 Does not know: keys, the expected length, time limits.
 
 botocore and urllib3 return each piece of a body as new bytes. Their ``readinto`` copies these bytes
@@ -10,9 +11,15 @@ body is read through botocore.
 """
 
 import http.client
-from typing import Any
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any, Protocol
 
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
+
+from s3fs_meta.limits import STORE_BODY_CHUNK_BYTES, STORE_TEXT_BYTES_MAX
 
 
 class ResponseBody:
@@ -46,3 +53,73 @@ class ResponseBody:
         if self._inner is not None and self._inner.isclosed():
             self._raw.release_conn()
         self._body.close()
+
+
+class HttpSession(Protocol):
+    """The methods of botocore's URLLib3Session that an endpoint calls."""
+
+    def send(self, request: AWSPreparedRequest) -> AWSResponse:
+        """Send a request; return the response."""
+        ...
+
+    def close(self) -> None:
+        """Close idle connections."""
+        ...
+
+
+class BoundedSession:
+    """An HTTP session that receives at most STORE_TEXT_BYTES_MAX bytes of a text.
+
+    botocore reads texts completely before it parses them. A server with a fault, or another server
+    at the same address, could send a text that fills the memory.
+    """
+
+    def __init__(self, inner: HttpSession) -> None:
+        self._inner = inner
+
+    def send(self, request: AWSPreparedRequest) -> AWSResponse:
+        """Send a request; receive its response unless it is an object, which the caller receives.
+
+        Raises:
+            ResponseParserError: the text is too long; the connection was closed.
+            BotoCoreError: the request failed.
+        """
+        streamed = AWSPreparedRequest(
+            request.method, request.url, request.headers, request.body, stream_output=True
+        )
+        response = self._inner.send(streamed)
+        if request.stream_output and response.status_code < HTTPStatus.MULTIPLE_CHOICES:
+            return response
+        headers: Any = response.headers
+        text = _Received(_read_text(response))
+        return AWSResponse(response.url, response.status_code, headers, text)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._inner.close()
+
+
+class _Received:
+    """A body that was received; botocore calls ``stream`` to read it."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def stream(self) -> Iterator[bytes]:
+        """Return the pieces of the body."""
+        return iter(self._pieces)
+
+
+def _read_text(response: AWSResponse) -> list[bytes]:
+    unknown: Any = None  # the response to a HEAD request has a length, but no body
+    body = StreamingBody(response.raw, unknown)
+    pieces, received_bytes = [], 0
+    while piece := body.read(STORE_BODY_CHUNK_BYTES):
+        pieces.append(piece)
+        received_bytes += len(piece)
+        if received_bytes > STORE_TEXT_BYTES_MAX:
+            body.close()
+            raise ResponseParserError(
+                f"the text of the response has more than {STORE_TEXT_BYTES_MAX} bytes"
+            )
+    return pieces

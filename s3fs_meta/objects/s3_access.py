@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import boto3
 import botocore.loaders
 import botocore.session
+from botocore.client import BaseClient
 from botocore.config import Config
+from botocore.endpoint import Endpoint
 from botocore.handlers import add_expect_header
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParser, ResponseParserError, ResponseParserFactory
@@ -28,6 +30,7 @@ from botocore.response import StreamingBody
 from typing_extensions import override
 
 from s3fs_meta.limits import STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_THREADS_MAX
+from s3fs_meta.objects.response_body import BoundedSession
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
@@ -117,6 +120,7 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     inner = botocore.session.Session()
     inner.register_component("data_loader", _descriptions())
     inner.register_component("response_parser_factory", _Parsers())
+    inner.register("creating-client-class.s3", _bound_responses)
     session = boto3.Session(
         profile_name=place.profile, region_name=place.region, botocore_session=inner
     )
@@ -132,6 +136,30 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     )
     frozen = credentials.get_frozen_credentials() if credentials is not None else None
     return _Made(client, frozen, os.getpid())
+
+
+class _BoundedClient(BaseClient):
+    """A client whose responses are bounded; see ``BoundedSession``."""
+
+    def __init__(self, **parts: Any) -> None:
+        endpoint = parts["endpoint"]
+        session: Any = BoundedSession(endpoint.http_session)
+        parts["endpoint"] = Endpoint(
+            endpoint.host,
+            parts["service_model"].endpoint_prefix,
+            parts["event_emitter"],
+            _Parsers(),
+            session,
+        )
+        super().__init__(**parts)
+
+
+def _bound_responses(**event: Any) -> None:
+    """Add a base class to the class of a client that is being created.
+
+    Source: boto3 documentation, "Extensibility guide", the event creating-client-class.
+    """
+    event["base_classes"].insert(0, _BoundedClient)
 
 
 @functools.cache

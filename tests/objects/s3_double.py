@@ -230,9 +230,12 @@ class _Handler(BaseHTTPRequestHandler):
         length = len(reply.body) if reply.declared_bytes is None else reply.declared_bytes
         self.send_header("Content-Length", str(length))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body)
         self.close_connection = length != len(reply.body)
+        if self.command != "HEAD":
+            try:
+                self.wfile.write(reply.body)
+            except ConnectionError:  # the client refuses a long body
+                self.close_connection = True
 
     def _forward(self, how: Forward, body: bytes) -> None:
         assert self.orders.upstream is not None, "this server has no upstream to forward to"

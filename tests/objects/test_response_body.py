@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.response import StreamingBody
 
-from s3fs_meta.limits import MIB
+from s3fs_meta.errors import ObjectMissingError, S3fsError
+from s3fs_meta.limits import MIB, STORE_TEXT_BYTES_MAX
 from s3fs_meta.objects.response_body import ResponseBody
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
 from tests.memory import traced
-from tests.objects.s3_double import BUCKET, KEY, Reply, S3Double
+from tests.objects.s3_double import BUCKET, KEY, PUT_DONE, Reply, S3Double, error, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,41 @@ def test_response_body_of_another_http_library_is_received_by_botocore() -> None
 
     assert not body.is_direct
     assert (counts, bytes(buffer)) == ([7, 0], b"content")
+
+
+@pytest.mark.parametrize("status", [200, 404, 503])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_text_of_a_response_is_received_up_to_a_limit(
+    double: S3Double, store: S3Store, status: int, *, chunked: bool
+) -> None:
+    """A server cannot fill the memory with a listing or an error message."""
+    size = 8 * STORE_TEXT_BYTES_MAX
+    body = b"<ListBucketResult>" + size * b" "
+    if chunked:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    kind = {"Transfer-Encoding": "chunked"} if chunked else {}
+    double.answer(Reply(status, body, kind))
+    with traced() as peak, pytest.raises(S3fsError, match="more than 8388608 bytes"):
+        [info async for info in store.list("")]
+    assert peak() < 3 * STORE_TEXT_BYTES_MAX
+
+    double.answer(Reply(503, body, kind))
+    with traced() as peak, pytest.raises(S3fsError, match="more than 8388608 bytes"):
+        await store.get(KEY, MIB)
+    assert peak() < 3 * STORE_TEXT_BYTES_MAX
+
+
+async def test_connection_is_used_again_after_a_text(double: S3Double, store: S3Store) -> None:
+    """Listings, errors and responses without a body leave the connection usable."""
+    double.answer(listing(["a"]), error(404, "NoSuchKey"), PUT_DONE, listing([]))
+
+    assert [info.key async for info in store.list("")] == ["a"]
+    with pytest.raises(ObjectMissingError):
+        await store.get(KEY, MIB)
+    await store.put(KEY, b"content")
+    assert [info async for info in store.list("")] == []
+
+    assert double.connections == 1
 
 
 async def test_empty_object_is_received(double: S3Double, store: S3Store) -> None:

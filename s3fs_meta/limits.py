@@ -1,6 +1,6 @@
 """The limits of the program, with their units and reasons.
 
-A limit that only ``browse``, ``cli`` or ``mount`` uses is defined in the ``limits.py`` of that folder.
+A limit that only ``browse``, ``cli``, ``control`` or ``mount`` uses is in the ``limits.py`` there.
 Owns: the constants. Assertions check relations between them.
 """
 
@@ -461,11 +461,6 @@ WRITE_BACK_WAITING_MAX: Final = 64
 # Time for which the kernel caches names. No cached name is stale, because only one host writes.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
-# Maximum number of connections that wait for the control socket.
-CONTROL_CONNECTIONS_MAX: Final = 16
-# Maximum number of queued progress events per client. Any others are dropped.
-CONTROL_EVENTS_MAX: Final = 64
-CONTROL_IDLE_S_MAX: Final = 60.0  # time after which an idle client is disconnected
 
 # --- hashed directories ------------------------------------------------------------------------
 # Maximum number of attempts to create a file while another thread removes the directory.

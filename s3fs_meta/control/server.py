@@ -1,24 +1,34 @@
 """The server of a mount's control socket.
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
-effects of commands.
-Keeps: a client that closes its connection, sends garbage or stops reading does not affect other
-clients; an exception in a handler becomes an error message and never ends the mount.
+effects of commands, the choice of a connection that makes room (``connections``).
+Keeps: a client that closes its connection, sends garbage, stops reading or is stopped does not
+affect other clients; an exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, and one per connection.
 """
 
 import contextlib
+import enum
 import errno
 import logging
 import os
 import socket
 import stat
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import trio
 
+from s3fs_meta.control.connections import (
+    ControlConnection,
+    ControlConnections,
+    ControlBounds,
+    Phase,
+)
+from s3fs_meta.control.limits import CONTROL_EVENTS_MAX
 from s3fs_meta.control.lines import LineReader
 from s3fs_meta.control.protocol import (
     Handler,
@@ -30,16 +40,29 @@ from s3fs_meta.control.protocol import (
     socket_path,
 )
 from s3fs_meta.errors import ControlError, S3fsError
-from s3fs_meta.limits import (
-    CONTROL_CONNECTIONS_MAX,
-    CONTROL_EVENTS_MAX,
-    CONTROL_IDLE_S_MAX,
-)
 
 _log = logging.getLogger(__name__)
 
 _UCRED = struct.Struct("3i")  # pid, uid and gid, as returned by SO_PEERCRED: unix(7)
 _ACCEPT_RETRY_S = 1.0
+
+
+class RequestKind(enum.Enum):
+    """How the server treats the requests of a command."""
+
+    # Waits for its turn, and finishes even if the client disconnects, because an interrupted flush
+    # is useless.
+    ORDINARY = "ordinary"
+    # Waits for its turn, and is cancelled if the client disconnects.
+    BOUND = "bound"
+    # Is handled at once, because it takes little time.
+    PROMPT = "prompt"
+    # Waits for an event, without a turn; is cancelled if the client disconnects, or to make room.
+    WAITING = "waiting"
+
+
+_CANCELLED_AT_END: Final = frozenset({RequestKind.BOUND, RequestKind.WAITING})
+_ALL_ORDINARY: Final[Mapping[str, RequestKind]] = MappingProxyType({})
 
 
 class ControlServer:
@@ -50,7 +73,8 @@ class ControlServer:
         directory: Path,
         handlers: Mapping[str, Handler],
         *,
-        bound: Collection[str] = frozenset(),
+        kinds: Mapping[str, RequestKind] = _ALL_ORDINARY,
+        bounds: ControlBounds | None = None,
     ) -> None:
         """Create a server that does not listen yet.
 
@@ -58,13 +82,15 @@ class ControlServer:
             directory: the state directory; the caller holds its lock, so an existing socket
                 is left over from an earlier mount.
             handlers: the handler of each command, by the command's name.
-            bound: commands that are cancelled when the client disconnects; all others run to
-                completion.
+            kinds: the kind of each command that is not ordinary.
+            bounds: the bounds of the server; None for the usual ones.
         """
         self._directory = directory
-        self._bound = frozenset(bound)
         self._handlers = handlers
-        self._places = trio.Semaphore(CONTROL_CONNECTIONS_MAX)
+        self._kinds = kinds
+        self._bounds = bounds or ControlBounds()
+        self._connections = ControlConnections(self._bounds)
+        self._turns = trio.Semaphore(self._bounds.requests)
         self._answering = 0
         self._quiet = trio.Event()
         self._quiet.set()
@@ -79,49 +105,58 @@ class ControlServer:
                 async with trio.open_nursery() as nursery:
                     task_status.started()
                     while True:
-                        await self._places.acquire()
-                        stream = await _accept(listener)
-                        nursery.start_soon(self._converse, stream)
+                        connection = await self._connections.add(await _accept(listener))
+                        nursery.start_soon(self._converse, connection)
             finally:
                 with contextlib.suppress(FileNotFoundError), socket_path(self._directory) as path:
                     os.unlink(path)
 
-    async def quiet(self) -> None:
-        """Wait until every request is answered, so that the server can stop."""
-        await self._quiet.wait()
+    async def quiet(self, limit_s: float) -> None:
+        """Wait until every request is answered, so that the server can stop.
 
-    async def _converse(self, stream: trio.SocketStream) -> None:
-        """Serve one connection until the client closes it."""
+        Args:
+            limit_s: time limit. A client that has not read its messages for that time already is
+                disconnected at once.
+        """
+        self._connections.close_silent(limit_s)
+        with trio.move_on_after(limit_s):
+            await self._quiet.wait()
+
+    async def _converse(self, connection: ControlConnection) -> None:
+        """Serve one connection until the client closes it, or until it makes room."""
         try:
-            async with stream:
-                if _may_ask(stream):
-                    await self._answer_all(stream)
+            with connection.scope:
+                async with connection.stream:
+                    if _may_ask(connection.stream):
+                        await self._answer_all(connection)
         except trio.BrokenResourceError:
             return  # the client disconnected; its request has ended, or was cancelled
         except Exception:  # noqa: BLE001  # a bug here must not end the mount
             _log.exception("a control connection failed because of a bug")
         finally:
-            self._places.release()
+            self._connections.remove(connection)
 
-    async def _answer_all(self, stream: trio.SocketStream) -> None:
+    async def _answer_all(self, connection: ControlConnection) -> None:
         """Answer the requests of a connection in order; stop after an invalid request."""
-        lines = LineReader(stream)
+        lines = LineReader(connection.stream)
         try:
             while True:
-                with trio.move_on_after(CONTROL_IDLE_S_MAX) as idle:
+                with trio.move_on_after(self._bounds.idle_s) as idle:
                     line = await lines.next_line()
-                if idle.cancelled_caught or not line:
+                if idle.cancelled_caught or not line or connection.is_closing:
                     return
                 with self._owing():
-                    await self._answer(stream, decode_request(line))
+                    if not await self._answer(connection, decode_request(line)):
+                        return
         except ControlError as exc:
-            await stream.send_all(encode(_error(exc.kind, exc.message)))
+            with trio.move_on_after(self._bounds.idle_s):
+                await connection.send(encode(_error(exc.kind, exc.message)))
 
-    async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
+    async def _answer(self, connection: ControlConnection, request: Request) -> bool:
         """Handle one request: send its progress messages, then its answer.
 
-        The handler of a command that is not bound finishes even if the client disconnects, because
-        an interrupted flush is useless.
+        Returns:
+            False if the client did not read them in time; the connection must then be closed.
         """
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
@@ -130,16 +165,54 @@ class ControlServer:
             with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
                 send.send_nowait({"progress": event})
 
+        with trio.CancelScope() as reading:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_forward, receive, connection)
+                async with send:
+                    answer = await self._in_turn(connection, request, report)
+                self._connections.enter(connection, Phase.CLIENT)
+                reading.deadline = trio.current_time() + self._bounds.idle_s
+            if answer is not None:
+                await connection.send(encode(answer))
+        return not reading.cancelled_caught
+
+    async def _in_turn(
+        self, connection: ControlConnection, request: Request, report: Report
+    ) -> Message | None:
+        """Return the answer to a request; None if the client disconnected before it was handled."""
+        kind = self._kinds.get(request.command, RequestKind.ORDINARY)
+        waits = kind is RequestKind.WAITING
+        self._connections.enter(connection, Phase.EVENT if waits else Phase.HANDLER)
+        if waits or kind is RequestKind.PROMPT:
+            return await self._handle(connection, request, report)
+        if not await self._take_turn(connection.stream):
+            return None
+        try:
+            return await self._handle(connection, request, report)
+        finally:
+            self._turns.release()
+
+    async def _take_turn(self, stream: trio.SocketStream) -> bool:
+        """Wait until the request may be handled; return False if the client disconnects first."""
+        is_taken = False
+        async with trio.open_nursery() as watched:
+            watched.start_soon(_cancel_at_end, stream, watched.cancel_scope)
+            await self._turns.acquire()
+            is_taken = True
+            watched.cancel_scope.cancel()
+        return is_taken
+
+    async def _handle(
+        self, connection: ControlConnection, request: Request, report: Report
+    ) -> Message | None:
+        """Return the answer to a request; None if the client's disconnection cancelled it."""
         answer: Message | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_forward, receive, stream)
-            async with send, trio.open_nursery() as watched:
-                if request.command in self._bound:
-                    watched.start_soon(_cancel_at_end, stream, watched.cancel_scope)
-                answer = await _carry_out(request, self._handlers, report)
-                watched.cancel_scope.cancel()
-        if answer is not None:
-            await stream.send_all(encode(answer))
+        async with trio.open_nursery() as watched:
+            if self._kinds.get(request.command) in _CANCELLED_AT_END:
+                watched.start_soon(_cancel_at_end, connection.stream, watched.cancel_scope)
+            answer = await _carry_out(request, self._handlers, report)
+            watched.cancel_scope.cancel()
+        return answer
 
     @contextlib.contextmanager
     def _owing(self) -> Iterator[None]:
@@ -206,10 +279,12 @@ async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> 
         scope.cancel()
 
 
-async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.SocketStream) -> None:
+async def _forward(
+    receive: trio.MemoryReceiveChannel[Message], connection: ControlConnection
+) -> None:
     try:
         async for event in receive:
-            await stream.send_all(encode(event))
+            await connection.send(encode(event))
     except trio.BrokenResourceError:
         receive.close()  # the connection is lost, so sending the reply will raise an error
 

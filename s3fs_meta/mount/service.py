@@ -45,12 +45,13 @@ from s3fs_meta.mount import process
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.existing import dead_mount, mount_holders, mount_table, targets
 from s3fs_meta.mount.existing.mount_table import Mounted
-from s3fs_meta.mount.handlers import cache_handlers, requesters
+from s3fs_meta.mount.handlers import requesters
 from s3fs_meta.mount.handlers.cache_handlers import CacheHandlers
 from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 from s3fs_meta.mount.handlers.history_handlers import HistoryHandlers
 from s3fs_meta.mount.handlers.keep_handlers import KeepHandlers
 from s3fs_meta.mount.handlers.remount import RemountHandlers
+from s3fs_meta.mount.handlers.request_kinds import KINDS
 from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.libfuse_messages import quoting_libfuse
@@ -308,9 +309,7 @@ class Mount:
         self._changes = ChangeRequests()
         self._supervisor = Supervisor(self._figures)
         self._accepting = trio.Event()
-        self._control = ControlServer(
-            plan.place.state, self._handlers(), bound=cache_handlers.BOUND
-        )
+        self._control = ControlServer(plan.place.state, self._handlers(), kinds=KINDS)
 
     async def run(self) -> None:
         """Serve until the filesystem is unmounted, then upload the remaining changes."""
@@ -425,8 +424,7 @@ class Mount:
         if self._note is not None:
             targets.end_note(self._note, self._outcome)
         self._ended.set()
-        with trio.move_on_after(LAST_WORDS_S_MAX):
-            await self._control.quiet()
+        await self._control.quiet(LAST_WORDS_S_MAX)
 
     async def _cancel_when_kept(self, scope: trio.CancelScope) -> None:
         """Stop the last upload when the client stops waiting; the changes stay on this host."""

@@ -1,5 +1,6 @@
 """Unmounting with the umount command, with other programs and with signals."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ import pytest
 
 from s3fs_meta.cli import umount
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount.existing import mount_table
+from s3fs_meta.control import plain_call
+from s3fs_meta.control.limits import CONTROL_REQUESTS_MAX
+from s3fs_meta.mount.existing import mount_table, targets
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, open_files, suspend, wait_until_gone
@@ -86,6 +89,22 @@ def test_umount_succeeds_if_another_process_unmounts_during_its_upload(
         _output, errors = command.communicate(timeout=PROCESS_S_MAX)
 
     assert command.returncode == 0, errors
+    assert program.status(mounted.url)["state"] == "free"
+
+
+@pytest.mark.parametrize("request_", [b"", b'{"command":"finished"}\n', b'{"command":"flush"}\n'])
+def test_stopped_clients_prevent_neither_status_nor_umount(
+    program: Program, mounted: Place, request_: bytes
+) -> None:
+    """Stopped clients are connected, but neither send nor read anything anymore."""
+    state = targets.of_url(mounted.url, program.cachedir).state
+    with contextlib.ExitStack() as clients:
+        for _ in range(CONTROL_REQUESTS_MAX):
+            clients.enter_context(plain_call.connect(state)).sendall(request_)
+
+        assert program.status(mounted.mountpoint)["state"] == "serving"
+        program.ok("umount", mounted.mountpoint)
+
     assert program.status(mounted.url)["state"] == "free"
 
 

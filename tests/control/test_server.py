@@ -1,26 +1,26 @@
 """The server of the control socket, tested through real sockets."""
 
+import contextlib
 import json
 import os
+import select
 import socket
 import stat
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
 
 from s3fs_meta.control import client
+from s3fs_meta.control.connections import ControlBounds
+from s3fs_meta.control.limits import CONTROL_EVENTS_MAX, CONTROL_REQUESTS_MAX
 from s3fs_meta.control.protocol import Message, Report, socket_path
-from s3fs_meta.control.server import ControlServer
+from s3fs_meta.control.server import ControlServer, RequestKind
 from s3fs_meta.errors import ControlError, NoSpaceLeftError
-from s3fs_meta.limits import (
-    CONTROL_CONNECTIONS_MAX,
-    CONTROL_EVENTS_MAX,
-    CONTROL_MESSAGE_BYTES_MAX,
-)
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
 from tests.polling import until
 
 
@@ -29,6 +29,7 @@ class Commands:
 
     def __init__(self) -> None:
         self.started = trio.Event()
+        self.entered = 0
         self.gate = trio.Event()
         self.finished: list[str] = []
         self.cancelled = trio.Event()
@@ -51,6 +52,7 @@ class Commands:
 
     async def wait(self, _arguments: Message, _report: Report) -> Message:
         """Wait until the test sets the event ``gate``."""
+        self.entered += 1
         self.started.set()
         await self.gate.wait()
         self.finished.append("wait")
@@ -66,6 +68,10 @@ class Commands:
             raise
         return {}
 
+    async def watch(self, arguments: Message, report: Report) -> Message:
+        """Do the same as ``hold``; the kind of the command differs."""
+        return await self.hold(arguments, report)
+
     async def tell(self, _arguments: Message, report: Report) -> Message:
         """Report progress after the test sets ``gate``, and record that the handler ended."""
         self.started.set()
@@ -79,6 +85,10 @@ class Commands:
     async def big(self, _arguments: Message, _report: Report) -> Message:
         """Return a result above the size limit of a message."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
+
+    async def large(self, _arguments: Message, _report: Report) -> Message:
+        """Return a result that does not fit into the buffer of a socket."""
+        return {"text": "x" * (CONTROL_MESSAGE_BYTES_MAX - 100)}
 
 
 @pytest.fixture
@@ -94,11 +104,22 @@ async def directory(
     """Run a server in a directory whose path is too long for a socket address."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    names = ("echo", "count", "fail", "wait", "hold", "tell", "big")
-    handlers = {name: getattr(commands, name) for name in names}
-    await nursery.start(ControlServer(deep, handlers, bound={"hold"}).serve)
+    await nursery.start(_server(deep, commands).serve)
     yield deep
     nursery.cancel_scope.cancel()
+
+
+def _server(
+    directory: Path, commands: Commands, bounds: ControlBounds | None = None
+) -> ControlServer:
+    names = ("echo", "count", "fail", "wait", "hold", "watch", "tell", "big", "large")
+    handlers = {name: getattr(commands, name) for name in names}
+    kinds = {
+        "echo": RequestKind.PROMPT,
+        "hold": RequestKind.BOUND,
+        "watch": RequestKind.WAITING,
+    }
+    return ControlServer(directory, handlers, kinds=kinds, bounds=bounds)
 
 
 async def _raw(directory: Path) -> trio.SocketStream:
@@ -242,16 +263,124 @@ async def test_silent_control_client_is_disconnected(
         assert await stream.receive_some(1) == b""
 
 
-async def test_control_client_above_the_connection_limit_waits_until_another_disconnects(
+async def test_control_request_above_the_limit_waits_until_another_request_ends(
     directory: Path, commands: Commands
 ) -> None:
+    """A prompt request does not wait."""
     async with trio.open_nursery() as nursery:
-        for _ in range(CONTROL_CONNECTIONS_MAX + 3):
+        for _ in range(CONTROL_REQUESTS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
-        await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: commands.entered == CONTROL_REQUESTS_MAX)
+        assert await client.call(directory, "echo", {"a": 1}) == {"a": 1}
+        assert commands.entered == CONTROL_REQUESTS_MAX
         commands.gate.set()
 
-    assert len(commands.finished) == CONTROL_CONNECTIONS_MAX + 3
+    assert len(commands.finished) == CONTROL_REQUESTS_MAX + 3
+
+
+async def test_control_request_whose_client_disconnects_before_its_turn_is_not_handled(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery
+) -> None:
+    await nursery.start(_server(tmp_path, commands, ControlBounds(requests=1)).serve)
+    nursery.start_soon(client.call, tmp_path, "wait")
+    await commands.started.wait()
+
+    async with await _sent(tmp_path, b'{"command":"tell"}\n') as stream:
+        await stream.send_eof()
+        assert await stream.receive_some(1) == b""  # The server has given up the request.
+
+    commands.gate.set()
+    await client.call(tmp_path, "wait")
+    assert commands.finished == ["wait", "wait"]
+    nursery.cancel_scope.cancel()
+
+
+# --- silent clients ----------------------------------------------------------------------------
+
+_FEW: Final = ControlBounds(connections=4, requests=2, idle_s=3600.0, silence_s=0.0)
+
+
+async def _sent(directory: Path, words: bytes) -> trio.SocketStream:
+    """Return the connection of a client that has sent some bytes."""
+    stream = await _raw(directory)
+    await stream.send_all(words)
+    return stream
+
+
+def _is_closed(stream: trio.SocketStream) -> bool:
+    """Return whether the server has closed a connection; do not read from it."""
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), 0)
+    return any(event & select.POLLHUP for _fd, event in poll.poll(0))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b'{"command":',
+        b'{"command":"echo"}\n',
+        b'{"command":"large"}\n',
+        b'{"command":"watch"}\n',
+    ],
+)
+async def test_silent_control_client_makes_room_for_another_client(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery, words: bytes
+) -> None:
+    """Clients that are stopped at any point of a request do not block others."""
+    await nursery.start(_server(tmp_path, commands, _FEW).serve)
+    async with contextlib.AsyncExitStack() as silent:
+        for _ in range(2 * _FEW.connections):
+            await silent.enter_async_context(await _sent(tmp_path, words))
+
+        for _ in range(2 * _FEW.connections):
+            assert await client.call(tmp_path, "echo", {"a": 1}) == {"a": 1}
+    nursery.cancel_scope.cancel()
+
+
+async def test_running_control_request_is_not_cancelled_to_make_room(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery
+) -> None:
+    await nursery.start(_server(tmp_path, commands, _FEW).serve)
+    async with contextlib.AsyncExitStack() as clients:
+        waiting = await clients.enter_async_context(await _sent(tmp_path, b'{"command":"wait"}\n'))
+        await commands.started.wait()
+        for _ in range(2 * _FEW.connections):
+            await clients.enter_async_context(await _sent(tmp_path, b""))
+            await client.call(tmp_path, "echo")
+        commands.gate.set()
+
+        assert await _one_line(waiting) == {"result": {}}
+    nursery.cancel_scope.cancel()
+
+
+async def test_control_client_that_does_not_read_its_answer_is_disconnected(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery
+) -> None:
+    await nursery.start(_server(tmp_path, commands, ControlBounds(idle_s=0.01)).serve)
+    async with await _sent(tmp_path, b'{"command":"large"}\n') as stream:
+        await until(lambda: _is_closed(stream))
+    nursery.cancel_scope.cancel()
+
+
+async def test_silent_control_clients_do_not_delay_the_end_of_the_server(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+) -> None:
+    """The time of a client that reads no answer begins when the server sends the answer."""
+    control = _server(tmp_path, commands)
+    await nursery.start(control.serve)
+    async with contextlib.AsyncExitStack() as clients:
+        silent = [
+            await clients.enter_async_context(await _sent(tmp_path, b'{"command":"large"}\n'))
+            for _ in range(5)
+        ]
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(3.0)
+
+        await control.quiet(2.0)  # The clock stands still, so the call must not wait.
+
+        assert all(map(_is_closed, silent))
+    nursery.cancel_scope.cancel()
 
 
 async def test_socket_file_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
@@ -280,11 +409,11 @@ async def test_control_server_stops_only_after_its_answer_is_sent(
     async with trio.open_nursery() as clients, trio.open_nursery() as nursery:
         control = ControlServer(tmp_path, {"wait": commands.wait})
         await nursery.start(control.serve)
-        await control.quiet()
+        await control.quiet(3600.0)
         clients.start_soon(ask)
         await commands.started.wait()
         commands.gate.set()
-        await control.quiet()
+        await control.quiet(3600.0)
         nursery.cancel_scope.cancel()
 
     assert results == [{}]

@@ -13,6 +13,7 @@ from typing import Final
 from s3fs_meta import limits
 from s3fs_meta.browse import limits as browse_limits
 from s3fs_meta.cli import limits as cli_limits
+from s3fs_meta.control import limits as control_limits
 from s3fs_meta.mount import limits as mount_limits
 from tests.syntax_trees import nodes_of
 
@@ -71,7 +72,7 @@ _PRIVATE: Final = re.compile(r"_[A-Za-z]")
 _CONSTANT: Final = re.compile(r"_?[A-Z][A-Z0-9_]+$")
 LIMITS: Final = {
     name
-    for module in (limits, browse_limits, cli_limits, mount_limits)
+    for module in (limits, browse_limits, cli_limits, control_limits, mount_limits)
     for name in vars(module)
     if _CONSTANT.match(name)
 }

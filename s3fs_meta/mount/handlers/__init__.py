@@ -6,6 +6,7 @@ keep_handlers:    kept points.
 tree_handlers:    removing, copying and locking trees.
 remount:          ``mount -o remount,ro`` in client and daemon.
 change_requests:  ends requests that change the filesystem before the last upload.
+request_kinds:    the commands that the control server treats specially.
 requesters:       the processes that send the most requests.
 
 Start at ``tree_handlers``. ``service`` has the handlers that need the whole mount.

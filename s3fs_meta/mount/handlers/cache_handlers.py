@@ -25,9 +25,6 @@ from s3fs_meta.options.option_table import BY_WORD
 from s3fs_meta.options.settings import MountOptions
 from s3fs_meta.sync.session import Session
 
-BOUND: Final = frozenset({cache_requests.WARM})
-"""Commands that stop if their client disconnects, because the user has interrupted them."""
-
 _CACHESIZE: Final = "cachesize"
 _Item = TypeVar("_Item")
 

@@ -1,0 +1,155 @@
+"""The open connections of a control server, and which of them makes room for another.
+
+Owns: the number of open connections, the phase of each, the choice of a connection to close when
+a client arrives and there is no room. Does not know: messages, handlers.
+Keeps: a connection is not closed to make room while a handler runs that must not be interrupted.
+Tasks: one task accepts connections and calls ``ControlConnections.add``; one per connection serves it.
+"""
+
+import enum
+import math
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.control.limits import (
+    CONTROL_CONNECTIONS_MAX,
+    CONTROL_IDLE_S_MAX,
+    CONTROL_REQUESTS_MAX,
+    CONTROL_SILENCE_S_MAX,
+)
+
+
+class ControlBounds(NamedTuple):
+    """The bounds of a control server; ``control.limits`` gives the reasons."""
+
+    connections: int = CONTROL_CONNECTIONS_MAX
+    requests: int = CONTROL_REQUESTS_MAX  # number of requests that are handled in turn
+    idle_s: float = CONTROL_IDLE_S_MAX  # time for sending a request, and for reading an answer
+    silence_s: float = CONTROL_SILENCE_S_MAX  # time after which a silent client makes room
+
+
+class Phase(enum.Enum):
+    """The reason why a connection is open."""
+
+    CLIENT = "the client must send a request or read its answer"
+    EVENT = "a handler waits for an event"
+    HANDLER = "a handler runs that must not be interrupted, or waits for its turn"
+
+
+class ControlConnection:
+    """One connection of a client."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.scope = trio.CancelScope()  # the connection is closed when the scope is cancelled
+        self._phase = Phase.CLIENT
+        self._phase_since_s = trio.current_time()
+        self._sends_since_s: float | None = None  # start of the unfinished send, if there is one
+
+    def enter(self, phase: Phase) -> None:
+        """Enter a phase. Never yields to other tasks."""
+        self._phase = phase
+        self._phase_since_s = trio.current_time()
+        self.scope.deadline = math.inf
+
+    async def send(self, data: bytes) -> None:
+        """Send a message; wait while the client does not read earlier ones.
+
+        Raises:
+            trio.BrokenResourceError: the client has disconnected.
+        """
+        self._sends_since_s = trio.current_time()
+        try:
+            await self.stream.send_all(data)
+        finally:
+            self._sends_since_s = None
+
+    def close_if_silent(self, limit_s: float) -> None:
+        """Close the connection once its client has been silent for *limit_s*."""
+        since_s = self._silent_since_s
+        if since_s is not None:
+            self.scope.deadline = since_s + limit_s
+
+    @property
+    def is_closing(self) -> bool:
+        """Return whether the connection must be closed before it handles another request."""
+        return self.scope.cancel_called
+
+    @property
+    def age(self) -> tuple[bool, float] | None:
+        """Return a key for the order in which connections make room; None if this one must not.
+
+        Silent clients come first; then those that wait for an event. The second item is the time
+        since which the client has been silent or has waited.
+        """
+        if self._phase is Phase.HANDLER:
+            return None
+        since_s = self._silent_since_s
+        return (True, self._phase_since_s) if since_s is None else (False, since_s)
+
+    @property
+    def _silent_since_s(self) -> float | None:
+        """Return the time since which the server waits for the client; None if it does not."""
+        if self._phase is Phase.HANDLER:
+            return None
+        if self._sends_since_s is not None:
+            return self._sends_since_s
+        return self._phase_since_s if self._phase is Phase.CLIENT else None
+
+
+class ControlConnections:
+    """The open connections of one server."""
+
+    def __init__(self, bounds: ControlBounds) -> None:
+        self._bounds = bounds
+        self._open: set[ControlConnection] = set()
+        self._changed = trio.Event()
+
+    async def add(self, stream: trio.SocketStream) -> ControlConnection:
+        """Return a new connection as soon as there is room for it.
+
+        If there is no room, close the connection that has waited longest for its client. It must
+        have waited for ``silence_s``, so that a new client can send its request.
+        """
+        try:
+            while len(self._open) >= self._bounds.connections:
+                with trio.move_on_at(self._make_room()):
+                    await self._changed.wait()
+        except BaseException:
+            stream.socket.close()
+            raise
+        connection = ControlConnection(stream)
+        self._open.add(connection)
+        return connection
+
+    def remove(self, connection: ControlConnection) -> None:
+        """Remove a closed connection. Never yields to other tasks."""
+        self._open.discard(connection)
+        self._report_change()
+
+    def enter(self, connection: ControlConnection, phase: Phase) -> None:
+        """Make a connection enter a phase. Never yields to other tasks."""
+        connection.enter(phase)
+        self._report_change()
+
+    def close_silent(self, limit_s: float) -> None:
+        """Close each connection once its client has been silent for *limit_s*."""
+        for connection in self._open:
+            connection.close_if_silent(limit_s)
+
+    def _make_room(self) -> float:
+        """Close a connection if possible; return the time at which to try again."""
+        ages = {one: age for one in self._open if (age := one.age) is not None}
+        if not ages or any(one.is_closing for one in ages):
+            return math.inf  # the next change wakes the caller
+        oldest = min(ages, key=lambda one: ages[one])
+        allowed_s = ages[oldest][1] + self._bounds.silence_s
+        if trio.current_time() < allowed_s:
+            return allowed_s
+        oldest.scope.cancel()
+        return math.inf
+
+    def _report_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

@@ -1,0 +1,25 @@
+"""The control requests that the server of the control socket treats specially.
+
+Owns: the kind of each such command; all other commands are ordinary. Does not know: handlers.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from s3fs_meta.control.server import RequestKind
+from s3fs_meta.mount.requests import cache_requests, control_api
+
+KINDS: Final[Mapping[str, RequestKind]] = MappingProxyType(
+    {
+        # Commands such as status and umount must work while many others run.
+        control_api.STATUS: RequestKind.PROMPT,
+        control_api.REQUESTERS: RequestKind.PROMPT,
+        control_api.COUNTS: RequestKind.PROMPT,
+        control_api.END: RequestKind.PROMPT,
+        # A client that is disconnected still waits for the daemon's exit and reads its note.
+        control_api.FINISHED: RequestKind.WAITING,
+        # The user has interrupted the command.
+        cache_requests.WARM: RequestKind.BOUND,
+    }
+)

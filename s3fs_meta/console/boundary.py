@@ -28,11 +28,12 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
     An expected error is printed as one line on standard error, and a bug as a traceback.
     """
     status = _reported(body, program)
-    try:
-        if sys.stdout is not None:  # stdout is None if the caller closed it
-            sys.stdout.flush()
-    except OSError:  # for example on a full disk; the first failure was reported
-        discard_output()  # a failed flush at the exit would change the exit status
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:  # stdout is None if the caller closed it
+                stream.flush()
+        except OSError:  # on a full disk or a closed terminal; the first failure was reported
+            _discard(stream)  # a failed flush at the exit would change the exit status
     return status
 
 
@@ -102,6 +103,11 @@ def discard_output() -> None:
     _discard(sys.stdout)
 
 
+def discard_messages() -> None:
+    """Discard all messages on standard error that cannot be written, and further ones."""
+    _discard(sys.stderr)
+
+
 def _discard(stream: TextIO) -> None:
     null_fd = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_fd, stream.fileno())
@@ -140,7 +146,7 @@ def print_line(program: str, text: str) -> None:
     try:
         sys.stderr.write(f"{program}: {printable(text)}\n")
     except OSError:
-        _discard(sys.stderr)  # a failed flush at the exit would change the exit status
+        discard_messages()  # a failed flush at the exit would change the exit status
 
 
 def _usage(program: str, exc: typer.TyperException) -> ExitStatus:

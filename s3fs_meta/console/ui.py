@@ -2,9 +2,12 @@
 
 Owns: the interface ``Front``, and its implementation on a terminal. Does not know: commands.
 ``mount.daemon`` implements ``Front`` for the terminal of another process.
+Keeps: a terminal that is closed ends no command; its messages are discarded.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -20,7 +23,7 @@ from rich.progress import (
 from typing_extensions import Self
 
 from s3fs_meta.console import passphrase_source
-from s3fs_meta.console.boundary import PROGRAM, print_line
+from s3fs_meta.console.boundary import PROGRAM, discard_messages, print_line
 from s3fs_meta.console.printable import printable
 
 
@@ -70,16 +73,20 @@ class TerminalFront:
         """Print a line to standard error, above the progress bars."""
         if self._bars is not None:
             # Lines are not broken: the terminal wraps them, so a copied URL has no line break.
-            self._bars.console.print(
-                f"{PROGRAM}: {printable(text)}", markup=False, highlight=False, soft_wrap=True
-            )
+            with self._drawing():
+                self._bars.console.print(
+                    f"{PROGRAM}: {printable(text)}", markup=False, highlight=False, soft_wrap=True
+                )
         else:
             print_line(PROGRAM, text)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Update the progress bar of *what*."""
-        if not self._show_bars:
-            return
+        if self._show_bars:
+            with self._drawing():
+                self._draw(what, done, total)
+
+    def _draw(self, what: str, done: int, total: int) -> None:
         if self._bars is None:
             self._bars = Progress(
                 TextColumn("{task.description}"),
@@ -98,8 +105,9 @@ class TerminalFront:
     def _complete(self) -> None:
         """Complete all progress bars after success, even if the last report is missing."""
         if self._bars is not None:
-            for task in self._bars.tasks:
-                self._bars.update(task.id, completed=task.total)
+            with self._drawing():
+                for task in self._bars.tasks:
+                    self._bars.update(task.id, completed=task.total)
 
     def ask(self, prompt: str) -> str:
         """Ask the user for a secret on the terminal, without echo."""
@@ -112,8 +120,19 @@ class TerminalFront:
 
     def close(self) -> None:
         """Restore the terminal; this object can be used again."""
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
-            self._tasks.clear()
-            sys.stderr.flush()
+        bars, self._bars = self._bars, None
+        self._tasks.clear()
+        if bars is not None:
+            with self._drawing():
+                bars.stop()
+                sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Run code that writes to the terminal; if it fails, discard this and further output."""
+        try:
+            yield
+        except OSError:
+            discard_messages()
+            self._show_bars = False
+            self.close()

@@ -23,9 +23,9 @@ from typing import Final
 import trio
 
 from s3fs_meta.control.connections import (
+    ControlBounds,
     ControlConnection,
     ControlConnections,
-    ControlBounds,
     Phase,
 )
 from s3fs_meta.control.limits import CONTROL_EVENTS_MAX
@@ -194,6 +194,9 @@ class ControlServer:
 
     async def _take_turn(self, stream: trio.SocketStream) -> bool:
         """Wait until the request may be handled; return False if the client disconnects first."""
+        with contextlib.suppress(trio.WouldBlock):
+            self._turns.acquire_nowait()
+            return True
         is_taken = False
         async with trio.open_nursery() as watched:
             watched.start_soon(_cancel_at_end, stream, watched.cancel_scope)

@@ -1,11 +1,13 @@
 """One FUSE session: mount, serve requests, unmount.
 
 Owns: the mountpoint and the request loop. Does not know: the meaning of requests.
-A session ends when the filesystem is unmounted, when the daemon receives SIGTERM or SIGINT, or when
-``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests, because
-closing /dev/fuse first would lose the dirty pages of the kernel. After a second signal, or if the
-mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends after dirty pages were collected for at
-most COLLECT_S_MAX.
+A session ends when the filesystem is unmounted, when the daemon receives SIGTERM, SIGINT or SIGHUP,
+or when ``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests, because
+closing /dev/fuse first would lose the dirty pages of the kernel. After a second SIGTERM or SIGINT,
+or if the mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends after dirty pages were collected
+for at most COLLECT_S_MAX.
+A closed terminal may send SIGHUP twice, from the kernel and from the shell, so a second SIGHUP has
+no effect. Under nohup(1), the daemon ignores SIGHUP.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -142,11 +144,17 @@ def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
     return place
 
 
+def _ending_signals() -> list[signal.Signals]:
+    """Return the signals at which the daemon unmounts, as in libfuse (fuse_signals.c)."""
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if is_nohup else [signal.SIGHUP])]
+
+
 async def _unmount_on_signal(
     mounted: _Mounted, write_back: WriteBack, on_signal: Callable[[], None]
 ) -> None:
     """Unmount at the first signal; end the loop at the second, or if the mount stays busy."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*_ending_signals()) as signals:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
             on_signal()
@@ -155,6 +163,8 @@ async def _unmount_on_signal(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_unmount_busy, mounted, write_back, collected)
             async for number in signals:
+                if number == signal.SIGHUP:
+                    continue
                 _log.warning(
                     "received %s: ending the mount without waiting for open files",
                     signal.Signals(number).name,

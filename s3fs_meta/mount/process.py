@@ -54,14 +54,16 @@ def explain_aborts() -> None:
 
 
 def outlast_signals() -> None:
-    """Ignore SIGTERM and SIGINT from now on, except while a receiver of signals handles them.
+    """Ignore signals to end from now on, except while a receiver of signals handles them.
 
     Receivers handle them while the mount serves and during its last upload. A signal between these
     two, or while the mount releases its lease, would otherwise kill the process. Both take little
     time. A handler is used instead of SIG_IGN, because child processes would inherit SIG_IGN.
+    A closed terminal may send SIGHUP twice; the second one does not stop the last upload.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignored)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
+            signal.signal(number, _ignored)
 
 
 def _ignored(number: int, _frame: FrameType | None) -> None:

@@ -1,10 +1,15 @@
 """Notices and progress bars on a terminal."""
 
 import contextlib
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
 from s3fs_meta.console.ui import TerminalFront
+from tests.polling import PROCESS_S_MAX
 
 
 def test_notice_is_one_line_with_the_program_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,3 +82,32 @@ def test_long_notice_above_progress_bars_is_printed_on_one_line(
         front.notice(text)
 
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("call", ["progress('blocks', 2, 4)", "notice('hello')", "ready()"])
+def test_closed_terminal_does_not_end_the_command(call: str) -> None:
+    """A mount in the foreground, for example under nohup, must outlast its terminal."""
+    code = (
+        "import os, sys\n"
+        "from s3fs_meta.console.boundary import run\n"
+        "from s3fs_meta.console.ui import TerminalFront\n"
+        "def body():\n"
+        "    with TerminalFront() as front:\n"
+        "        front.progress('blocks', 1, 4)\n"
+        "        os.write(1, b'drawn\\n')\n"
+        "        sys.stdin.read()\n"
+        f"        front.{call}\n"
+        "sys.exit(run(body))\n"
+    )
+    ours, theirs = pty.openpty()
+    command = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs
+    )
+    os.close(theirs)
+    assert command.stdout is not None
+    assert command.stdout.readline() == b"drawn\n"
+    os.close(ours)
+
+    command.communicate(timeout=PROCESS_S_MAX)
+
+    assert command.returncode == 0

@@ -1,10 +1,14 @@
 """Unmounts, which must leave no process, and store errors, which must not end a mount."""
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -13,6 +17,7 @@ from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.contents import MIB, contents, differing, write_synced
+from tests.polling import PROCESS_S_MAX
 from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
@@ -55,8 +60,8 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
 
 
 def test_all_daemon_processes_exit_after_the_unmount(place: Place, program: QuickProgram) -> None:
-    """The daemon exits after umount, fusermount3, SIGTERM and SIGINT, with all data uploaded."""
-    ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT"]
+    """The daemon exits after umount, fusermount3 and signals, with all data uploaded."""
+    ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT", "SIGHUP"]
     for number, way in enumerate(ways):
         program.ok("mount", place.url, place.mountpoint)
         assert len(os.listdir(place.mountpoint)) == number
@@ -91,6 +96,77 @@ def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     program.ok("umount", place.mountpoint)
     wait_until_gone(pid)
+
+
+# Gives a new process the terminal on its standard input as its controlling terminal (ioctl_tty(2)).
+_ON_TERMINAL: Final = (
+    "import fcntl, os, signal, sys, termios\n"
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    "if sys.argv[1] == 'nohup': signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 's3fs_meta', *sys.argv[2:]])\n"
+)
+
+
+@contextlib.contextmanager
+def mounted_on_terminal(
+    place: Place, program: QuickProgram, way: str = ""
+) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], None]]]:
+    """Mount in the foreground; yield the process, and a function that closes its terminal."""
+    ours, theirs = pty.openpty()
+    with contextlib.ExitStack() as terminal:
+        terminal.callback(os.close, ours)
+        words: list[str | Path] = ["mount", "--foreground", place.url, place.mountpoint]
+        words += ["--cachedir", program.cachedir]
+        mounting = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, way, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=program.environment,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        try:
+            shown = b""
+            while b" is mounted on " not in shown:
+                shown += os.read(ours, 4096)
+            yield mounting, terminal.close
+        finally:
+            mounting.send_signal(signal.SIGTERM)
+            mounting.wait(PROCESS_S_MAX)
+
+
+def test_foreground_mount_uploads_everything_after_its_terminal_is_closed(
+    place: Place, program: QuickProgram
+) -> None:
+    """SIGHUP from the kernel and then from the shell unmounts, and does not stop the upload."""
+    content = os.urandom(20 * MIB)
+    with mounted_on_terminal(place, program) as (mounting, close_terminal):
+        (place.mountpoint / "f").write_bytes(content)
+
+        close_terminal()
+        mounting.send_signal(signal.SIGHUP)
+        mounting.wait(PROCESS_S_MAX)
+
+    assert mounting.returncode == 0
+    assert mount_table.find(str(place.mountpoint)) is None
+    assert program.status(place.url)["state"] == "free"
+    other = QuickProgram(program.cachedir.with_name("other-state"))
+    other.ok("mount", place.url, place.mountpoint)
+    assert (place.mountpoint / "f").read_bytes() == content
+    other.ok("umount", place.mountpoint)
+
+
+def test_mount_under_nohup_continues_after_its_terminal_is_closed(
+    place: Place, program: QuickProgram
+) -> None:
+    with mounted_on_terminal(place, program, "nohup") as (mounting, close_terminal):
+        close_terminal()
+
+        status = Path(f"/proc/{mounting.pid}/status").read_text()
+        ignored = next(line.split()[1] for line in status.splitlines() if "SigIgn" in line)
+        assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
+        assert program.status(place.mountpoint)["state"] == "serving"
 
 
 def test_number_of_threads_and_descriptors_of_the_daemon_stays_constant(

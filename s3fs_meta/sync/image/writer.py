@@ -146,14 +146,7 @@ class Imager:
 
     async def _make(self, copy: Path, progress: Progress) -> Head:
         shipped = await self._shipper.ship_for_image(progress)
-        try:
-            await trio.to_thread.run_sync(shipped.snapshot.copy_to, copy)
-        finally:
-            shipped.snapshot.close()
-        self._hook("image copied")
-        if self._must_check:
-            await trio.to_thread.run_sync(image_copy.require_intact, copy, self._db.path)
-            self._must_check = False
+        await self._copy(shipped.snapshot, copy)
         newest = self._keeper.lease.head
         old = await self._pieces_of(newest) if newest is not None else ()
         head, data = await self._put(
@@ -175,9 +168,7 @@ class Imager:
         heads_made: list[Head] = []
 
         async def put(txg: Txg, cut: Cut, snapshot: Snapshot, before: Link) -> ManifestRef:
-            await trio.to_thread.run_sync(snapshot.copy_to, copy)
-            snapshot.close()
-            self._hook("image copied")
+            await self._copy(snapshot, copy)
             state = Link(txg, before.hash, before.created_ns)
             # No upload limit applies, because the txg cannot be shipped before its image.
             head, data = await self._put(state, copy, cut, (), progress, take=image_pieces.at_once)
@@ -198,6 +189,21 @@ class Imager:
             await self._durability.sync_all()
             await self._move_head(head)
         return head
+
+    async def _copy(self, snapshot: Snapshot, copy: Path) -> None:
+        """Copy a snapshot, and close it; check the first copy after an unclean shutdown.
+
+        Raises:
+            FormatError: an unclean shutdown has damaged the database.
+        """
+        try:
+            await trio.to_thread.run_sync(snapshot.copy_to, copy)
+        finally:
+            snapshot.close()
+        self._hook("image copied")
+        if self._must_check:
+            await trio.to_thread.run_sync(image_copy.require_intact, copy, self._db.path)
+            self._must_check = False
 
     @contextlib.asynccontextmanager
     async def _room(self, progress: Progress) -> AsyncIterator[Path]:

@@ -1,6 +1,7 @@
 """Writing images, from which every other host can restore flushed data."""
 
 import errno
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from s3fs_meta.meta.db import snapshot
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import BlockIndex, ObjectKey
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -320,7 +322,10 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
             await read_file(session, lost)
 
 
-async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(power: Power) -> None:
+@pytest.mark.parametrize("make", [Session.make_image, Session.publish_anew])
+async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(
+    power: Power, make: Callable[[Session], Awaitable[object]]
+) -> None:
     """The mount reads no damaged row, but other hosts would restore the damaged image."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -338,7 +343,7 @@ async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(power:
         head = session.volume.keeper.lease.head
         write_file(session, b"later")
         with pytest.raises(FormatError, match=r"meta\.db' is damaged: SQLite's .*fsck -y"):
-            await session.make_image()
+            await make(session)
         assert session.volume.keeper.lease.head == head
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == CONTENT

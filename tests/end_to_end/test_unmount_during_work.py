@@ -116,6 +116,33 @@ def test_unmount_during_a_promotion_releases_the_lease(
     other.ok("umount", place.mountpoint)
 
 
+def test_unmount_waits_for_an_image_that_a_command_has_requested(
+    program: QuickProgram, mounted: Place
+) -> None:
+    """The lease is released after the image became its head, and the command succeeds."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    (mounted.mountpoint / "f").write_bytes(b"x")
+    before = program.status(mounted.mountpoint)["image"]["txg"]
+    lock = mounted.bucket / "tmp" / "replace.lock"
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # no host can change the lease
+        command = begun(program, "flush", "--image", mounted.mountpoint)
+        waiter = f":{lock.stat().st_ino} "
+        wait_until(lambda: _is_waited_for(waiter), "the image did not reach the lease")
+        subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
+        wait_until(
+            lambda: program.status(mounted.mountpoint)["state"] == "ending",
+            "the daemon did not notice the unmount",
+        )
+        assert targets.of_mountpoint(mounted.mountpoint, None).outcome is None
+    _output, errors = command.communicate(timeout=PROCESS_S_MAX)
+    wait_until_gone(pid)
+
+    assert command.returncode == ExitStatus.DONE, errors
+    status = program.status(mounted.url)
+    assert (status["state"], status["image"]["txg"] > before) == ("free", True)
+
+
 def test_signal_during_the_release_of_the_lease_does_not_end_the_daemon(
     program: QuickProgram, mounted: Place
 ) -> None:

@@ -65,10 +65,11 @@ async def test_end_of_a_mount_waits_for_requests_that_are_not_cancelled() -> Non
     assert work.ended == "complete"
 
 
-async def test_end_of_a_mount_cancels_long_requests() -> None:
+@pytest.mark.parametrize("command", ["clone", "clone_past", "lock", "reclaim", "remove", "warm"])
+async def test_end_of_a_mount_cancels_long_requests(command: str) -> None:
     """A cancelled request has stopped when ``end`` returns, and its client gets an error."""
     requests, work, answers = ChangeRequests(), Work(), list[object]()
-    handler = requests.guarded({"clone": work.handle})["clone"]
+    handler = requests.guarded({command: work.handle})[command]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_call(handler, answers))
         await work.begun.wait()

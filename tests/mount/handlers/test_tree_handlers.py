@@ -8,11 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message
 from s3fs_meta.errors import ReadOnlyStateError, UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.model import ROOT_INO
+from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
 from tests.fs.conftest import Volume, look, make_directory, make_file
 
@@ -110,3 +112,30 @@ async def test_malformed_clone_request_is_refused(fs: Filesystem) -> None:
                 await handlers[command](arguments, print)
     with pytest.raises(UsageError, match="does not serve"):
         await handlers["clone_past"]({"source": {"ino": 1}, "target": target}, print)
+
+
+@pytest.mark.parametrize(("command", "name"), [("clone", b"copy"), ("remove", b"tree")])
+async def test_unmount_does_not_hide_the_result_of_a_complete_request(
+    fs: Filesystem, mock_clock: MockClock, command: str, name: bytes
+) -> None:
+    """The unmount cancels a request that only waits for the kernel to forget a name."""
+    mock_clock.autojump_threshold = 0
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    requests = ChangeRequests()
+    handler = requests.guarded(trees.handlers())[command]
+    target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
+    arguments = {"clone": {"source": _tree(fs), "target": target}, "remove": _tree(fs)}[command]
+    was_there = fs.lookup(ROOT_INO, name) is not None
+    answers: list[Message] = []
+
+    async def call() -> None:
+        answers.append(await handler(arguments, no_report))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        while (fs.lookup(ROOT_INO, name) is not None) == was_there:  # noqa: ASYNC110 - no event
+            await trio.lowlevel.checkpoint()
+        assert not answers
+        await requests.end()
+
+    assert answers == [{"clone": {"entries": 43}, "remove": {}}[command]]

@@ -165,10 +165,13 @@ async def test_clock_skew_is_measured_and_then_the_request_is_retried(
     await RetryingStore(store, AT_ONCE).put(KEY, b"content")
 
 
-async def test_clock_skew_is_reported_even_without_a_date_header(
-    double: S3Double, store: S3Store
+@pytest.mark.parametrize(
+    "headers", [{}, {"Date": "yesterday"}, {"Date": f"Mon, 01 Jan 2024 00:00:00 +{'9' * 16}"}]
+)
+async def test_clock_skew_is_reported_even_without_a_valid_date_header(
+    double: S3Double, store: S3Store, headers: dict[str, str]
 ) -> None:
-    double.answer(error(403, "RequestTimeTooSkewed"))
+    double.answer(error(403, "RequestTimeTooSkewed", headers=headers))
 
     with pytest.raises(TransientStoreError, match="clock differs from the store's; set the clock"):
         await store.put(KEY, b"content")

@@ -85,24 +85,27 @@ async def test_large_file_inside_a_locked_tree_is_marked_in_slices(fs: Filesyste
 
 @sliced(names=3, directories=2)
 async def test_marking_ends_although_another_task_always_adds_names(fs: Filesystem) -> None:
-    """The last pass is not interrupted, so it marks every directory."""
+    """The last pass is not interrupted, so it marks every directory.
+
+    Each new name is in a directory that the running pass has already left behind.
+    """
+    early = [make_directory(fs, b"early %d" % number) for number in range(40 * MARK_PASSES_MAX)]
     ino, directories = _linked(fs, 9)
     is_marked = False
 
     async def add() -> None:
-        number = 0
-        while not is_marked:
-            if number < 20 * MARK_PASSES_MAX:
-                directory = make_directory(fs, b"more %d" % number)
-                fs.namespace.link(ino, directory, b"name")
-                directories.append(directory)
-            number += 1
+        for directory in reversed(early):
+            if is_marked:
+                break
+            fs.namespace.link(ino, directory, b"name")
+            directories.append(directory)
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(add)
         await mark_above(fs.db, fs.changes, ino, Slices(directories=2, ancestors=2))
         is_marked = True
+        assert len(directories) < len(early)
         assert all(_marked(fs, directories))
 
 

@@ -198,6 +198,7 @@ async def open_snapshot(
         StoreError, FormatError: an object is unavailable or damaged.
     """
     await state_dir.lock(wait_s=options.lock_wait_s)
+    db: Database | None = None
     try:
         link = await bucket.find(wanted)
         unsure = None
@@ -210,6 +211,8 @@ async def open_snapshot(
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
         properties.require(db, superblock_facts(bucket.superblock))
     except BaseException:
+        if db is not None:
+            db.close()
         state_dir.remove()
         state_dir.unlock()
         raise

@@ -1,12 +1,13 @@
 """Opening the filesystem at an earlier txg."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.errors import FormatError, HeldError, SettingsError
+from s3fs_meta.errors import FormatError, HeldError, MetadataError, SettingsError
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Txg
 from s3fs_meta.options.settings import SessionOptions
@@ -76,6 +77,27 @@ async def test_refused_mount_of_a_point_in_time_leaves_no_database(
         await open_at(power, 2, tmp_path / "then")
 
     assert not (tmp_path / "then" / "meta.db").exists()
+
+
+async def test_point_in_time_with_another_block_size_than_the_superblock_is_refused(
+    power: Power, tmp_path: Path
+) -> None:
+    """The refused database is closed, because an open file keeps its disk space."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"x")
+        await session.flush()
+        session.db.begin_local()
+        session.db.run("UPDATE properties SET value = x'31' WHERE name = 'block_bytes'")
+        await session.make_image()
+        txg = session.link.txg
+
+    with pytest.raises(MetadataError, match="'block_bytes' differs from the superblock"):
+        await open_at(power, txg, tmp_path / "then")
+
+    fds = [Path("/proc/self/fd") / fd for fd in os.listdir("/proc/self/fd")]
+    opened = [os.readlink(fd) for fd in fds if fd.is_symlink()]
+    assert not [path for path in opened if path.startswith(str(tmp_path / "then"))]
+    assert not (tmp_path / "then").exists()
 
 
 def rows(volume: Volume) -> list[object]:

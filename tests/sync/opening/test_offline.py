@@ -10,7 +10,7 @@ import trio.testing
 
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import OlderBucketError
-from s3fs_meta.errors import OfflineError, PassphraseError, ReadOnlyStateError
+from s3fs_meta.errors import MetadataError, OfflineError, PassphraseError, ReadOnlyStateError
 from s3fs_meta.limits import OFFLINE_AFTER_S
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import AbbreviatedLink, Txg
@@ -272,6 +272,20 @@ async def test_offline_mount_is_refused_if_its_txg_is_older_than_at_least(power:
     ):
         with pytest.raises(OlderBucketError, match="this host has only txgs up to"):
             await offline(power, mark=mark)
+
+
+async def test_offline_mount_with_another_block_size_than_the_superblock_is_refused(
+    power: Power,
+) -> None:
+    """With another block size, files would be read at wrong positions."""
+    async with power.session("a") as session:
+        session.db.begin_local()
+        session.db.run("UPDATE properties SET value = x'31' WHERE name = 'block_bytes'")
+        await session.close()
+
+    with pytest.raises(MetadataError, match="'block_bytes' differs from the superblock"):
+        await offline(power)
+    assert not StateDir(power.home / "a").is_locked_by_other
 
 
 async def test_bucket_without_a_lease_counts_as_reachable(

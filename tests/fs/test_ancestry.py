@@ -57,6 +57,15 @@ async def test_directory_cannot_be_moved_far_below_itself(fs: Filesystem) -> Non
 
 
 @A_FEW
+async def test_exchange_cannot_move_a_directory_far_below_itself(fs: Filesystem) -> None:
+    """Only the second walk, for the target of the exchange, finds the cycle."""
+    deepest = make_deep(fs)[-1]
+    make_directory(fs, b"inner", deepest)
+    with pytest.raises(InvalidRequestError):
+        await fs.namespace.rename_slowly(deepest, b"inner", ROOT_INO, b"0", 2)
+
+
+@A_FEW
 async def test_walk_begins_again_after_a_directory_has_moved(fs: Filesystem) -> None:
     """A directory that a walk has passed is moved below the directory that the rename moves."""
     chain = make_deep(fs)

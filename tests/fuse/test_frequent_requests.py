@@ -31,7 +31,7 @@ from s3fs_meta.limits import ANCESTORS_SLICE
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, Caller, Ino
 from tests.faults import raising
-from tests.fs.conftest import make_directory, make_file
+from tests.fs.conftest import look, make_directory, make_file
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 from tests.polling import until
 
@@ -142,6 +142,29 @@ async def test_extension_and_pyfuse3_return_equal_errnos(mounted: Mounted) -> No
 
     await mounted.run(fail, mounted.path)
     await mounted.run(use, mounted.path)
+
+
+def move_far_down(root: Path) -> None:
+    """Move a directory below two thousand others; one path must be shorter than PATH_MAX."""
+    half = "d/" * ANCESTORS_SLICE
+    middle = os.open(root / half, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.rename(root / "moved", f"{half}d/here", dst_dir_fd=middle)
+    finally:
+        os.close(middle)
+
+
+async def test_directory_can_be_moved_to_a_very_deep_directory(mounted: Mounted) -> None:
+    """The check that this makes no cycle takes three slices, of which pyfuse3 waits for the last."""
+    fs, deepest = mounted.handlers.fs, ROOT_INO
+    for _ in range(2 * ANCESTORS_SLICE + 1):
+        deepest = make_directory(fs, b"d", deepest)
+    ino = make_directory(fs, b"moved")
+
+    await mounted.run(move_far_down, mounted.path)
+
+    assert look(fs, b"here", deepest).ino == ino
+    assert fs.lookup(ROOT_INO, b"moved") is None
 
 
 def list_all_kinds(root: Path) -> None:

@@ -2,11 +2,13 @@
 
 Owns: reading the bucket. Only ``delete_unknown`` changes it, at the user's request.
 Does not know: which observations are faults (``rules.bucket``).
-Tasks: one; only packs without a row are read concurrently. No transaction may be open.
+Tasks: one; only packs without a row and packs that the listing omits are requested concurrently. No
+transaction may be open.
 """
 
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
@@ -46,12 +48,15 @@ from s3fs_meta.limits import (
     TEXT_OBJECT_BYTES_MAX,
     TXG_GAP_MAX,
 )
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.administration.mkfs import is_own
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
+
+_T = TypeVar("_T")
 
 NO_EPOCH: Final = Epoch(0)  # lower than the epoch of any object
 
@@ -120,14 +125,28 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
     """Request every object that the listing omits, because -y records missing content as lost."""
-    missing = iter(exam.db.all(MISSING_KEYS))
+
+    async def ask(row: Row) -> None:
+        key, object_bytes = row
+        if await _is_there(store, key):
+            exam.evidence.note_objects([(key, object_bytes)])
+
+    await _concurrently(ask, exam.db.all(MISSING_KEYS))
+
+
+async def _concurrently(ask: Callable[[_T], Awaitable[None]], wanted: Iterable[_T]) -> None:
+    """Call *ask* for each item, with up to FETCHES_MAX calls at a time.
+
+    Raises:
+        StoreError: the first failed call; some items may not have been passed to *ask*.
+    """
+    waiting = iter(wanted)
     failures: list[StoreError] = []
 
-    async def ask() -> None:
-        for key, object_bytes in missing:
+    async def ask_next() -> None:
+        for item in waiting:
             try:
-                if await _is_there(store, key):
-                    exam.evidence.note_objects([(key, object_bytes)])
+                await ask(item)
             except StoreError as exc:  # re-raised later, outside of any exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
@@ -135,7 +154,7 @@ async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
 
     async with trio.open_nursery() as nursery:
         for _ in range(FETCHES_MAX):
-            nursery.start_soon(ask)
+            nursery.start_soon(ask_next)
     if failures:
         raise failures[0]
 
@@ -164,25 +183,13 @@ async def _note_unnamed(
     rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
     found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
     over = [info for info in found if (pack_codec.parse_key(info.key) or Epoch(0)) < epoch]
-    waiting = iter(over[:FSCK_UNNAMED_PACKS_MAX])
     ours: set[ObjectKey] = set()
-    failures: list[StoreError] = []
 
-    async def ask() -> None:
-        for info in waiting:
-            try:
-                if await is_ours(store, keyring, info):
-                    ours.add(info.key)
-            except StoreError as exc:  # re-raised later, outside of any exception group
-                failures.append(exc)
-                nursery.cancel_scope.cancel()
-                return
+    async def ask(info: ObjectInfo) -> None:
+        if await is_ours(store, keyring, info):
+            ours.add(info.key)
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(FETCHES_MAX):
-            nursery.start_soon(ask)
-    if failures:
-        raise failures[0]
+    await _concurrently(ask, over[:FSCK_UNNAMED_PACKS_MAX])
     exam.evidence.note_unnamed(ours)
     exam.evidence.note_foreign(info.key for info in over if info.key not in ours)
 

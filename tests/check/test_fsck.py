@@ -158,6 +158,29 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
     assert not healthy.db.in_group
 
 
+@pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
+def test_error_in_a_repair_leaves_a_change_only_if_sqlite_cannot_undo_it(
+    tmp_path: Path, journal_mode: str
+) -> None:
+    """While the database counts as changed, fsck does not release the lease."""
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
+    db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
+    db.begin()
+    db.inodes.run("UPDATE inodes SET nlink = 7, size_bytes = 9")
+    db.commit()
+    db.mark_changed(False)
+
+    def interrupt(text: str) -> None:
+        if text.startswith("repairing I55"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_database(db, repair=Mode.ALL, report=Report(on_note=interrupt))
+
+    assert db.changed == (journal_mode == "off")
+    db.close()
+
+
 def test_snapshot_of_a_mounted_filesystem_has_no_damage(healthy: Healthy, tmp_path: Path) -> None:
     snapshot = healthy.db.open_snapshot()
     healthy.db.begin()

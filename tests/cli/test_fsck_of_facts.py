@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.check.report import Mode
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import FsckOptions
+from s3fs_meta.cli import fsck_run
+from s3fs_meta.cli.fsck_run import CheckPlan
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
@@ -57,6 +62,37 @@ def test_fsck_repairs_a_wrong_property_in_place(
 
     assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
     assert list(state_of(place, program.cachedir).path.glob("kept-*")) == []
+
+
+def test_fsck_of_a_mounted_filesystem_compares_the_block_size_with_the_superblock(
+    program: Program, place: Place
+) -> None:
+    check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "block_bytes", b"2097152")
+    target = targets.of_url(place.url, program.cachedir)
+    plan, report = CheckPlan(target, S3Options(), OpenOptions(), FsckOptions()), Report()
+
+    async def check_mounted() -> None:
+        async with opened_store(place.url, plan.s3) as store:
+            front = TerminalFront(quiet=True)
+            await fsck_run.check_beside(plan, store, Passphrase(bytes), report, front)
+
+    trio.run(check_mounted)
+    assert "I5" in report.broken
+
+
+@pytest.mark.parametrize("value", [b"x", b"", "1"])
+def test_fsck_replaces_a_database_with_a_damaged_schema_version(
+    program: Program, place: Place, value: bytes | str
+) -> None:
+    check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "schema_version", value)
+
+    with pytest.raises(CorruptionError, match=r"fsck -y local:\S+ quarantines it"):
+        check(place, program.cachedir, Mode.SAFE)
+    assert check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert len(list(state_of(place, program.cachedir).path.glob("kept-*/meta.db"))) == 1
 
 
 def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place) -> None:

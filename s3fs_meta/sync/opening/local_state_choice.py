@@ -85,14 +85,17 @@ def examine(
     """
     if not state_dir.database.exists():
         return Local(None, doubtful=False)
-    db = local_facts.open_checked(state_dir.database, pragmas, repairing=repairing)
-    if local_state.get(db, "uuid") not in {None, superblock.uuid}:
-        db.close()
-        raise SettingsError(
-            f"the directory {state_dir.path} holds the state of another filesystem that was at "
-            "this URL; move it away, or choose another directory with --cachedir"
-        )
-    return Local(db, doubtful=_is_doubtful(db))
+    with contextlib.ExitStack() as opened:
+        db = local_facts.open_checked(state_dir.database, pragmas, repairing=repairing)
+        opened.callback(db.close)
+        if local_state.get(db, "uuid") not in {None, superblock.uuid}:
+            raise SettingsError(
+                f"the directory {state_dir.path} holds the state of another filesystem that was at "
+                "this URL; move it away, or choose another directory with --cachedir"
+            )
+        found = Local(db, doubtful=_is_doubtful(db))
+        opened.pop_all()
+    return found
 
 
 def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
@@ -175,10 +178,8 @@ class Rules(NamedTuple):
     """The facts and permissions on which the decision depends."""
 
     lease: Lease  # the lease as read from the bucket
-    # True for a follower, whose database must equal the state of its txg exactly
-    follows: bool = False
-    # True if local state may be published unless another host has written later
-    mends: bool = False
+    follows: bool = False  # True for a follower, whose database must equal its txg exactly
+    mends: bool = False  # True if local state may be published unless another host wrote later
     publishes: bool = False  # True if local state may be published in any case
 
 

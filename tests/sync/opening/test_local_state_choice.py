@@ -66,11 +66,15 @@ async def test_truncated_local_database_is_refused_with_advice(power: Power, siz
     assert not list((power.home / "a").glob("kept-*"))
 
 
-@pytest.mark.parametrize("table", ["cached_blocks", "properties"])
+@pytest.mark.parametrize("table", ["cached_blocks", "properties", "local_state"])
 async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
     power: Power, table: str
 ) -> None:
-    """The local database can be opened, but a later read finds damaged rows."""
+    """The local database can be opened, but a later read finds damaged rows.
+
+    The database is then closed. fsck -y moves its files, and SQLite must not remove the write-ahead
+    log of a later database at the same path.
+    """
     await two_rounds(power)
     path = power.home / "a" / "meta.db"
     db = Database.open(path, Pragmas())
@@ -86,6 +90,9 @@ async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
     with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
         async with power.session("a"):
             pass
+    fds = [Path("/proc/self/fd") / fd for fd in os.listdir("/proc/self/fd")]
+    opened = [os.readlink(fd) for fd in fds if fd.is_symlink()]
+    assert not [one for one in opened if one.startswith(str(path))]
 
 
 async def test_bucket_with_another_history_is_refused(power: Power) -> None:

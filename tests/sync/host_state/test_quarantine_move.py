@@ -1,6 +1,7 @@
 """Moving local state to a quarantine directory: interrupted at each system call, then resumed."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.sync.host_state.state_dir import StateDir
+from tests.faults import raising
 from tests.sync.conftest import TAKEOVER, Power, block_of, read_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -146,6 +148,58 @@ def test_failed_quarantine_leaves_the_local_state_in_place(tmp_path: Path) -> No
 
     assert files_in(state.path) == FILES
     assert (state.quarantine("1") / "meta.db").read_bytes() == b"an earlier state"
+
+
+def test_full_disk_during_a_quarantine_leaves_the_local_state_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names that the quarantine directory already had are removed again."""
+    state = new_state(tmp_path / "s")
+    link = os.link
+
+    def link_one(source: Path, target: Path, *, follow_symlinks: bool) -> None:
+        if source.name != "meta.db":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(source, target, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "link", link_one)
+    with pytest.raises(DatabaseError, match=r"No space left on device; nothing was lost"):
+        state.quarantine_as("1")
+
+    assert files_in(state.path) == FILES
+    assert not state.quarantine("1").exists()
+
+
+def test_local_state_is_quarantined_on_a_disk_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(tmp_path / "s")
+    monkeypatch.setattr(os, "link", raising(OSError(errno.EPERM, "Operation not permitted")))
+
+    state.quarantine_as("1")
+
+    assert files_in(state.quarantine("1")) == FILES
+    assert files_in(state.path) == {}
+
+
+def test_killed_quarantine_leaves_no_database_without_its_log(tmp_path: Path) -> None:
+    """An older program would open such a database, and lose the changes in the log."""
+    state = new_state(tmp_path / "s")
+    assert stopped(state.path, STEPS - 2)
+
+    assert files_in(state.path).keys() == {"meta.db-wal"}
+
+
+def test_names_that_are_no_quarantine_directories_do_not_prevent_the_lock(tmp_path: Path) -> None:
+    state = new_state(tmp_path / "s")
+    (tmp_path / "elsewhere").mkdir()
+    (state.path / "kept-link").symlink_to(tmp_path / "elsewhere")
+    (state.path / "kept-file").touch()
+
+    assert state.try_lock()
+
+    state.unlock()
+    assert sorted(path.name for path in state.path.glob("kept-*")) == ["kept-file", "kept-link"]
 
 
 async def test_unshipped_file_of_a_host_that_was_killed_during_the_quarantine_can_be_recovered(

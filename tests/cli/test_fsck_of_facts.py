@@ -108,7 +108,17 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
 
 @pytest.mark.parametrize(
     "fact",
-    ["chain", "epoch", "own_txg", "head", "attempt", "floor", "shipped_seq", "intent_log"],
+    [
+        "attempt",
+        "block_floor",
+        "chain",
+        "epoch",
+        "floor",
+        "head",
+        "intent_log",
+        "own_txg",
+        "shipped_seq",
+    ],
 )
 def test_fsck_replaces_a_database_with_a_damaged_fact(
     program: Program, place: Place, tmp_path: Path, fact: str

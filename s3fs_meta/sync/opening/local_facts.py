@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 
-NUMBERS = ("epoch", "own_txg", "floor", "shipped_seq")
+NUMBERS = ("epoch", "own_txg", "floor", "shipped_seq", "block_floor")
 HEADS = ("head", "attempt")
 
 

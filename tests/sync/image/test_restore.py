@@ -231,6 +231,21 @@ async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
     assert [ref() for ref in loaded] == [None]
 
 
+async def test_failed_restore_can_be_repeated_once_the_objects_are_there(power: Power) -> None:
+    """Failures of images are remembered only during one restore."""
+    keys = await power.keys()
+    restorer = Restorer(power.store, keys.keyring, keys.superblock.uuid, no_progress)
+    complete = dict(power.store.objects)
+    for key in pieces_of(power):
+        del power.store.objects[key]  # type: ignore[arg-type]
+    with pytest.raises(NoImageError):
+        await restorer.restore(None, power.home / "restored.db")
+
+    power.store.objects.update(complete)
+
+    assert (await restorer.restore(None, power.home / "restored.db")).txg == 0
+
+
 def pieces_of(power: Power) -> list[str]:
     """Return the keys of all image pieces in the store."""
     return [key for key in power.store.objects if parse_piece_key(key) is not None]

@@ -180,8 +180,9 @@ async def test_copy_continues_after_entries_with_damaged_rows(db: Database, targ
     add(db, ROOT_INO, b"no target", stat.S_IFLNK | 0o777)
     for name, text in ((b"NUL", b"a\0b"), (b"empty", b""), (b"long", b"x" * 5000)):
         symlinks.create(db, add(db, ROOT_INO, name, stat.S_IFLNK | 0o777), text)
-    value = add(db, ROOT_INO, b"value", DIRECTORY)
-    xattrs.set(db, value, b"user.colour", b"blue")
+    value, unmapped = add(db, ROOT_INO, b"value", DIRECTORY), add(db, ROOT_INO, b"unmapped")
+    for ino in (value, unmapped):
+        xattrs.set(db, ino, b"user.colour", b"blue")
     blocks = add(db, ROOT_INO, b"blocks")
     block_map.set(db, blocks, BlockIndex(0), BlockId(7))
     add(db, ROOT_INO, b"x" * 256)
@@ -194,10 +195,10 @@ async def test_copy_continues_after_entries_with_damaged_rows(db: Database, targ
     restoring = await copy(db, target)
 
     names = [b"row", b"folder", b"kind", b"no target", b"NUL", b"empty", b"long", b"value"]
-    damaged = {*names, b"blocks", b"x" * 256}
+    damaged = {*names, b"unmapped", b"blocks", b"x" * 256}
     assert {one.path for one in restoring.tally.incomplete} == damaged
     assert restoring.tally.incomplete_files == len(damaged)
-    copied = {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link", "value", "blocks"}
+    copied = {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link", "value", "unmapped", "blocks"}
     assert found(target) == copied
     assert restoring.tally.files == 3
     lines = list(restoring.tally.lines(Copier(db, Nothing(), target)))

@@ -30,6 +30,7 @@ from tests.sync.conftest import plain
 
 __all__ = ["plain"]
 
+DEEP_LEVELS = 9  # number of levels that ``make_deep`` creates
 BLOCK_BYTES = 64 * KIB
 T0 = 1_760_000_000_000_000_000
 SECOND_NS = 1_000_000_000
@@ -166,6 +167,14 @@ def make_file(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO, *, mode: int 
 def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
     """Create a directory and return its inode number."""
     return fs.namespace.make_directory(parent, name, 0o755, USER).ino
+
+
+def make_deep(fs: Filesystem) -> list[Ino]:
+    """Create the DEEP_LEVELS directories 0/1/2/…, and return them in this order."""
+    chain = [ROOT_INO]
+    for level in range(DEEP_LEVELS):
+        chain.append(make_directory(fs, b"%d" % level, chain[-1]))
+    return chain[1:]
 
 
 def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:

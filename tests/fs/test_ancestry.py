@@ -7,19 +7,10 @@ from s3fs_meta.fs.ancestry import Ancestry
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.model import ROOT_INO, Ino
-from tests.fs.conftest import look, make_directory, sliced
+from tests.fs.conftest import DEEP_LEVELS, look, make_deep, make_directory, sliced
 from tests.fs.trees.samples import assert_sound
 
-DEPTH = 9
 A_FEW = sliced(ancestors=2)
-
-
-def make_deep(fs: Filesystem) -> list[Ino]:
-    """Create the directories 0/1/2/…, and return them in this order."""
-    chain = [ROOT_INO]
-    for level in range(DEPTH):
-        chain.append(make_directory(fs, b"%d" % level, chain[-1]))
-    return chain[1:]
 
 
 @A_FEW
@@ -30,7 +21,7 @@ async def test_rename_into_a_deep_directory_needs_several_slices(fs: Filesystem)
     while not fs.namespace.rename(ROOT_INO, b"moved", deepest, b"here"):
         slices += 1
 
-    assert slices == DEPTH // 2 + 1
+    assert slices == DEEP_LEVELS // 2 + 1
     assert look(fs, b"here", deepest).ino == moved
     assert fs.lookup(ROOT_INO, b"moved") is None
 

@@ -10,8 +10,7 @@ from s3fs_meta.fs.removed_trees import RemovedTrees, TreeProgress, until_checked
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
-from tests.fs.conftest import USER, look, make_directory, make_file, sliced
-from tests.fs.test_ancestry import make_deep
+from tests.fs.conftest import USER, look, make_deep, make_directory, make_file, sliced
 from tests.fs.trees.samples import assert_sound, clone, settled
 
 

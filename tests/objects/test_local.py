@@ -28,6 +28,7 @@ from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
 from tests.faults import raising
 from tests.memory import traced
+from tests.polling import PROCESS_S_MAX
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
@@ -326,7 +327,8 @@ async def test_foreign_directories_may_have_any_number_of_levels(root: Path, lev
         assert await keys_of(store) == ([deep, KEY] if len(deep) < PATH_BYTES_MAX else [KEY])
         await store.close()
     finally:
-        await trio.run_process(["rm", "-rf", str(root / "deep")])
+        with trio.fail_after(PROCESS_S_MAX, shield=True):
+            await trio.run_process(["rm", "-rf", str(root / "deep")])
 
 
 async def test_unfinished_files_of_another_open_store_are_kept(root: Path) -> None:

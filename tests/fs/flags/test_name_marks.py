@@ -13,8 +13,7 @@ from s3fs_meta.fs.flags.name_marks import mark_above
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.limits import MARK_PASSES_MAX
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
-from tests.fs.conftest import exists, look, make_directory, make_file, sliced
-from tests.fs.test_ancestry import make_deep
+from tests.fs.conftest import exists, look, make_deep, make_directory, make_file, sliced
 from tests.fs.trees.samples import assert_sound
 
 Protect = Callable[[Filesystem, Ino], Awaitable[object]]

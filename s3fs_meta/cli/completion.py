@@ -163,7 +163,8 @@ def _url_at(target: str) -> str | None:
         for one in mount_table.read()
         if one.fs_type == mount_table.FS_TYPE and path.is_relative_to(one.mountpoint)
     ]
-    return max(found, key=lambda one: len(one.mountpoint)).source if found else None
+    deepest = max(found, key=lambda one: len(one.mountpoint), default=None)
+    return None if deepest is None else targets.unquoted(deepest.source)
 
 
 def _state(place: NamedFilesystem) -> Path | None:

@@ -141,6 +141,23 @@ def test_shell_completion_offers_the_names_of_kept_points(
     assert completion.kept_names(cast("typer.Context", elsewhere), "") == []
 
 
+def test_shell_completion_finds_the_filesystem_of_a_mount_whose_url_the_kernel_shows_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FuseOptions percent-encodes characters such as blanks and commas in the mount table."""
+    url = "local:///srv/my store, é"
+    state = targets.of_url(url, tmp_path).state
+    state.mkdir(parents=True)
+    known_points.write(state, Known("u", POINTS, ("nightly",)))
+    quoted = "local:///srv/my%20store%2C%20%C3%A9"
+    mounted = Mounted("/mnt/home", "0:42", mount_table.FS_TYPE, quoted)
+    monkeypatch.setattr(mount_table, "read", lambda: [mounted])
+
+    context = SimpleNamespace(params={"target": "/mnt/home", "cachedir": tmp_path})
+
+    assert completion.kept_names(cast("typer.Context", context), "") == ["nightly"]
+
+
 def test_shell_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesystem) -> None:
     """Without a URL, completion uses the host's only filesystem; for several it offers nothing."""
     nameless = known._replace(url=None)

@@ -26,7 +26,9 @@ async def is_left(mountpoint: Path, url: str) -> bool:
     if left is None:
         return False
     if targets.unquoted(left.source) != url:
-        raise SettingsError(f"another filesystem, {left.source}, is mounted on {mountpoint}")
+        raise SettingsError(
+            f"another filesystem, {targets.unquoted(left.source)}, is mounted on {mountpoint}"
+        )
     if targets.is_served(left) or not await _is_disconnected(str(mountpoint)):
         raise HeldError(f"the filesystem is already mounted on {mountpoint}")
     return True

@@ -2,7 +2,8 @@
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
 Keeps: no thread and no trio loop exist before the fork, because a lock that a thread holds stays
-locked in the child; the parent reports the child's error and exit status.
+locked in the child; the parent reports the child's error and exit status; a child whose parent is
+killed before the child is ready is killed as well, so that a killed command mounts nothing.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}
@@ -10,6 +11,7 @@ locked in the child; the parent reports the child's error and exit status.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -28,6 +30,7 @@ from s3fs_meta.errors import PassphraseError, S3fsError
 from s3fs_meta.mount.limits import CHILD_END_S_MAX
 
 _END_POLL_S: Final = 0.01
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 UMASK: Final = 0o077  # local files of a mount are private to the user
 
 
@@ -64,6 +67,7 @@ class RemoteFront:
         """Make the parent exit successfully."""
         if self.detach_at_end:
             os.setsid()
+        _end_with_parent(0)
         self._send({"ready": True})
         self.close()
 
@@ -103,8 +107,12 @@ def run_in_background(
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
+        _end_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(exits.ExitStatus.INTERRUPTED)  # the parent was killed before the call
         ours.close()
         _be_child(body, log, RemoteFront(theirs, detach_at_end=automounted))
     theirs.close()
@@ -115,6 +123,11 @@ def run_in_background(
             os.kill(pid, signal.SIGTERM)
             _wait_for_end(pid)
             raise
+
+
+def _end_with_parent(number: int) -> None:
+    """Make the kernel send a signal to this process when its parent exits; 0 for none."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def _wait_for_end(pid: int) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import wait_until_gone
+
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
@@ -199,6 +201,48 @@ def test_interrupted_mount_command_stops_the_starting_daemon(tmp_path: Path) -> 
     )
 
     assert done.stdout.splitlines()[1:] == ["ended", "no child"]
+
+
+def test_daemon_of_a_killed_mount_command_ends_before_it_is_ready(tmp_path: Path) -> None:
+    """A mount command that is killed, for example by timeout(1), leaves no process."""
+    done = _run(
+        tmp_path,
+        """
+        import signal
+        def body(front):
+            front.notice(str(os.getpid()))
+            signal.pause()
+
+        class Killed(Front):
+            def notice(self, text):
+                print(text, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        run_in_background(body, log, Killed())
+        """,
+    )
+
+    wait_until_gone(int(done.stdout))
+
+
+def test_ready_daemon_outlasts_its_mount_command(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        def body(front):
+            front.notice(str(os.getpid()))
+            front.ready()
+            while not Path(sys.argv[1] + ".exited").exists():
+                time.sleep(0.01)
+            Path(sys.argv[1] + ".after").touch()
+
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+    (tmp_path / "log.exited").touch()  # The command has exited.
+
+    wait_until_gone(int(done.stdout.split()[1]))
+    assert (tmp_path / "log.after").exists()
 
 
 def test_notices_of_the_daemon_may_contain_line_breaks(tmp_path: Path) -> None:

@@ -512,7 +512,13 @@ class Mount:
         return await requesters.find(min(float(arguments["within_s"]), REQUESTERS_S_MAX))
 
     async def _on_end(self, arguments: Message, _report: Report) -> Message:
-        """Refuse further changes and stop the mount, even if the mountpoint is in use."""
+        """Refuse further changes and stop the mount, even if the mountpoint is in use.
+
+        Raises:
+            ControlError: the mount is still starting; nothing was changed.
+        """
+        if not self._accepting.is_set():
+            raise ControlError("ControlError", "the mount is still starting; try again later")
         if arguments.get("keep"):
             self._keeps.set()
         if not self._ending:

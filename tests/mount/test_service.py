@@ -1,6 +1,7 @@
 """One mount with all its parts and options."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.control import plain_call
+from s3fs_meta.errors import ControlError
 from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.requests import control_api
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, suspend
 
 
@@ -119,6 +125,41 @@ def test_mountpoint_of_a_killed_daemon_stays_occupied_until_the_next_mount_succe
     hidden.rename(mounted.bucket)
     assert "detaching" in program.run("mount", mounted.url, mountpoint).stderr
     assert (mountpoint / "f").read_text() == "synced"
+
+
+@pytest.mark.mount
+def test_starting_mount_refuses_a_request_to_end(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """A mount that took the request would serve in state "stopping" and never end."""
+    state = targets.of_url(mounted.url, program.cachedir).state
+    program.kill(mounted.mountpoint)
+    gate, slow = tmp_path / "gate", tmp_path / "bin" / "fusermount3"
+    os.mkfifo(gate)
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nread line < {gate}\nexec {shutil.which(slow.name)} "$@"\n')
+    slow.chmod(0o755)
+    program.environment["PATH"] = f"{slow.parent}:{os.environ['PATH']}"
+    words = ("--cachedir", program.cachedir, mounted.url, mounted.mountpoint)
+    starting = program.begin("mount", *words)  # It waits for fusermount3 to detach the old mount.
+    try:
+        wait_until(lambda: _listens(state), "the mount did not start")
+        with pytest.raises(ControlError, match="still starting"):
+            plain_call.call(state, control_api.END, {"keep": False})
+    finally:
+        gate.write_text("\n")
+        starting.communicate(timeout=PROCESS_S_MAX)
+
+    assert program.status(mounted.mountpoint)["state"] == "serving"
+
+
+def _listens(state: Path) -> bool:
+    """Return whether a mount accepts control requests."""
+    try:
+        plain_call.connect(state).close()
+    except NotMountedError:
+        return False
+    return True
 
 
 @pytest.mark.mount

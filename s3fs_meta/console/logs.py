@@ -15,6 +15,8 @@ from typing_extensions import override
 
 LOG_BYTES_MAX: Final = 10 << 20  # size at which the log is rotated; one old log is kept
 
+_OUTPUTS: Final = (1, 2)  # descriptors of standard output and standard error
+
 # Prefixes that set the journal priority of a line on standard error; see sd-daemon(3).
 _PRIORITIES: Final = {
     logging.CRITICAL: "<2>",
@@ -61,11 +63,35 @@ def to_stderr(level: int, complete: Complete = str) -> None:
     _use(handler, level)
 
 
+class _DaemonLogHandler(logging.handlers.RotatingFileHandler):
+    """Writes a log that also receives the standard output and standard error of the process."""
+
+    @override
+    def doRollover(self) -> None:
+        """Rotate the log, and redirect the standard streams from the old to the new file.
+
+        Otherwise messages of libraries and the stacks after a fatal signal would be written to the
+        old file, or to none once that file is deleted.
+        """
+        directed = [fd for fd in _OUTPUTS if _is_same_file(fd, self.baseFilename)]
+        super().doRollover()
+        assert self.stream is not None, "the rotation opens the new file"
+        for fd in directed:
+            os.dup2(self.stream.fileno(), fd)
+
+
+def _is_same_file(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
+
+
 def to_file(
     path: Path, level: int, complete: Complete = str, *, bytes_max: int = LOG_BYTES_MAX
 ) -> None:
-    """Log to a file, which is rotated at *bytes_max*."""
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=bytes_max, backupCount=1)
+    """Log to a file, which is rotated at *bytes_max*, together with streams redirected to it."""
+    handler = _DaemonLogHandler(path, maxBytes=bytes_max, backupCount=1)
     text = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(CompletingFormatter(text, complete))
     _use(handler, level)

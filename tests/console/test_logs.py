@@ -1,6 +1,8 @@
 """The formats and destinations of log lines."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +40,33 @@ def test_full_log_file_is_rotated_and_one_old_log_file_is_kept(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mount.log", "mount.log.1"]
     assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())
     assert "line 99" in (tmp_path / "mount.log").read_text()
+
+
+def test_standard_streams_of_a_daemon_follow_its_log_when_it_is_rotated(tmp_path: Path) -> None:
+    """The stacks after a fatal signal, and messages of libfuse, are in the current log."""
+    code = (
+        "import faulthandler, logging, os, pathlib, sys\n"
+        "from s3fs_meta.console import logs\n"
+        "log = pathlib.Path('mount.log')\n"
+        "log.touch()\n"
+        "fd = os.open(log, os.O_WRONLY | os.O_APPEND)\n"
+        "os.dup2(fd, 2)\n"
+        "faulthandler.enable()\n"
+        "logs.to_file(log, logging.INFO, bytes_max=1000)\n"
+        "for number in range(100):\n"
+        "    logging.getLogger('x').info('line %d', number)\n"
+        "os.write(1, b'unrelated')\n"
+        "os.write(2, b'message of a library')\n"
+        "os.abort()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False
+    )
+
+    log = (tmp_path / "mount.log").read_text()
+    assert "message of a library" in log
+    assert "Fatal Python error: Aborted" in log
+    assert done.stdout == b"unrelated"
 
 
 def test_debug_messages_of_libraries_are_not_logged() -> None:

@@ -177,6 +177,8 @@ class Session:
         """Create the parts that delete garbage, compact packs and heal damage."""
         volume, status = self.volume, self.status
         self._upkeep = trio.CancelScope()
+        self._upkeep_ended = trio.Event()
+        self._upkeep_ended.set()
         self.healer = Healer(volume.db, self.cache, status, self.damage)
         self.compactor = Compactor(volume, self.cache, self.files, self.damage.mark)
         self.reclaimer = Reclaimer(volume, self.shipper, self.durability, hook=self._hook)
@@ -271,8 +273,12 @@ class Session:
 
     async def run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         """Run tasks that must finish before the last upload, which ships their changes."""
-        with self._upkeep:
-            await self._run_all(tasks)
+        self._upkeep_ended = trio.Event()
+        try:
+            with self._upkeep:
+                await self._run_all(tasks)
+        finally:
+            self._upkeep_ended.set()
 
     async def _run_all(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -433,10 +439,11 @@ class Session:
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
         """Ship all changes, even if only block locations changed.
 
-        Upkeep tasks such as garbage collection finish first, so that the lease can be released
-        afterwards.
+        Upkeep tasks such as garbage collection end first, including their threads, so that the
+        last upload contains their changes and the lease can be released afterwards.
         """
         self._upkeep.cancel()
+        await self._upkeep_ended.wait()
         with self.throttles.upload.lifted():
             await self._flush_last(progress)
 

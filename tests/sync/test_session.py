@@ -128,6 +128,27 @@ async def test_background_tasks_stop_before_the_last_upload(power: Power) -> Non
     assert lease.released
 
 
+async def test_last_upload_waits_for_the_end_of_cancelled_background_tasks(power: Power) -> None:
+    """A cancelled task may still work, such as a thread that deletes objects or changes rows."""
+    async with power.session("a", tasks=False) as session:
+        begun, gate = trio.Event(), trio.Event()
+
+        async def reclaim() -> None:
+            with trio.CancelScope(shield=True):
+                begun.set()
+                await gate.wait()
+                write_file(session, CONTENT)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run_upkeep, {"reclaim": reclaim})
+            await begun.wait()
+            nursery.start_soon(session.flush_at_end)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+        assert session.is_everything_shipped
+        await session.close()
+
+
 @pytest.mark.parametrize("left", ["nothing", "operation", "block", "attempt", "repair"])
 async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
     power: Power, left: str

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import facts
 from tests.programs import Program
@@ -134,3 +135,25 @@ def test_impossible_restore_is_refused_before_any_change(
     out.mkdir()
     (out / "x").touch()
     assert program.run(*words, "--to", out).returncode == 2
+
+
+@pytest.mark.mount
+def test_restore_command_reports_paths_that_are_too_long_as_refused(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """The filesystem is not damaged, so the exit status is not that of damage."""
+    at = os.open(mounted.mountpoint, os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir("d" * 255, dir_fd=at)
+        below = os.open("d" * 255, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    (mounted.mountpoint / "f").touch()
+    program.ok("flush", mounted.mountpoint)
+
+    done = program.run("restore", "--to", tmp_path / "out", mounted.url)
+
+    assert done.returncode == ExitStatus.LOCAL, done.stderr
+    assert "is longer than" in done.stdout
+    assert (tmp_path / "out" / "f").exists()

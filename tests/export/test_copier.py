@@ -262,3 +262,25 @@ def test_copy_report_lists_at_most_twenty_incomplete_files_and_counts_all(
     ]
     assert lines[-1] == "  … and 5 more files that are not complete"
     assert (tally.files, tally.size_bytes, tally.incomplete_files) == (26, 255, 25)
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG, errno.EEXIST, errno.EFBIG]
+)
+def test_entry_that_the_target_does_not_accept_is_counted_as_refused(code: int) -> None:
+    tally = Tally()
+
+    def refuse() -> None:
+        raise OSError(code, os.strerror(code), b"/target/f")
+
+    with tally.noting_faults(b"f"):
+        refuse()
+
+    assert [one.path for one in tally.incomplete] == [b"f"]
+    assert (tally.refused_files, tally.found_damage) == (1, False)
+
+
+def test_error_without_a_path_of_the_target_ends_the_copy() -> None:
+    """Such an error may come from another disk, and then concerns other files, too."""
+    with pytest.raises(OSError, match="Invalid argument"), Tally().noting_faults(b"f"):
+        raise OSError(errno.EINVAL, "Invalid argument")

@@ -68,6 +68,17 @@ class CacheBench:
         self.db.begin()
         return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
+    async def log_writes(self) -> bool:
+        """Make all content durable by a log entry; return False if the log cannot be used."""
+        return await self.cache.block_sync.log_writes(
+            meanwhile=self.db.commit, afterwards=self.db.sync_wal
+        )
+
+    async def prepare_log(self, size_bytes: int) -> None:
+        """Allocate the intent log, so that the next sync can use it."""
+        await self.cache.block_sync.prepare_log(size_bytes)
+        await self.cache.block_sync.sync_files()
+
     def located(self, index: int) -> Located:
         """Return the location of block *index* in the file INO."""
         found = self.cache.located(INO, BlockIndex(index))

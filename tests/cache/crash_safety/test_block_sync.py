@@ -170,18 +170,9 @@ async def logged(bench: CacheBench) -> CacheBench:
     """Return a cache with a prepared intent log, which a sync of all files has made ready."""
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", "3")
-    assert not await bench.cache.block_sync.log_writes(
-        meanwhile=bench.db.commit, afterwards=bench.db.sync_wal
-    )
-    await bench.cache.block_sync.prepare_log(16 * KIB)
-    await bench.cache.block_sync.sync_files()
+    assert not await bench.log_writes()
+    await bench.prepare_log(16 * KIB)
     return bench
-
-
-async def _log(bench: CacheBench) -> bool:
-    return await bench.cache.block_sync.log_writes(
-        meanwhile=bench.db.commit, afterwards=bench.db.sync_wal
-    )
 
 
 def _entries(bench: CacheBench) -> list[list[LoggedPiece]]:
@@ -196,7 +187,7 @@ async def test_new_block_is_written_to_the_intent_log_instead_of_a_synced_file(
     monkeypatch.setattr(logged.files, "sync", None)
     block = logged.write(0, b"new")
 
-    assert await _log(logged)
+    assert await logged.log_writes()
     assert _entries(logged) == [[LoggedPiece(block, 0, b"new")]]
     assert not logged.db.in_group
     assert cached_blocks.unsynced_tails(logged.db) == [(block, 0, 3)]
@@ -206,23 +197,23 @@ async def test_intent_log_entry_contains_only_writes_after_the_previous_entry(
     logged: CacheBench,
 ) -> None:
     block = logged.write(0, b"first")
-    await _log(logged)
+    await logged.log_writes()
     logged.db.begin()
     logged.cache.write_in_place(logged.located(0), 5, b" and second")
-    await _log(logged)
+    await logged.log_writes()
 
     assert _entries(logged)[1:] == [[LoggedPiece(block, 5, b" and second")]]
-    assert await _log(logged)
+    assert await logged.log_writes()
     assert len(_entries(logged)) == 2
 
 
 async def test_gap_before_a_write_is_written_to_the_intent_log_as_zeros(logged: CacheBench) -> None:
     """Bytes that a killed daemon left after the end of a block must not appear in a later gap."""
     block = logged.write(0, b"ab")
-    await _log(logged)
+    await logged.log_writes()
     logged.db.begin()
     logged.cache.write_in_place(logged.located(0), 5, b"c")
-    await _log(logged)
+    await logged.log_writes()
 
     assert _entries(logged)[1] == [LoggedPiece(block, 2, b"\0\0\0c")]
 
@@ -234,10 +225,10 @@ async def test_copied_block_needs_a_sync_of_its_file(logged: CacheBench) -> None
     logged.cache.seal([located.block])
     logged.cache.copy_on_write(logged.located(0), INO, BlockIndex(1), 8)
 
-    assert not await _log(logged)
+    assert not await logged.log_writes()
     await logged.cache.block_sync.sync_files()
     logged.write(2, b"new")
-    assert await _log(logged)
+    assert await logged.log_writes()
 
 
 async def test_removed_block_is_not_written_to_the_intent_log(logged: CacheBench) -> None:
@@ -245,13 +236,13 @@ async def test_removed_block_is_not_written_to_the_intent_log(logged: CacheBench
     kept = logged.write(1, b"kept")
     logged.cache.release(removed)
 
-    assert await _log(logged)
+    assert await logged.log_writes()
     assert _entries(logged) == [[LoggedPiece(kept, 0, b"kept")]]
 
 
 async def test_content_too_large_for_one_intent_log_entry_needs_a_sync(logged: CacheBench) -> None:
     logged.write(0, bytes(INTENT_CONTENT_BYTES_MAX + 1))
-    assert not await _log(logged)
+    assert not await logged.log_writes()
 
 
 async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_files(
@@ -261,20 +252,20 @@ async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_fi
     sync = logged.cache.block_sync
     for index in range(4):
         logged.write(index, b"content")
-        assert await _log(logged)
+        assert await logged.log_writes()
     logged.write(4, b"content")
-    assert not await _log(logged)
+    assert not await logged.log_writes()
 
     await sync.sync_files()
     logged.db.commit()
     logged.write(5, b"content")
-    assert not await _log(logged)
+    assert not await logged.log_writes()
 
     await sync.sync_files()
     logged.db.commit()
     sync.note_durable(sync.settled)
     logged.write(6, b"last")
-    assert await _log(logged)
+    assert await logged.log_writes()
     [[piece]] = _entries(logged)
     assert piece.data == b"last"
 
@@ -287,8 +278,8 @@ async def test_failed_append_to_the_intent_log_makes_every_later_sync_fail(
     with monkeypatch.context() as patched:
         patched.setattr(IntentLog, "append", raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
-            await _log(logged)
-    assert not await _log(logged)
+            await logged.log_writes()
+    assert not await logged.log_writes()
     with pytest.raises(OSError, match="an earlier sync failed"):
         await logged.cache.block_sync.sync_files()
 
@@ -305,7 +296,7 @@ async def test_mount_runs_without_an_intent_log_if_the_disk_is_full(
 
     await bench.cache.block_sync.sync_files()
     bench.write(0, b"content")
-    assert not await _log(bench)
+    assert not await bench.log_writes()
 
 
 async def test_no_intent_log_is_created_for_local_state_without_an_epoch(bench: CacheBench) -> None:

@@ -22,16 +22,13 @@ async def logged(bench: CacheBench) -> CacheBench:
     """Return a cache whose next sync can use the intent log."""
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", str(EPOCH))
-    await bench.cache.block_sync.prepare_log(32 * KIB)
-    await bench.cache.block_sync.sync_files()
+    await bench.prepare_log(32 * KIB)
     return bench
 
 
 async def fsync(bench: CacheBench) -> None:
     """Make all content durable by writing a log entry."""
-    assert await bench.cache.block_sync.log_writes(
-        meanwhile=bench.db.commit, afterwards=bench.db.sync_wal
-    )
+    assert await bench.log_writes()
 
 
 async def lose_power(bench: CacheBench) -> None:
@@ -536,8 +533,7 @@ async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first(
     logged.write(1, b"second")
     await fsync(logged)
     await kill(logged)
-    await logged.cache.block_sync.prepare_log(32 * KIB)
-    await logged.cache.block_sync.sync_files()
+    await logged.prepare_log(32 * KIB)
 
     logged.write(2, b"third")
     await fsync(logged)

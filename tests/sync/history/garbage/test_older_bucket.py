@@ -445,6 +445,17 @@ async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
     return inos
 
 
+async def publish(power: Power, options: OpenOptions) -> None:
+    """Publish the local state of host a; require that no object is lost and nothing quarantined."""
+    before = dict(power.store.objects)
+    async with power.session("a", options=options, tasks=False) as session:
+        assert session.volume.mended
+        await unmount(session)
+    for key, data in before.items():
+        assert key == "lease" or power.store.objects[key] == data
+    assert quarantined(power, "a") == []
+
+
 @pytest.mark.parametrize("before", ["a", "b"])
 async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     power: Power, before: str
@@ -459,12 +470,7 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
             pass
     assert power.store.objects == older
 
-    async with power.session("a", options=FSCK, tasks=False) as session:
-        assert session.volume.mended
-        await unmount(session)
-    for key, data in older.items():
-        assert key == "lease" or power.store.objects[key] == data
-    assert quarantined(power, "a") == []
+    await publish(power, FSCK)
     await require_all(power, inos)
 
 
@@ -483,12 +489,7 @@ async def test_fsck_requires_the_publish_local_option_after_another_host_wrote(
             pass
     assert power.store.objects == before
 
-    async with power.session("a", options=PUBLISH, tasks=False) as session:
-        assert session.volume.mended
-        await unmount(session)
-    for key, data in before.items():
-        assert key == "lease" or power.store.objects[key] == data
-    assert quarantined(power, "a") == []
+    await publish(power, PUBLISH)
     await require_all(power, inos)
     bucket = await bucket_of(power)
     newest = await bucket.find(PointInTime("newest"))

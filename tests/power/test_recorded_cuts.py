@@ -16,8 +16,10 @@ from typing import Final
 
 import pytest
 
+from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.opening.local_state_choice import ADVICE
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import Dice, Exactly, PowerCut, State
 from s3fs_meta.testing.recorded_disk import SyncedAll, SyncedDirectory, SyncedFile
@@ -123,6 +125,45 @@ async def test_durability_promises_hold_after_recorded_power_cuts(
     run = await record(make_program(seed, steps), boots.next_home(), template, pragmas)
 
     await judge_random_states(run, seed, states, boots)
+
+
+def make_unsynced(seed: int, steps: int) -> list[Step]:
+    """Return a random program without fsync, with many unmounts and mounts."""
+    dice = random.Random(seed)
+    acts = [act for act in ACTS if act is not Act.FSYNC]
+    program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1), FLUSH]
+    for _ in range(steps):
+        a, b, c = (dice.randrange(16) for _ in range(3))
+        change = Wish(dice.choice(acts), a, b, c, dice.randrange(1, 16))
+        remount = (FLUSH, REMOUNT)  # what was not flushed is lost with the quarantined database
+        program += dice.choice(((change,), (change,), (COMMIT,), (UPLOAD,), (FLUSH,), remount))
+    return [*program, FLUSH, REMOUNT, Wish(Act.MAKE_FILE, 0, 1), COMMIT]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "seed",
+    [*range(600, 602), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(602, 630))],
+)
+@pytest.mark.parametrize(
+    ("journal_mode", "synchronous"), [("wal", "off"), ("delete", "off"), ("memory", "off")]
+)
+async def test_damaged_database_is_not_trusted_after_power_cuts(
+    template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
+) -> None:
+    """With settings that do not survive a power cut, the content of the bucket remains.
+
+    A mount uses the content of the bucket, or is refused if SQLite cannot read the database.
+    """
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
+    run = await record(make_unsynced(seed, 12), boots.next_home(), template, pragmas)
+
+    for number in range(20):
+        cut = random.Random(number).randrange(len(run.events) + 1)
+        try:
+            await judge_choice(run, cut, Dice(1000 * seed + number), boots.next_home())
+        except FormatError as exc:
+            assert ADVICE in exc.what, "only a mount that is refused gives this advice"  # noqa: PT017
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:

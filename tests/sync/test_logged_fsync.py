@@ -13,7 +13,7 @@ from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state
 from s3fs_meta.model import BlockIndex, BlockState, Ino
-from s3fs_meta.sync.opening.local_state_choice import volatility
+from s3fs_meta.sync.opening.end_marks import volatility
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file

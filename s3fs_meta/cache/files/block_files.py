@@ -36,6 +36,13 @@ _log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def sync_disk(fd: int, path: Path) -> None:
+    """Sync all files of the disk with an open file or directory; *path* is for errors."""
+    if _libc.syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(path))
+
+
 class BlockFiles:
     """The block files of one cache directory, by block number."""
 
@@ -421,9 +428,7 @@ class BlockFiles:
             self._syncfs()
 
     def _syncfs(self) -> None:
-        if _libc.syncfs(self._root_fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(self.root))
+        sync_disk(self._root_fd, self.root)
 
     def distrust_closed(self) -> None:
         """Make the next sync call syncfs(2), because a killed daemon wrote and closed files."""

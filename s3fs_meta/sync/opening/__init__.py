@@ -3,6 +3,7 @@
 opening:             the order of steps: keys, lock, local state or bucket, lease, fence record.
 local_state_choice:  continue from the local database, follow the bucket, or restore.
 current_database:    the resulting database: local, or restored up to a retained txg.
+end_marks:           records on disk that a process runs, and that it ended cleanly.
 local_facts:         checks the facts that the local database records about this host.
 offline:             opening read-only while the bucket is unreachable.
 

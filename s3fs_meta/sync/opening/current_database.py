@@ -38,6 +38,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening import end_marks
 from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, Rules
 from s3fs_meta.sync.progress import Progress
 
@@ -186,9 +187,10 @@ class CurrentDatabase:
         db = Database.open(database, self._wanted.pragmas)
         self.db = db
         assert lease.head is not None, "the database was restored from an image"
-        db.begin_local()
-        image_head.confirm(db, lease.head, changed=False)
-        db.commit_durable()
+        with end_marks.unclean(db):
+            db.begin_local()
+            image_head.confirm(db, lease.head, changed=False)
+            db.commit_durable()
         return db
 
     # --- repair a chain whose last changelogs are unreadable -----------------------------------

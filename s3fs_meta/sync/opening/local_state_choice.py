@@ -37,7 +37,6 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     CorruptionError,
-    DatabaseError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
@@ -57,7 +56,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
-from s3fs_meta.sync.opening import local_facts, strays
+from s3fs_meta.sync.opening import end_marks, local_facts, strays
 from s3fs_meta.sync.progress import Progress
 
 ADVICE: Final = (
@@ -120,13 +119,6 @@ def advising(state_dir: StateDir) -> Iterator[None]:
         raise with_advice(exc) from exc
 
 
-def volatility(pragmas: Pragmas) -> str:
-    """Return the event that may lose committed rows: ``crash``, ``power`` (loss) or ``nothing``."""
-    if pragmas.journal_mode in {"off", "memory"}:
-        return "crash"
-    return "nothing" if pragmas.survives_power_loss else "power"
-
-
 def _is_doubtful(db: Database) -> bool:
     """Return whether the last run may have lost committed rows, given its pragmas and its end."""
     if local_state.get(db, "clean") == "1":
@@ -137,31 +129,6 @@ def _is_doubtful(db: Database) -> bool:
     if volatile == "power" and intent_replay.is_in_use(db):
         return False  # the row is only for programs that do not know the intent log
     return volatile == "crash" or (volatile == "power" and power_lost)
-
-
-@contextlib.contextmanager
-def _unclean(db: Database) -> Iterator[None]:
-    """Record that a kill in the with-block may damage the database, if it has no journal.
-
-    After an error under journal_mode=off the record remains, because the change was not undone.
-    """
-    if local_state.get(db, "clean") != "1" or volatility(db.pragmas) != "crash":
-        yield
-        return
-    before = local_state.get(db, "volatile") or ""
-    _note_end(db, clean="0", volatile="crash")
-    try:
-        yield
-    finally:
-        with contextlib.suppress(DatabaseError):
-            _note_end(db, clean="1", volatile=before)
-
-
-def _note_end(db: Database, *, clean: str, volatile: str) -> None:
-    db.begin_local()
-    local_state.put(db, "clean", clean)
-    local_state.put(db, "volatile", volatile)
-    db.commit()
 
 
 class ReplacedState(NamedTuple):
@@ -241,7 +208,7 @@ class Chooser:
                 local.db, "it is unknown on which txg the local state is based", keep=True
             )
         try:
-            with _unclean(local.db):
+            with end_marks.unclean(local.db):
                 return await self._compare(local.db, link)
         except BaseException:
             local.db.close()

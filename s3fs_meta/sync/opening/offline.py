@@ -42,7 +42,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
-from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
+from s3fs_meta.sync.opening import end_marks, failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.opening.opening import note_start
 from s3fs_meta.sync.store_clock import StoreClock
@@ -155,7 +155,8 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
         lacking = "the local state has changes that are not in the bucket, so it cannot follow"
         raise OfflineError(why, f"{lacking}; use the option ro without follow")
     if replica.is_unsettled(local.db):
-        await trio.to_thread.run_sync(_settle, local.db)
+        with end_marks.unclean(local.db):
+            await trio.to_thread.run_sync(_settle, local.db)
     return link
 
 

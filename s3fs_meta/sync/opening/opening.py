@@ -31,7 +31,7 @@ from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
-from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
+from s3fs_meta.sync.opening import end_marks, failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -339,19 +339,20 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     crashed = before is not None and local_state.get(db, "clean") != "1"
     has_forgotten = machine.has_forgotten(before, memory)
     power_lost = crashed and (has_forgotten or local_state.get(db, "power_lost") == "1")
-    db.begin_local()
-    if power_lost:  # the row remains until ``Session.recover`` has repaired all rows
-        local_state.put(db, "power_lost", "1")
-    local_state.put(db, "holder", holder)
-    local_state.put(db, "key_check", keyring.check_value)
-    if own is not None:
-        chain.note_own(db, max(own, chain.noted_own(db) or own))
-    local_state.put(db, "boot_id", memory)
-    local_state.put(db, "clean", "0")
-    local_state.put(db, "volatile", _volatile(db, crashed=crashed))
-    if not crashed:
-        intent_replay.end_use(db)
-    db.commit_durable()
+    with end_marks.synced(db):
+        db.begin_local()
+        if power_lost:  # the row remains until ``Session.recover`` has repaired all rows
+            local_state.put(db, "power_lost", "1")
+        local_state.put(db, "holder", holder)
+        local_state.put(db, "key_check", keyring.check_value)
+        if own is not None:
+            chain.note_own(db, max(own, chain.noted_own(db) or own))
+        local_state.put(db, "boot_id", memory)
+        local_state.put(db, "clean", "0")
+        local_state.put(db, "volatile", _volatile(db, crashed=crashed))
+        if not crashed:
+            intent_replay.end_use(db)
+        db.commit_durable()
     db.mark_changed(crashed or local_state.get(db, "changed") == "1")
     return crashed, power_lost
 
@@ -362,7 +363,7 @@ def _volatile(db: Database, *, crashed: bool) -> str:
     Until all content in a crashed process's intent log is also in block files, an older version of
     the program must quarantine the state after a power cut.
     """
-    volatile = local_state_choice.volatility(db.pragmas)
+    volatile = end_marks.volatility(db.pragmas)
     return (
         "power" if crashed and volatile == "nothing" and intent_replay.is_in_use(db) else volatile
     )
@@ -379,6 +380,8 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         StoreError: the lease was not released; the local state is clean.
     """
     try:
+        volume.db.commit()  # SQLite changes its level of syncs only outside a group
+        await trio.to_thread.run_sync(end_marks.sync_from_now, volume.db)
         volume.db.begin_local()
         local_state.put(volume.db, "clean", "1")
         local_state.put(volume.db, "changed", "1" if volume.db.changed else "0")

@@ -206,7 +206,7 @@ class TreeClone:
 
     def _begin(self, source: Attributes, target: CloneTarget, origin: Origin) -> Ino:
         self._db.commit()
-        with self._group_of(origin):
+        with self._group():
             self._changes.begin(target.parent)
             tree_copies.begin(self._db)
             return tree_copies.copy_inode(self._db, origin, source, self._now_ns())
@@ -271,7 +271,7 @@ class TreeClone:
     def _copy_slice(self, taken: list[SourceDirectory], origin: Origin) -> CopiedSlice:
         """Copy some names in one group. Never yields to other tasks."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
-        with self._group_of(origin):
+        with self._group():
             self._changes.begin(taken[0].new)
             done = tree_copies.copy_names(
                 self._db,
@@ -285,16 +285,12 @@ class TreeClone:
         return done
 
     @contextlib.contextmanager
-    def _group_of(self, origin: Origin) -> Iterator[None]:
-        """Commit the changes of a ``with`` block. A copy from the past has a separate group.
+    def _group(self) -> Iterator[None]:
+        """Commit the changes of a ``with`` block in a separate group.
 
-        If the past cannot be read, only that group is undone. No caller has seen its changes, so
-        the mount stays writable.
+        If the rows or the past cannot be read, only that group is undone. No caller has seen its
+        changes, so the mount stays writable.
         """
-        if origin.txg is None:
-            yield
-            self._db.commit()
-            return
         self._db.commit()
         try:
             yield
@@ -322,7 +318,7 @@ class TreeClone:
         while start is not None:
             began_s = trio.current_time()
             self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
-            with self._group_of(work.origin):
+            with self._group():
                 self._changes.begin(new)
                 start, revived = past_content.share_range(
                     self._db, work.origin.txg, old, new, start, self._slices.shared_blocks

@@ -5,6 +5,7 @@ import trio
 
 from s3fs_meta.cache.crash_safety import recovery
 from s3fs_meta.errors import (
+    DatabaseError,
     EntryExistsError,
     LostBlockError,
     NoEntryError,
@@ -421,6 +422,28 @@ async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volu
     await settled(fs)
     assert fs.lookup(*COPY) is None
     assert exists(fs, top)
+
+
+async def test_slice_of_a_tree_copy_that_fails_in_the_middle_is_undone(fs: Filesystem) -> None:
+    """A leftover row has the number that a copied symbolic link gets. Other changes stay."""
+    await make_tree(fs)
+    first = fs.db.counters.next_ino
+    fs.db.begin()
+    for number in range(first, first + 30):
+        fs.db.run("INSERT INTO symlinks VALUES (?, 'x')", (number,))
+    fs.db.commit()
+    make_file(fs, b"created before")
+    with pytest.raises(DatabaseError):
+        await clone(fs)
+
+    fs.db.begin()
+    fs.db.run("DELETE FROM symlinks WHERE ino >= ?", (first,))
+    make_file(fs, b"created afterwards")
+    fs.db.commit()
+    await settled(fs)
+    assert fs.lookup(*COPY) is None
+    assert fs.lookup(ROOT_INO, b"created before") is not None
+    assert_sound(fs)
 
 
 async def test_tree_copy_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:

@@ -103,6 +103,20 @@ def test_next_benchmark_step_runs_after_a_failed_step(tmp_path: Path) -> None:
     assert (disk.mountpoint / "turn-0" / "file").exists()
 
 
+def test_benchmark_continues_if_a_filesystem_refuses_a_directory(tmp_path: Path) -> None:
+    """A filesystem may have reached a limit, such as that of open files."""
+    disk, full = PlainDirectory(DISK, tmp_path / "disk"), PlainDirectory("full", tmp_path / "full")
+    (full.mountpoint / "turn-0").touch()
+    fine = steps.Step("fine", ("touch", "{work}/file"))
+    table: session.Table = {"fine": {}}
+    failed: dict[str, str] = {}
+
+    session.Session({"{materials}": str(tmp_path)}, [full, disk], table, failed).turn(0, [fine])
+
+    assert list(failed) == ["turn 1, mkdir, full"]
+    assert list(table["fine"]) == [DISK]
+
+
 def test_hanging_benchmark_step_is_killed() -> None:
     """A benchmark command that takes too long raises TimeoutExpired."""
     with pytest.raises(subprocess.TimeoutExpired):

@@ -146,7 +146,11 @@ class Session:
         """Run all steps once on each filesystem."""
         for subject in self._subjects:
             if subject.name not in self._lost:
-                _work(subject, turn).mkdir()
+                try:
+                    _work(subject, turn).mkdir()
+                except OSError as exc:
+                    self._note("mkdir", subject, turn, exc)
+                    self._abandon(subject)
         for step in todo:
             for subject in samples.rotated(self._subjects, turn):
                 if subject.name in self._lost or not step.of(subject.name):
@@ -154,23 +158,27 @@ class Session:
                 try:
                     taken = self._step(step, subject, turn)
                 except (SubjectError, subprocess.SubprocessError, OSError) as exc:
-                    self._note(step, subject, turn, exc)
+                    self._note(step.name, subject, turn, exc)
+                    if isinstance(exc, subprocess.TimeoutExpired) or not subject.alive:
+                        self._abandon(subject)
                 else:
                     self._table[step.name].setdefault(subject.name, {})[turn] = taken
                     print(
                         f"{turn + 1} {step.name}, {subject.name}: {taken.wall_s:.2f} s", flush=True
                     )
 
-    def _note(self, step: Step, subject: Subject, turn: int, error: Exception) -> None:
-        """Record a failed step; stop using the filesystem if it does not respond."""
+    def _note(self, step: str, subject: Subject, turn: int, error: Exception) -> None:
+        """Record a failed step."""
         text = str(error)
         if isinstance(error, subprocess.CalledProcessError):
             text = " ".join(error.stderr.strip().splitlines()[-LINES_KEPT:]) or text
-        self._failed[f"turn {turn + 1}, {step.name}, {subject.name}"] = text
-        print(f"failed: {step.name} on {subject.name}: {text}", file=sys.stderr)
-        if isinstance(error, subprocess.TimeoutExpired) or not subject.alive:
-            self._lost.add(subject.name)
-            subject.abandon()
+        self._failed[f"turn {turn + 1}, {step}, {subject.name}"] = text
+        print(f"failed: {step} on {subject.name}: {text}", file=sys.stderr)
+
+    def _abandon(self, subject: Subject) -> None:
+        """Stop using a filesystem that does not respond, or that accepts no new directory."""
+        self._lost.add(subject.name)
+        subject.abandon()
 
     def _step(self, step: Step, subject: Subject, turn: int) -> Taken:
         marks = {"{work}": str(_work(subject, turn)), **self._marks}

@@ -4,7 +4,8 @@ In each turn every filesystem does the same operation on 500 files. The order of
 changes from turn to turn, so that a disturbance of the machine affects all filesystems. A result is
 the median of the turns; a ratio is the median of the ratios within a turn. The kernel drops its
 dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
-measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3.
+measured three times: with the direct request loop of s3fs-meta, with the request loop of pyfuse3,
+and with the direct request loop and content in files instead of in memory.
 Some files are made before the first turn and not measured. Each client uses a separate directory.
 *Processor* is the CPU time of the daemon, including work after a turn.
 """
@@ -28,10 +29,13 @@ SMALL: Final = bytes(range(256)) * 16  # 4 KiB
 PEER_TIMES_MIN: Final = 3.0
 SMALL_TO_EMPTY_MIN: Final = 0.5  # minimum creation rate of small files, relative to empty files
 OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
+OVER_FILES: Final = f"{CEILING} over files"
+FIRST_WRITE: Final = "write 5 bytes into an empty file"
+FIRST_WRITE_RATIO_MIN: Final = 0.7  # minimum speed relative to OVER_FILES
 # Minimum speed with one client, relative to a no-op filesystem with the same request loop.
 CEILING_RATIOS_MIN: Final = {
-    "create": 0.75, "create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
-    "rename": 0.85, "unlink": 0.75,
+    "create": 0.8, "create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
+    "rename": 0.85, "unlink": 0.8,
 }  # fmt: skip
 
 
@@ -45,6 +49,12 @@ def _create(path: str) -> None:
 def _write_small(path: str) -> None:
     fd = os.open(f"{path}.w", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(fd, SMALL)
+    os.close(fd)
+
+
+def _write_first(path: str) -> None:
+    fd = os.open(f"{path}.r", os.O_WRONLY)
+    os.write(fd, SMALL[:5])
     os.close(fd)
 
 
@@ -65,6 +75,7 @@ PHASES: Final = (
     Phase("stat", os.stat, cold=True),
     Phase("rename", lambda path: os.rename(path, f"{path}.r")),
     Phase("unlink", lambda path: os.unlink(f"{path}.l")),
+    Phase(FIRST_WRITE, _write_first),
 )
 
 
@@ -87,6 +98,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
             scratch, (OURS, CEILING, DISK, JUICEFS, S3QL), plain_files=False
         )
         subjects.append(NullSubject(OWN_LOOP, scratch / "own-loop", scheduled=True))
+        subjects.append(NullSubject(OVER_FILES, scratch / "over-files", plain_files=True))
         for subject in subjects:
             stack.enter_context(subject)
         pool = stack.enter_context(ProcessPoolExecutor(max(CLIENTS)))
@@ -113,6 +125,11 @@ def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
     small_to_empty = empty["median"] / small["median"]
     what = "rate of small files against empty ones"
     wanted.append(targets.at_least(what, small_to_empty, SMALL_TO_EMPTY_MIN, "times"))
+    for other, least in ((OVER_FILES, FIRST_WRITE_RATIO_MIN), (S3QL, PEER_TIMES_MIN)):
+        times = one[FIRST_WRITE].get(f"speed against {other}")
+        if times is not None:
+            what = f"{FIRST_WRITE}: speed against {other}"
+            wanted.append(targets.at_least(what, times, least, "times"))
     return wanted + [
         targets.at_least(
             f"{name}, {clients}: speed against {JUICEFS}", times, PEER_TIMES_MIN, "times"

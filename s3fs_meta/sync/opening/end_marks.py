@@ -64,7 +64,8 @@ def unclean(db: Database) -> Iterator[None]:
     """Record that an end in the with-block may damage the database, under unsafe settings.
 
     For changes of a database that no mount uses: it was closed cleanly, or was just restored.
-    After an error under journal_mode=off the record remains, because the change was not undone.
+    The record remains if an error left a group open. It also remains after a failed change under
+    journal_mode=off, which was not undone: the database then refuses the change of the record.
     """
     before = {name: local_state.get(db, name) for name in _MARKS}
     is_unused = before["clean"] == "1" or before["boot_id"] is None
@@ -76,8 +77,9 @@ def unclean(db: Database) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(DatabaseError):
-            _note(db, before)
+        if not db.in_group:
+            with contextlib.suppress(DatabaseError):
+                _note(db, before)
 
 
 def _note(db: Database, marks: Mapping[str, str | None]) -> None:

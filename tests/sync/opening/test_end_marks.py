@@ -51,3 +51,19 @@ async def test_commits_are_synced_only_within_the_block(plain: Power, synchronou
 
     assert db.connection.pragma("synchronous") == before
     db.close()
+
+
+async def test_error_in_an_open_group_is_raised_and_the_mark_remains(plain: Power) -> None:
+    """SQLite does not change its level of syncs during the group of a failed change."""
+    db = await closed(plain, Pragmas(synchronous="off"))
+
+    def fail_halfway() -> None:
+        with unclean(db):
+            db.begin_local()
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fail_halfway()
+    db.rollback()
+    assert local_state.get(db, "clean") == "0"
+    db.close()

@@ -16,28 +16,31 @@ import trio
 from s3fs_meta.clock import Clock
 from s3fs_meta.errors import ObjectTooLargeError
 from s3fs_meta.hashed_dir import FILE_MODE, sync_path
-from s3fs_meta.limits import MIB, OBJECT_BYTES_MAX
+from s3fs_meta.limits import OBJECT_BYTES_MAX, RANGE_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-_RANGE_BYTES: Final = 16 * MIB  # bytes of an oversized object in memory
 
 
 class ReplacedObjects:
     """The files of one filesystem's replaced objects on this host."""
 
-    def __init__(self, store: ObjectStore, state: Path, clock: Clock) -> None:
+    def __init__(
+        self, store: ObjectStore, state: Path, clock: Clock, *, range_bytes: int = RANGE_BYTES_MAX
+    ) -> None:
         """Save nothing yet.
 
         Args:
             store: the bucket.
             state: the state directory, which must exist when an object is saved.
             clock: the clock for the names of the files.
+            range_bytes: the number of bytes of an oversized object that are in memory at once.
         """
         self._store = store
         self._state = state
         self._clock = clock
+        self._range_bytes = range_bytes
 
     async def save(self, key: ObjectKey, data: bytes) -> Path:
         """Save an object whose bytes were read; return the path of the file.
@@ -65,8 +68,8 @@ class ReplacedObjects:
         if size_bytes > OBJECT_BYTES_MAX:
             raise ObjectTooLargeError(key, size_bytes, OBJECT_BYTES_MAX, too_large.etag)
         async with self._new_file(key) as (path, fd):
-            for start in range(0, size_bytes, _RANGE_BYTES):
-                stop = min(start + _RANGE_BYTES, size_bytes)
+            for start in range(0, size_bytes, self._range_bytes):
+                stop = min(start + self._range_bytes, size_bytes)
                 piece = await self._store.get_range(key, start, stop)
                 await trio.to_thread.run_sync(_append, fd, piece)
         return path

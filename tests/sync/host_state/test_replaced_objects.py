@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import ObjectTooLargeError, StoreError
-from s3fs_meta.limits import MIB, OBJECT_BYTES_MAX
+from s3fs_meta.limits import OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
@@ -24,8 +24,8 @@ async def _too_large(store: MemoryStore) -> ObjectTooLargeError:
 
 async def test_replaced_objects_of_any_size_are_saved_completely(tmp_path: Path) -> None:
     store = MemoryStore()
-    store.objects[KEY] = b"".join(bytes([number]) * MIB for number in range(35)) + b"end"
-    replaced = ReplacedObjects(store, tmp_path, SystemClock())
+    store.objects[KEY] = bytes(range(256)) * 9 + b"end"
+    replaced = ReplacedObjects(store, tmp_path, SystemClock(), range_bytes=1000)
 
     large = await replaced.save_oversized(await _too_large(store))
     small = await replaced.save(KEY, b"damaged")
@@ -56,8 +56,8 @@ class _EndsEarly(MemoryStore):
 
 async def test_failed_copy_of_a_replaced_object_leaves_no_file(tmp_path: Path) -> None:
     store = _EndsEarly()
-    store.objects[KEY] = bytes(20 * MIB)
-    replaced = ReplacedObjects(store, tmp_path, SystemClock())
+    store.objects[KEY] = bytes(1001)
+    replaced = ReplacedObjects(store, tmp_path, SystemClock(), range_bytes=1000)
     with pytest.raises(StoreError):
         await replaced.save_oversized(await _too_large(store))
     assert os.listdir(tmp_path) == []

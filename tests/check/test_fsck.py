@@ -158,16 +158,22 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
     assert not healthy.db.in_group
 
 
-@pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_error_in_a_repair_leaves_a_change_only_if_sqlite_cannot_undo_it(
-    tmp_path: Path, journal_mode: str
-) -> None:
-    """While the database counts as changed, fsck does not release the lease."""
+def _with_wrong_counts(tmp_path: Path, journal_mode: str) -> Database:
+    """Return a database whose inodes have wrong link counts and sizes."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     db.begin()
     db.inodes.run("UPDATE inodes SET nlink = 7, size_bytes = 9")
     db.commit()
+    return db
+
+
+@pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
+def test_error_in_a_repair_leaves_a_change_only_if_sqlite_cannot_undo_it(
+    tmp_path: Path, journal_mode: str
+) -> None:
+    """While the database counts as changed, fsck does not release the lease."""
+    db = _with_wrong_counts(tmp_path, journal_mode)
     db.mark_changed(False)
 
     def interrupt(text: str) -> None:
@@ -201,11 +207,7 @@ def test_fsck_repairs_succeed_in_every_sqlite_journal_mode(
     tmp_path: Path, journal_mode: str
 ) -> None:
     """Repairs need no second connection, which some journal modes do not allow."""
-    pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
-    db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
-    db.begin()
-    db.inodes.run("UPDATE inodes SET nlink = 7, size_bytes = 9")
-    db.commit()
+    db = _with_wrong_counts(tmp_path, journal_mode)
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]

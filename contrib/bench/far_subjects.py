@@ -14,7 +14,7 @@ from typing import Final
 from typing_extensions import override
 
 from contrib.bench import subjects
-from contrib.bench.far_store import ACCESS_KEY, SECRET_KEY, FarEndpoint, FarStore
+from contrib.bench.far_store import ACCESS_KEY, REGION, SECRET_KEY, FarEndpoint, FarStore
 from contrib.bench.local_subjects import JuiceSubject, juicefs
 from contrib.bench.names import OURS
 from contrib.bench.subjects import DaemonSubject, S3fsSubject
@@ -115,6 +115,17 @@ class S3fsFuseSubject(FarSubject):
         return ["s3fs", self.bucket_name, str(self.mountpoint), "-f", "-o", options]
 
 
+class MountpointSubject(FarSubject):
+    """mountpoint-s3, which stores each file as one object and rejects changes of attributes."""
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        options = ["--endpoint-url", self.endpoint.url, "--region", REGION, "--force-path-style"]
+        options += ["--allow-delete", "--foreground"]
+        return ["mount-s3", *options, self.bucket_name, str(self.mountpoint)]
+
+
 class FarJuiceSubject(FarSubject, JuiceSubject):
     """JuiceFS with its metadata in a local SQLite database."""
 
@@ -130,13 +141,21 @@ class FarJuiceSubject(FarSubject, JuiceSubject):
         JuiceSubject.make(self)
 
 
-def peers(scratch: Path, store: FarStore) -> tuple[list[FarSubject], list[str]]:
-    """Return the other installed filesystems, and the names of missing filesystems."""
+def peers(
+    scratch: Path, store: FarStore, *, unpacks: bool = True
+) -> tuple[list[FarSubject], list[str]]:
+    """Return the other installed filesystems, and the names of missing filesystems.
+
+    Args:
+        unpacks: omit filesystems into which tar cannot unpack an archive.
+    """
     known: list[tuple[str, str | None, Callable[[str, Path, FarStore], FarSubject]]] = [
         ("JuiceFS", juicefs(), FarJuiceSubject),
         ("rclone mount", shutil.which("rclone"), RcloneSubject),
         ("s3fs", shutil.which("s3fs"), S3fsFuseSubject),
     ]
+    if not unpacks:
+        known.append(("mountpoint-s3", shutil.which("mount-s3"), MountpointSubject))
     here = [
         make(name, scratch / name.split()[0].lower(), store) for name, found, make in known if found
     ]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from contrib.bench import far_store, far_subjects, fill, machine, targets
 from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
 from contrib.bench.fill import Archive
-from contrib.bench.names import OURS
+from contrib.bench.names import JUICEFS, OURS
 
 PUTS_MAX: Final = 100  # maximum number of PUT requests for 10,000 files with metadata
 GETS_MAX: Final = 60
@@ -34,6 +34,10 @@ def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[
         targets.at_most(f"PUTs for {untar:,} files", puts, PUTS_MAX),
         targets.at_most(f"GETs to read {untar:,} files", gets, GETS_MAX),
     ]
+    if JUICEFS in figures:
+        what = f"cold read of small files: speed against {JUICEFS}"
+        ahead = figures[JUICEFS]["read_ms_per_file"] / ours["read_ms_per_file"]
+        wanted.append(targets.at_least(what, ahead, 1.0, "times"))
     return {
         "files": untar,
         "files_of_others": peer_files,

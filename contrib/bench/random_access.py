@@ -17,7 +17,7 @@ from contrib.bench import samples, sequential, targets
 from contrib.bench.names import CEILING, OURS
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
-RATIO_MIN: Final = 0.7
+RATIO_MIN: Final = 0.9
 PHASES: Final = {"read": "randread", "write": "randwrite"}
 
 

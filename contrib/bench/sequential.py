@@ -15,7 +15,7 @@ from typing import Final
 from contrib.bench import samples, targets
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
-RATIO_MIN: Final = 0.7
+RATIO_MIN: Final = 0.9
 PIECE_BYTES: Final = 1 << 20
 POOL_BYTES: Final = 32 << 20
 STAMP_BYTES: Final = 8

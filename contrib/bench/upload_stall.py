@@ -21,7 +21,7 @@ from s3fs_meta.limits import MIB
 FILES: Final = 2000
 PAUSE_S: Final = 0.0005
 IDLE_S: Final = 4.0
-RATIO_MAX: Final = 3.0
+CEILING_RATIO_MAX: Final = 3.0
 POOL_BYTES: Final = 32 * MIB
 STAMP_BYTES: Final = 8
 PASSPHRASE: Final = "correct horse battery staple"
@@ -38,8 +38,9 @@ def run(scratch: Path, *, read_mib: int, rounds: int, delay_ms: float) -> dict[s
             for each in (subject, null):
                 _make_files(each)
             turns = [_round(subject, null, number, size_bytes) for number in range(rounds)]
-    ratio = statistics.median(turn["ratio"] for turn in turns)
-    wanted = [targets.at_most("a stat during uploads, 99 %, of idle", ratio, RATIO_MAX)]
+    ratio = statistics.median(turn["of do-nothing"] for turn in turns)
+    what = "a stat during uploads, 99 %, of a stat on do-nothing"
+    wanted = [targets.at_most(what, ratio, CEILING_RATIO_MAX)]
     return {"size_bytes": size_bytes, "delay_ms": delay_ms, "rounds": turns, "targets": wanted}
 
 
@@ -66,8 +67,9 @@ def _round(subject: FarS3fsSubject, null: Subject, number: int, size_bytes: int)
         for when, taken in (("idle", idle), ("uploading", busy))
     }
     return {
-        "ratio": _p99(busy[subject.name]) / _p99(idle[subject.name]),
-        "ratio of do-nothing": _p99(busy[null.name]) / _p99(idle[null.name]),
+        "of do-nothing": _p99(busy[subject.name]) / _p99(busy[null.name]),
+        "of idle": _p99(busy[subject.name]) / _p99(idle[subject.name]),
+        "do-nothing, of idle": _p99(busy[null.name]) / _p99(idle[null.name]),
         "MiB/s": size_bytes / MIB / taken_s,
         "processors used by the daemon": (subject.cpu_s() - before_s) / taken_s,
         "requests": subject.endpoint.traffic() - before,

@@ -1,7 +1,7 @@
 """The benchmarks, with their sizes in each plan.
 
 A plan is the set of sizes of a run. ``complete`` takes a few hours. ``hour`` runs all benchmarks in
-about an hour on two idle processors. ``quick`` only shows that all benchmarks can be run.
+one to two hours on two idle processors. ``quick`` only shows that all benchmarks can be run.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
 
 # The sizes that each plan passes to the run() function of each benchmark.
 BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
-    "peers": {"files": Sizes(6000, 1000, 500)},
+    "peers": {"files": Sizes(6000, 2000, 500)},
     "sequential": {"gib": Sizes(4, 4, 1), "rounds": Sizes(3, 3, 2)},
     "random": {
         "random_mib": Sizes(1024, 1024, 128), "operations": Sizes(50_000, 50_000, 5000),
@@ -80,7 +80,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
         "delete_power_min": Sizes(5, 5, 5), "delete_power": Sizes(6, 6, 5),
         "one_by_one_power": Sizes(5, 5, 5), "peer_files": Sizes(100_000, 10_000, 10_000),
     },
-    "scale": {"scale_power": Sizes(7, 6, 5)},  # filesystems of 10^N, 10^(N-1) and 10^(N-2) files
+    "scale": {"scale_power": Sizes(7, 7, 5)},  # filesystems of 10^N, 10^(N-1) and 10^(N-2) files
     "extremes": {"names": Sizes(1_000_000, 200_000, 100_000), "tib": Sizes(100, 20, 1)},
     "collect": {"watched_s": Sizes(10, 10, 2)},
     "codec": {"corpus_mib": Sizes(24, 24, 2)},
@@ -89,7 +89,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
         "turns": Sizes(5, 3, 1),
     },
     "used_mount": {
-        "files": Sizes(10_000, 3000, 500), "cached": Sizes(200_000, 50_000, 1000),
-        "txgs": Sizes(120_000, 5000, 100), "turns": Sizes(5, 3, 1),
+        "files": Sizes(6000, 6000, 500), "cached": Sizes(200_000, 200_000, 1000),
+        "txgs": Sizes(120_000, 120_000, 100), "turns": Sizes(5, 3, 1),
     },
 }  # fmt: skip

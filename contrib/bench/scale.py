@@ -31,6 +31,8 @@ CREATED: Final = 20_000
 IDLE_COMMANDS: Final = 3
 BYTES_PER_FILE_MAX: Final = 110
 MEMORY_GROWTH_MAX: Final = 0.1
+ANSWER_S_MAX: Final = 1.0  # maximum time of a mount with local state, until the first answer
+RESTORED_S_MAX: Final = 60.0  # the same without local state
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
 GROWTH_SLACK: Final = 1.25  # tolerated difference between two runs of equal size
@@ -110,6 +112,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
     place = subject.root / "reader"
     reader = S3fsSubject("reader", place, options={"ro": ""}, beside=subject)
     first, again = _first_answer(reader, row), _first_answer(reader, {})
+    row["first answer without state s"], row["first answer s"] = first[0], again[0]
     row["restore"], row["restore cpu"] = (
         (one - other) * 1e6 / row["files"] for one, other in zip(first, again, strict=True)
     )
@@ -226,7 +229,12 @@ def _targets(rows: dict[str, Row]) -> list[targets.Target]:
     what = "growth of the daemon over ten times the files"
     grown.append(targets.at_most(what, growth, MEMORY_GROWTH_MAX))
     # Judge only the largest size: in smaller runs, start-up takes most of the time.
-    count = list(rows.values())[-1]["fsck, of a count"]
-    grown.append(targets.at_most("fsck in units of one count", count, COUNTS_MAX, "times"))
+    last = list(rows.values())[-1]
+    for name, key, most, unit in (
+        ("fsck in units of one count", "fsck, of a count", COUNTS_MAX, "times"),
+        ("mount and ls with local state", "first answer s", ANSWER_S_MAX, "s"),
+        ("mount and ls without local state", "first answer without state s", RESTORED_S_MAX, "s"),
+    ):
+        grown.append(targets.at_most(name, last[key], most, unit))
     largest = max(row["bytes per file"] for row in rows.values())
     return [*grown, targets.at_most("metadata of a file", largest, BYTES_PER_FILE_MAX, "bytes")]

@@ -1,11 +1,13 @@
 """Work on directory trees on a used mount, compared with a new mount and with other filesystems.
 
 The used mount has *cached* files of 4 KiB in its cache and in the bucket, and *txgs* transaction
-groups in its history. The steps are those of ``workloads`` that unpack, search, copy and remove a
+groups of a simulated week in its history. The steps are those of ``workloads`` that unpack, search, copy and remove a
 tree of *files* files. The steps alternate between all filesystems, as in ``workloads``.
 """
 
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,8 @@ from contrib.bench.subjects import S3fsSubject
 from contrib.bench.workloads import session, steps
 
 USED: Final = "s3fs-meta, used"
+# The history is made in memory, because each of its many objects is synced to the disk.
+MEMORY: Final = Path("/dev/shm")
 STEPS: Final = ("untar of sources", "find", "cp -a", "rm -rf of both trees")
 CEILING_RATIO_MAX: Final = 1.2
 AHEAD_OF_JUICEFS_MIN: Final = 2.0
@@ -25,10 +29,7 @@ AHEAD_OF_JUICEFS_MIN: Final = 2.0
 def run(scratch: Path, *, files: int, cached: int, txgs: int, turns: int) -> dict[str, Any]:
     """Measure the steps on a used mount of *cached* files and *txgs* transaction groups."""
     used = S3fsSubject(USED, scratch / "used")
-    used.make()
-    with used:
-        pass  # the first mount creates the database
-    trio.run(history.ship_txgs, used, txgs)
+    _make_history(used, txgs)
     archive = fill.archive(scratch, cached)
     with used:
         subprocess.run(["tar", "-xf", archive.path, "-C", used.mountpoint], check=True)
@@ -50,6 +51,17 @@ def run(scratch: Path, *, files: int, cached: int, txgs: int, turns: int) -> dic
         **figures,
         "targets": _targets(figures[f"of {CEILING}"]),
     }
+
+
+def _make_history(used: S3fsSubject, txgs: int) -> None:
+    """Make a filesystem with *txgs* transaction groups in the bucket of an unmounted subject."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else used.root) as folder:
+        writer = S3fsSubject(USED, Path(folder))
+        writer.make()
+        with writer:
+            pass  # the first mount creates the database
+        trio.run(history.ship_txgs, writer, txgs)
+        shutil.copytree(writer.bucket, used.bucket)
 
 
 def _targets(ratios: dict[str, dict[str, float]]) -> list[targets.Target]:

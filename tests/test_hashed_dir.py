@@ -1,4 +1,4 @@
-"""File trees that spread files over hashed directories and remove empty directories."""
+"""Hashed directory trees: files are spread over subdirectories, and empty ones are removed."""
 
 import errno
 import os

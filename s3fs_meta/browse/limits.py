@@ -37,7 +37,7 @@ BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # maximum number of files in a zip; each
 # --- pages about the history -------------------------------------------------------------------
 BROWSE_RUNS_MAX: Final = 128  # maximum number of rows in the time line
 BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on a file's page
-# Maximum number of changelogs that a page reads for txgs that the history index lacks.
+# Maximum number of changelogs that are read for one page, if index objects are missing.
 BROWSE_CHANGELOGS_MAX: Final = 256
 BROWSE_CHANGED_MAX: Final = 20_000  # maximum number of inodes that a page compares, within 100 ms
 # Maximum number of names that a comparison reads in changed directories and their parents.

@@ -129,7 +129,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
         "it fails with ENOSPC.",
-        "During an outage of the bucket, a write to a full cache waits for `write_timeout`.",
+        "During an outage of the bucket, a write to a full cache waits at most `write_timeout`.",
         NO_EFFECT,
     ),
 )

@@ -45,7 +45,7 @@ def test_sums_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Hea
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
 
-def test_temporary_tables_of_sums_are_dropped_after_an_fsck_run(healthy: Healthy) -> None:
+def test_temporary_tables_with_totals_are_dropped_after_an_fsck_run(healthy: Healthy) -> None:
     sums.make_tables(healthy.db)
     sums.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []

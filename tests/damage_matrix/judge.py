@@ -138,7 +138,7 @@ class Judge:
                 self._expect(not wrong, f"txg {txg} shows a wrong state: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare a tree with the recorded tree; lost content may be a hole or be restored."""
+        """Compare a tree with the recorded tree; accept a hole or the content where data was lost."""
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}

@@ -280,7 +280,7 @@ async def test_host_recovers_its_first_lease_after_a_power_cut(
 
 @pytest.mark.parametrize("path", ["/blocks/", "-wal"])
 @pytest.mark.parametrize("last", [SYNC, FSYNC, APPEND_OTHER])
-async def test_fsync_in_the_next_mount_after_a_failed_fsync_is_durable(
+async def test_fsync_after_a_remount_is_durable_although_an_earlier_fsync_failed(
     template: MemoryStore, boots: Boots, path: str, last: Step
 ) -> None:
     """The kernel keeps lost pages in memory, and reports success for every later sync."""

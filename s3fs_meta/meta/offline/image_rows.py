@@ -74,7 +74,8 @@ _SETTLED: Final = (
     " AND claims.block_index * ? < u.size_bytes)"
 )
 
-# A file without an inode uses the newest block at each position, as in a rebuild without an image.
+# If the row of an inode is missing, the newest block at each position is used, as in a rebuild
+# without an image.
 _REWRITTEN: Final = (
     "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
     " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"

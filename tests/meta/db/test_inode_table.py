@@ -39,7 +39,7 @@ def test_lookup_and_listing_return_unwritten_inodes(db: Database) -> None:
     assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
 
 
-def test_sql_statement_on_the_table_of_inodes_sees_unwritten_rows(db: Database) -> None:
+def test_sql_statement_on_the_inode_table_sees_changes_that_only_memory_has(db: Database) -> None:
     """A statement on the table of inodes first writes the changed rows."""
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1

@@ -264,7 +264,7 @@ def test_totals_are_updated_when_an_inode_is_replaced_or_deleted(db: Database) -
     assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
 
 
-def test_change_of_the_flags_or_parent_of_an_inode_preserves_its_times(db: Database) -> None:
+def test_changing_flags_or_parent_of_an_inode_preserves_its_times(db: Database) -> None:
     """Flags, parent and block count of an inode are internal, so no timestamp records a change."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)

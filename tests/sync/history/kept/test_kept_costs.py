@@ -26,7 +26,7 @@ def make_pack(db: Database, size_bytes: int, died: int | None) -> PackId:
 
 async def test_cost_of_a_kept_point_covers_only_packs_that_it_alone_needs(db: Database) -> None:
     """A pack that is alive or died after the retention floor adds no cost to a kept point."""
-    make_pack(db, 1, 5)  # The pack died before both kept points.
+    make_pack(db, 1, 5)  # The pack was already dead at both kept points.
     make_pack(db, 20, 15)  # Only the first kept point needs the pack.
     make_pack(db, 300, 25)  # Both kept points need the pack.
     first = point_of(KEYRING, "a", txg=10, image=1, next_pack=db.counters.next_pack)

@@ -11,7 +11,7 @@ from typing import Final, TextIO
 
 import typer
 
-from s3fs_meta.console import exits
+from s3fs_meta.console import exits, standard_streams
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.console.printable import printable
@@ -122,7 +122,9 @@ def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
         traceback.print_exception(exc, file=sys.stderr)
         print_line(program, "this is a bug; please report it with the lines above")
         return ExitStatus.BUG
-    print_line(program, text_of(known[0]))
+    why = standard_streams.output_failure(known[0]) if isinstance(known[0], OSError) else ""
+    text = f"the result cannot be written to standard output: {why}" if why else text_of(known[0])
+    print_line(program, text)
     return exits.status_of(known[0])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from s3fs_meta.console import standard_streams
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import UnprintedKeyError
 
@@ -76,7 +77,8 @@ def print_recovery_key(text: str, remains: str) -> None:
     try:
         print_at_once(text)
     except OSError as exc:
-        raise UnprintedKeyError(exc.strerror or str(exc), remains) from exc
+        why = standard_streams.output_failure(exc) or exc.strerror or str(exc)
+        raise UnprintedKeyError(why, remains) from exc
 
 
 def print_table(rows: Mapping[str, str]) -> None:

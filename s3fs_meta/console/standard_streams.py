@@ -1,15 +1,17 @@
 """Standard streams for a process whose caller has closed some of them.
 
-Owns: the replacements. Does not know: output.
+Owns: the replacements, and the reason why standard output cannot be written. Does not know: output.
 Keeps: descriptors 0, 1 and 2 are in use. Otherwise the next file, such as a lock or a socket, would
 get the number of a stream, and the daemon would replace it by its log.
 Reading returns nothing, and messages on standard error are discarded. Standard output cannot be
 written, because a command must not succeed if its result is lost.
 """
 
+import errno
+import fcntl
 import os
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 _CLOSED_OUTPUT: Final = os.O_RDONLY  # write(2) fails with EBADF, as on a closed descriptor
 
@@ -23,3 +25,29 @@ def open_missing() -> None:
         sys.stdout = os.fdopen(os.open(os.devnull, _CLOSED_OUTPUT), "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", 1, errors="backslashreplace")
+
+
+def output_failure(exc: OSError) -> str:
+    """Return why standard output cannot be written, if that is the cause of *exc*; "" otherwise.
+
+    Python does not add the name of the stream to such an error. A stream keeps the text that it
+    could not write, so a second flush fails in the same way.
+    """
+    if exc.filename is not None or sys.stdout is None:
+        return ""
+    if exc.errno == errno.EBADF and _is_closed(sys.stdout):
+        return "it is closed"
+    try:
+        sys.stdout.flush()
+    except OSError as again:
+        return str(exc.strerror) if again.errno == exc.errno else ""
+    return ""
+
+
+def _is_closed(stream: TextIO) -> bool:
+    """Return whether the caller closed a stream, or opened it only for reading."""
+    try:
+        flags = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
+    except OSError:
+        return True
+    return flags & os.O_ACCMODE == os.O_RDONLY

@@ -211,7 +211,9 @@ def test_output_to_a_full_disk_fails_with_the_status_of_the_disk() -> None:
         )
 
     assert done.returncode == ExitStatus.LOCAL
-    assert done.stderr == b"s3fs-meta: No space left on device\n"
+    assert done.stderr.decode() == (
+        "s3fs-meta: the result cannot be written to standard output: No space left on device\n"
+    )
 
 
 def test_error_that_cannot_be_written_to_a_full_disk_does_not_change_the_exit_status() -> None:

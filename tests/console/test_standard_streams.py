@@ -42,9 +42,30 @@ def test_next_file_does_not_get_the_number_of_a_closed_stream(closed: str) -> No
     assert subprocess.run(shell, check=False).returncode >= 3
 
 
-def test_result_that_cannot_be_written_is_an_error(program: Program) -> None:
-    done = _closed(">&-", program, "version")
-    assert (done.returncode, done.stderr) == (14, "s3fs-meta: Bad file descriptor\n")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words",
+    [["version"], ["version", "--json"], ["--version"], ["--help"], ["log", "--help"], ["status"]],
+)
+def test_result_that_cannot_be_written_is_an_error(
+    program: Program, words: list[str], unbuffered: str
+) -> None:
+    program.environment["PYTHONUNBUFFERED"] = unbuffered
+    done = _closed(">&-", program, *words)
+    line = "s3fs-meta: the result cannot be written to standard output: it is closed\n"
+    assert (done.returncode, done.stderr) == (14, line)
+
+
+def test_new_recovery_key_that_cannot_be_written_is_not_used(
+    program: Program, tmp_path: Path
+) -> None:
+    program.environment["S3FS_META_PASSPHRASE"] = "a passphrase"
+    done = _closed(">&-", program, "mkfs", f"local://{tmp_path}/store")
+    assert (done.returncode, done.stderr) == (
+        14,
+        "s3fs-meta: the recovery key cannot be written to standard output (it is closed); nothing"
+        " was created\n",
+    )
 
 
 def test_error_without_standard_error_has_its_exit_status(program: Program, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import trio
 from s3fs_meta.control.limits import (
     CONTROL_CONNECTIONS_MAX,
     CONTROL_IDLE_S_MAX,
+    CONTROL_QUEUED_MAX,
     CONTROL_REQUESTS_MAX,
     CONTROL_SILENCE_S_MAX,
 )
@@ -25,6 +26,7 @@ class ControlBounds(NamedTuple):
 
     connections: int = CONTROL_CONNECTIONS_MAX
     requests: int = CONTROL_REQUESTS_MAX  # number of requests that are handled in turn
+    queued: int = CONTROL_QUEUED_MAX  # number of requests that wait for their turn
     idle_s: float = CONTROL_IDLE_S_MAX  # time for sending a request, and for reading an answer
     silence_s: float = CONTROL_SILENCE_S_MAX  # time after which a silent client makes room
 

@@ -5,9 +5,11 @@ from typing import Final
 # Maximum number of open connections. If there are more, silent clients are disconnected. Each
 # connection can hold one request in memory, of at most CONTROL_MESSAGE_BYTES_MAX.
 CONTROL_CONNECTIONS_MAX: Final = 64
-# Maximum number of requests that are handled at once, apart from prompt and waiting ones. The other
-# connections leave room for status and umount.
+# Maximum number of requests that are handled at once, apart from prompt and waiting ones.
 CONTROL_REQUESTS_MAX: Final = 16
+# Maximum number of requests that wait until another one ends. Any others are refused. Their clients
+# are not silent, so their connections never make room for status and umount.
+CONTROL_QUEUED_MAX: Final = 32
 # Maximum number of queued progress events per client. Any others are dropped.
 CONTROL_EVENTS_MAX: Final = 64
 # Time after which a client that sends no request, or does not read its answer, is disconnected.
@@ -16,4 +18,6 @@ CONTROL_IDLE_S_MAX: Final = 60.0
 # busy machine lets a client send its request within that time.
 CONTROL_SILENCE_S_MAX: Final = 5.0
 
-assert CONTROL_REQUESTS_MAX < CONTROL_CONNECTIONS_MAX, "status needs a connection of its own"
+assert CONTROL_REQUESTS_MAX + CONTROL_QUEUED_MAX < CONTROL_CONNECTIONS_MAX, (
+    "status and umount need connections of their own"
+)

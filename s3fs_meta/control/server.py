@@ -51,9 +51,9 @@ class RequestKind(enum.Enum):
     """How the server treats the requests of a command."""
 
     # Waits for its turn, and finishes even if the client disconnects, because an interrupted flush
-    # is useless.
+    # is useless. Is refused if too many others wait.
     ORDINARY = "ordinary"
-    # Waits for its turn, and is cancelled if the client disconnects.
+    # As ORDINARY, but is cancelled if the client disconnects.
     BOUND = "bound"
     # Is handled at once, because it takes little time.
     PROMPT = "prompt"
@@ -185,6 +185,8 @@ class ControlServer:
         self._connections.enter(connection, Phase.EVENT if waits else Phase.HANDLER)
         if waits or kind is RequestKind.PROMPT:
             return await self._handle(connection, request, report)
+        if self._turns.statistics().tasks_waiting >= self._bounds.queued:
+            return _error("ControlError", "the mount has too many requests; try again later")
         if not await self._take_turn(connection.stream):
             return None
         try:

@@ -295,6 +295,32 @@ async def test_control_request_whose_client_disconnects_before_its_turn_is_not_h
     nursery.cancel_scope.cancel()
 
 
+async def test_requests_that_wait_for_their_turn_leave_connections_for_prompt_requests(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery
+) -> None:
+    """The requests that are handled do not end, and no client is silent."""
+    bounds = ControlBounds(connections=5, requests=1, queued=2)
+    refused: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await client.call(tmp_path, "wait")
+        except ControlError as exc:
+            refused.append(exc.message)
+
+    await nursery.start(_server(tmp_path, commands, bounds).serve)
+    async with trio.open_nursery() as clients:
+        for _ in range(2 * bounds.connections):
+            clients.start_soon(wait)
+        await until(lambda: len(refused) == 2 * bounds.connections - 3)
+        assert await client.call(tmp_path, "echo", {"a": 1}) == {"a": 1}
+        commands.gate.set()
+
+    assert set(refused) == {"the mount has too many requests; try again later"}
+    assert len(commands.finished) == 3
+    nursery.cancel_scope.cancel()
+
+
 # --- silent clients ----------------------------------------------------------------------------
 
 _FEW: Final = ControlBounds(connections=4, requests=2, idle_s=3600.0, silence_s=0.0)

@@ -1,25 +1,124 @@
-"""Receiving the body of a response: objects directly into the caller's buffer, texts up to a limit.
+"""Receiving a response: objects directly into the caller's buffer, texts up to a limit.
 
-Owns: the calls that receive bytes, the return of the connection to urllib3's pool, and the maximum
-length of a text, which is a listing, an error or another response that botocore parses.
-Does not know: keys, the expected length, time limits.
+Owns: the calls that receive bytes, the return of the connection to urllib3's pool, the maximum
+length of a text, which is a listing, an error or another response that botocore parses, and the
+maximum time for the header and the body of a response.
+Does not know: keys, the expected length of an object.
 
 botocore and urllib3 return each piece of a body as new bytes. Their ``readinto`` copies these bytes
 while it holds the interpreter lock. The ``http.client`` response that they wrap can receive into
 any buffer. Their attributes for this response are private; if a version does not have them, the
 body is read through botocore.
+
+The timeouts of urllib3 apply to each piece that a socket receives, so a server that sends one byte
+at a time could hold a thread forever. Only the stream below ``http.client`` sees every piece.
+Source: urllib3 documentation, ``util.Timeout``.
 """
 
+import errno
 import http.client
+import io
+import socket
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+    AWSPreparedRequest,
+    AWSResponse,
+)
 from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
+from typing_extensions import override
 
-from s3fs_meta.limits import STORE_BODY_CHUNK_BYTES, STORE_TEXT_BYTES_MAX
+from s3fs_meta.limits import (
+    STORE_BODY_BYTES_PER_S_MIN,
+    STORE_BODY_CHUNK_BYTES,
+    STORE_TEXT_BYTES_MAX,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class TimedReader(io.RawIOBase):
+    """The bytes that a socket receives for one response, until a time limit expires."""
+
+    def __init__(self, source: io.RawIOBase, connection: socket.socket) -> None:
+        """Limit the time for the header: one timeout for its first byte, one for the others."""
+        self._source, self._connection = source, connection
+        self._timeout_s = connection.gettimeout() or 0.0
+        self._limit_s = 2 * self._timeout_s
+        self._end_s = time.monotonic() + self._limit_s
+
+    def allow(self, size_bytes: int) -> None:
+        """Start the time for a body of *size_bytes*: one timeout, and the time at minimum speed."""
+        self._limit_s = self._timeout_s + size_bytes / STORE_BODY_BYTES_PER_S_MIN
+        self._end_s = time.monotonic() + self._limit_s
+
+    @override
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    @override
+    def readinto(self, buffer: "Buffer", /) -> int | None:
+        """Receive bytes. The call blocks.
+
+        Raises:
+            TimeoutError: no byte arrived in time, or the time of the whole response has expired.
+        """
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"the response was incomplete after {self._limit_s:.3g} s"
+            )
+        if left_s >= self._timeout_s:
+            return self._source.readinto(buffer)
+        self._connection.settimeout(left_s)
+        try:
+            return self._source.readinto(buffer)
+        finally:
+            self._connection.settimeout(self._timeout_s)
+
+    @override
+    def close(self) -> None:
+        """Close the stream; the connection stays open."""
+        super().close()
+        self._source.close()
+
+
+class TimedResponse(http.client.HTTPResponse):
+    """A response whose header and body must arrive in time."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.reader = TimedReader(self.fp.detach(), sock)
+        self.fp = io.BufferedReader(self.reader)
+
+
+class _TimedHttpConnection(AWSHTTPConnection):
+    response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
+
+
+class _TimedHttpsConnection(AWSHTTPSConnection):
+    response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
+
+
+class _TimedHttpPool(AWSHTTPConnectionPool):
+    ConnectionCls = _TimedHttpConnection
+
+
+class _TimedHttpsPool(AWSHTTPSConnectionPool):
+    ConnectionCls = _TimedHttpsConnection
+
+
+_TIMED_POOLS: Final = {"http": _TimedHttpPool, "https": _TimedHttpsPool}
 
 
 class ResponseBody:
@@ -32,11 +131,22 @@ class ResponseBody:
         # The errors of a chunked body are not OSErrors; urllib3 translates them.
         is_direct = isinstance(inner, http.client.HTTPResponse) and not inner.chunked
         self._inner: http.client.HTTPResponse | None = inner if is_direct else None
+        self._reader: TimedReader | None = getattr(inner, "reader", None)
 
     @property
     def is_direct(self) -> bool:
         """Return whether bytes are received without botocore and urllib3."""
         return self._inner is not None
+
+    @property
+    def length(self) -> int | None:
+        """Return the number of bytes that remain, or None if the header does not contain it."""
+        return None if self._inner is None else self._inner.length
+
+    def allow(self, size_bytes: int) -> None:
+        """Start the time for receiving *size_bytes*."""
+        if self._reader is not None:
+            self._reader.allow(size_bytes)
 
     def receive(self, buffer: memoryview) -> int:
         """Receive bytes into *buffer*; return their number, 0 only at the end. The call blocks.
@@ -68,7 +178,7 @@ class HttpSession(Protocol):
 
 
 class BoundedSession:
-    """An HTTP session that receives at most STORE_TEXT_BYTES_MAX bytes of a text.
+    """An HTTP session with limits: the time of each response, and STORE_TEXT_BYTES_MAX for a text.
 
     botocore reads texts completely before it parses them. A server with a fault, or another server
     at the same address, could send a text that fills the memory.
@@ -76,6 +186,9 @@ class BoundedSession:
 
     def __init__(self, inner: HttpSession) -> None:
         self._inner = inner
+        pools = getattr(inner, "_pool_classes_by_scheme", None)
+        if isinstance(pools, dict):  # the attribute is private; a version may not have it
+            pools.update(_TIMED_POOLS)
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         """Send a request; receive its response unless it is an object, which the caller receives.
@@ -113,6 +226,9 @@ class _Received:
 def _read_text(response: AWSResponse) -> list[bytes]:
     unknown: Any = None  # the response to a HEAD request has a length, but no body
     body = StreamingBody(response.raw, unknown)
+    source = ResponseBody(body)
+    length = STORE_TEXT_BYTES_MAX if source.length is None else source.length
+    source.allow(min(length, STORE_TEXT_BYTES_MAX))
     pieces, received_bytes = [], 0
     while piece := body.read(STORE_BODY_CHUNK_BYTES):
         pieces.append(piece)

@@ -5,7 +5,7 @@ listings, errors inside successful responses.
 Does not know: retries (``objects.retry``); every method makes one attempt.
 
 Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still finishes
-its request, or runs into a timeout. The thread may keep the bytes that it sends, which are
+its request, or runs into a time limit. The thread may keep the bytes that it sends, which are
 immutable.
 """
 
@@ -312,6 +312,7 @@ class S3Store:
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += len(buffer) / STORE_BODY_BYTES_PER_S_MIN
         source, received_bytes = ResponseBody(body), 0
+        source.allow(len(buffer))
         beyond = memoryview(bytearray(1))  # receives a byte only if the body is too long
         target = buffer or beyond
         try:

@@ -9,7 +9,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -65,13 +65,20 @@ class Hang(NamedTuple):
     """Send no response until the server exits."""
 
 
+class Drip(NamedTuple):
+    """Send the beginning of a response, then one byte at a time until the client disconnects."""
+
+    begin: bytes
+    pause_s: float
+
+
 class ReadSlowly(NamedTuple):
     """Read the body in steps of 1 MiB, with a pause before each, and respond with 200."""
 
     pause_s: float
 
 
-Answer = Reply | Forward | Drop | Hang | ReadSlowly
+Answer = Reply | Forward | Drop | Hang | Drip | ReadSlowly
 Choice = Answer | Callable[[Seen], Answer]
 
 
@@ -220,8 +227,17 @@ class _Handler(BaseHTTPRequestHandler):
             case Hang():
                 self.orders.released.wait()
                 self.close_connection = True
+            case Drip():
+                self._drip(answer)
             case Drop():
                 self.close_connection = True
+
+    def _drip(self, drip: Drip) -> None:
+        self.close_connection = True
+        with suppress(ConnectionError):
+            self.connection.sendall(drip.begin)
+            while not self.orders.released.wait(drip.pause_s):
+                self.connection.sendall(b" ")
 
     def _reply(self, reply: Reply) -> None:
         self.send_response_only(reply.status)

@@ -4,15 +4,17 @@ import io
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 from botocore.response import StreamingBody
 
-from s3fs_meta.errors import ObjectMissingError, S3fsError
+from s3fs_meta.errors import ObjectMissingError, S3fsError, TransientStoreError
 from s3fs_meta.limits import MIB, STORE_TEXT_BYTES_MAX
 from s3fs_meta.objects.response_body import ResponseBody
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
 from tests.memory import traced
-from tests.objects.s3_double import BUCKET, KEY, PUT_DONE, Reply, S3Double, error, listing
+from tests.objects.s3_double import BUCKET, KEY, PUT_DONE, Drip, Reply, S3Double, error, listing
+from tests.polling import WAIT_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +111,25 @@ async def test_empty_object_is_received(double: S3Double, store: S3Store) -> Non
 
     assert [(await store.get(KEY, MIB)).data for _ in range(2)] == [b"", b""]
     assert double.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "is_text"),
+    [
+        (b"", False),
+        (b"X-Slow:", False),
+        (b"Content-Length: 9000\r\n\r\n", False),
+        (b"Content-Length: 9000\r\n\r\n", True),
+    ],
+)
+async def test_response_that_arrives_byte_by_byte_times_out(
+    double: S3Double, header: bytes, *, is_text: bool
+) -> None:
+    """No pause is as long as the read timeout, so only the limit of the total time ends it."""
+    place = S3Place(endpoint_url=double.url, read_timeout_s=0.5)
+    store = S3Store(BUCKET, place=place)
+    double.answer(Drip(b"HTTP/1.1 200 OK\r\n" + header, pause_s=0.01))
+
+    request = anext(store.list("")) if is_text else store.get(KEY, MIB)
+    with trio.fail_after(WAIT_S_MAX), pytest.raises(TransientStoreError):
+        await request

@@ -13,6 +13,8 @@ body is read through botocore.
 The timeouts of urllib3 apply to each piece that a socket receives, so a server that sends one byte
 at a time could hold a thread forever. Only the stream below ``http.client`` sees every piece.
 Source: urllib3 documentation, ``util.Timeout``.
+For ``socket.sendall``, the timeout applies to all bytes of the call. So a request is sent in pieces
+that a slow network accepts in time, and the number of pieces bounds the time of the request.
 """
 
 import errno
@@ -44,6 +46,8 @@ from s3fs_meta.limits import (
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_PIECE_BYTES: Final = 2 * STORE_BODY_BYTES_PER_S_MIN  # sent within 2 s at the minimum speed
 
 
 class TimedReader(io.RawIOBase):
@@ -105,9 +109,29 @@ class TimedResponse(http.client.HTTPResponse):
 class _TimedHttpConnection(AWSHTTPConnection):
     response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
 
+    @override
+    def send(self, data: Any) -> None:
+        for piece in _pieces(data):
+            super().send(piece)
+
 
 class _TimedHttpsConnection(AWSHTTPSConnection):
     response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
+
+    @override
+    def send(self, data: Any) -> None:
+        for piece in _pieces(data):
+            super().send(piece)
+
+
+def _pieces(data: Any) -> Iterator[Any]:
+    """Yield the pieces of a buffer, or a file, which http.client reads in pieces."""
+    if not isinstance(data, (bytes, memoryview)) or len(data) <= _PIECE_BYTES:
+        yield data
+        return
+    view = memoryview(data)
+    for start in range(0, len(view), _PIECE_BYTES):
+        yield view[start : start + _PIECE_BYTES]
 
 
 class _TimedHttpPool(AWSHTTPConnectionPool):

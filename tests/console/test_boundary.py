@@ -202,12 +202,14 @@ def test_closed_error_pipe_does_not_change_the_exit_status(words: list[str]) -> 
 
 def test_output_to_a_full_disk_fails_with_the_status_of_the_disk() -> None:
     """Python would exit with status 120, because its last flush fails again."""
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "s3fs_meta", "version"],
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
+            env=buffered,
         )
 
     assert done.returncode == ExitStatus.LOCAL

@@ -15,6 +15,7 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.printable import quoted
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.from_snapshot import find
@@ -234,8 +235,7 @@ def _line(one: Difference) -> str:
 
 
 def _shown(path: bytes, mode: int) -> str:
-    text = os.fsdecode(path)
-    text = text if text.isprintable() else repr(text)
+    text = quoted(os.fsdecode(path))
     return f"{text}/" if stat.S_ISDIR(mode) else text
 
 

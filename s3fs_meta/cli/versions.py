@@ -13,6 +13,7 @@ from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.printable import quoted
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import UsageError
@@ -117,7 +118,7 @@ def versions(
     for one in found["files"]:
         name = one["path"].rpartition("/")[2]
         if pattern:
-            output.print_text(_printable(one["path"]))
+            output.print_text(quoted(one["path"]))
         for version in one["versions"]:
             output.print_text(_line(version, name))
         if not one["complete"]:
@@ -154,7 +155,7 @@ def _line(version: Mapping[str, Any], shown: str) -> str:
     if why is not None and version["created_ns"] is None:
         return f"{number:>6}  unknown: {why}"
     changes = ", ".join(version["changes"]) + (f": {why}" if why else "")
-    name = "" if version["name"] in {None, shown} else f" ({_printable(version['name'])})"
+    name = "" if version["name"] in {None, shown} else f" ({quoted(version['name'])})"
     return f"{number:>6}  {when:<{_TIME_CHARS}}  {_size(version):>8}  {changes}{name}"
 
 
@@ -164,10 +165,6 @@ def _size(version: Mapping[str, Any]) -> str:
     if size is None:
         return ""
     return counted(size, "name") if mode and stat.S_ISDIR(mode) else output.human_bytes(size)
-
-
-def _printable(name: str) -> str:
-    return name if name.isprintable() else repr(name)
 
 
 def _facts(found: Mapping[str, Any], url: str, shape: Shape) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Final
 
 from typing_extensions import override
 
+from s3fs_meta.console.printable import with_bytes
+
 LOG_BYTES_MAX: Final = 10 << 20  # size at which the log is rotated; one old log is kept
 
 _OUTPUTS: Final = (1, 2)  # descriptors of standard output and standard error
@@ -32,7 +34,10 @@ Complete = Callable[[str], str]
 
 
 class CompletingFormatter(logging.Formatter):
-    """Formats log records, and adds the user's options to commands in messages."""
+    """Formats log records, and adds the user's options to commands in messages.
+
+    A log cannot contain bytes that are not UTF-8, such as those of a file name; they are escaped.
+    """
 
     def __init__(self, text: str, complete: Complete = str) -> None:
         super().__init__(text)
@@ -40,7 +45,7 @@ class CompletingFormatter(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        return self._complete(super().format(record))
+        return with_bytes(self._complete(super().format(record)))
 
 
 class JournalFormatter(CompletingFormatter):

@@ -42,6 +42,14 @@ def test_full_log_file_is_rotated_and_one_old_log_file_is_kept(tmp_path: Path) -
     assert "line 99" in (tmp_path / "mount.log").read_text()
 
 
+def test_log_escapes_the_bytes_of_a_path_that_is_not_utf8(tmp_path: Path) -> None:
+    logs.to_file(tmp_path / "mount.log", logging.INFO)
+
+    logging.getLogger("x").info("mounted on %s, with %r", "/a\udcff", "/b\udcfe")
+
+    assert r"mounted on /a\xff, with '/b\xfe'" in (tmp_path / "mount.log").read_text()
+
+
 def test_standard_streams_of_a_daemon_follow_its_log_when_it_is_rotated(tmp_path: Path) -> None:
     """The stacks after a fatal signal, and messages of libfuse, are in the current log."""
     code = (

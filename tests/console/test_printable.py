@@ -19,6 +19,8 @@ from s3fs_meta.console.printable import printable, user_name
         ("\u202eright to left", r"\u202eright to left"),
         ("two\nlines\tand a tab", "two\nlines\tand a tab"),
         (os.fsdecode(b"\xff\x1b"), r"\xff\x1b"),
+        (f"directory {os.fsdecode(bytes([255, 254]))!r}", r"directory '\xff\xfe'"),
+        (repr(r"a name with \udcff"), repr(r"a name with \udcff")),
     ],
 )
 def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:

@@ -4,12 +4,13 @@ Owns: the choice of the clean blocks to evict, and the splitting of long evictio
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
 Keeps: only clean blocks that are not pinned (``pinned_trees``) are evicted. A block whose location
 in the bucket is marked as damaged is kept until ``reconsider``, because its file may be the only
-intact copy.
+intact copy. The blocks that a running request fetches are kept until its end (``keeping``).
 A crash may restore the row of an evicted block; the next reader then fetches the block again (I44).
 Tasks: any request handler. ``evict`` removes files in a thread; other methods use the event loop.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -74,12 +75,29 @@ class Evictor:
         self._index = index
         self._pinned = pinned
         self._let_go = let_go
+        self._needed: list[set[BlockId]] = []  # for each running request, the blocks that it needs
         self.resize(cache_bytes)
 
     def resize(self, cache_bytes: int) -> None:
         """Change the maximum size of the cache; the caller evicts blocks beyond it."""
         self._bytes_max = cache_bytes
         self.unasked_bytes_max = cache_bytes // NEIGHBOUR_CACHE_PART
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[set[BlockId]]:
+        """Yield a set; blocks that the caller adds to it are not evicted in the ``with`` block.
+
+        A request may need several blocks at the same time. If nothing else can be evicted, the
+        download of one of them would repeatedly evict another one.
+        """
+        needed: set[BlockId] = set()
+        self._needed.append(needed)
+        try:
+            yield needed
+        finally:
+            self._needed = [one for one in self._needed if one is not needed]
+            for block in needed:
+                self._index.unspare(block)
 
     def make_room(self, size_bytes: int) -> None:
         """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit."""
@@ -167,10 +185,10 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Exclude a pinned block or a last copy from eviction; return whether it was excluded."""
+        """Exclude a pinned or needed block or a last copy from eviction; return whether it was."""
         if self._pinned.adopt(block):
             return True
-        is_spared = self.is_last_copy(block)
+        is_spared = any(block in one for one in self._needed) or self.is_last_copy(block)
         if is_spared:
             self._index.spare(block)
         return is_spared

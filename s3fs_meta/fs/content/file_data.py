@@ -65,6 +65,7 @@ from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
+_EVICTED: Final = "its blocks were evicted before they could be used"
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 # Bytes of a file within one cached block.
 # Fields: the block's content or its file's descriptor, offset in the block, length.
@@ -122,15 +123,16 @@ class FileData:
 
     async def read_after(self, missing: list[Located], ino: Ino, offset: int, length: int) -> bytes:
         """Fetch *missing*, the blocks that ``try_read`` returned, and read again."""
-        for _ in range(FETCH_ROUNDS_MAX):
-            if missing:
-                await self._fetch(missing)
-            found = self.try_read(ino, offset, length)
-            if isinstance(found, bytes):
-                return found
-            missing = found
-        why = "its blocks were evicted before they could be used"
-        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
+        with self._cache.evictor.keeping() as kept:
+            for _ in range(FETCH_ROUNDS_MAX):
+                kept.update(located.block for located in missing)
+                if missing:
+                    await self._fetch(missing)
+                found = self.try_read(ino, offset, length)
+                if isinstance(found, bytes):
+                    return found
+                missing = found
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, _EVICTED)
 
     def try_read(self, ino: Ino, offset: int, length: int) -> bytes | list[Located]:
         """Return the bytes if all are cached, otherwise the blocks to fetch.
@@ -300,18 +302,19 @@ class FileData:
         sets_times: bool,
     ) -> int:
         """Wait for *missing*, the blocks that ``try_write`` returned, or for room; then write again."""
-        for _ in range(FETCH_ROUNDS_MAX):
-            if missing:
-                await self._fetch(missing)
-            elif not self._cache.find_room(len(data)):
-                with self._waiting.entered():
-                    await self._cache.wait_for_room(len(data))
-            found = self.try_write(ino, offset, data, sets_times=sets_times, has_room=True)
-            if found is None:
-                return len(data)
-            missing = found
-        why = "its blocks were evicted before they could be used"
-        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
+        with self._cache.evictor.keeping() as kept:
+            for _ in range(FETCH_ROUNDS_MAX):
+                kept.update(located.block for located in missing)
+                if missing:
+                    await self._fetch(missing)
+                elif not kept and not self._cache.find_room(len(data)):
+                    with self._waiting.entered():
+                        await self._cache.wait_for_room(len(data))
+                found = self.try_write(ino, offset, data, sets_times=sets_times, has_room=True)
+                if found is None:
+                    return len(data)
+                missing = found
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, _EVICTED)
 
     async def fetch_for_write(self, ino: Ino, offset: int, length: int) -> None:
         """Fetch the blocks that a write to a range would replace in part. Changes no file.
@@ -486,8 +489,7 @@ class FileData:
                 fetched += 1
                 continue
             return
-        why = "its blocks were evicted before they could be used"
-        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
+        raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, _EVICTED)
 
     def _require_copy(self, ino: Ino, plan: Shortening, split: Located) -> None:
         """Raise NoSpaceLeftError if a shared block cannot be cut: other files keep all its bytes.

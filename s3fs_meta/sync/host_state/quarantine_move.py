@@ -6,9 +6,9 @@ Keeps: at any time one of the two directories contains the database, its logs an
 The database and its logs first get a second name in the quarantine directory. Then one rename moves
 all block files: before it the move is undone after an interruption, after it the move is finished.
 Two names of one file distinguish an interrupted move from an earlier quarantine.
-A disk without hard links has no second names: there a move that is interrupted leaves the block
-files, the database and its logs in different directories. No file is lost, unless SQLite finds a
-log without its database in the state directory, and removes it.
+A disk without hard links has no second names: there the database and its logs are renamed after the
+block files, and a mark in the quarantine directory distinguishes an interrupted move. Between these
+renames the files are in both directories, and the next process that locks the state moves the rest.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -24,6 +24,9 @@ from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path
 _log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "blocks"
+# An empty file in the quarantine directory while an interrupted move must be resumed, on disks
+# without hard links.
+_MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")
 # link(2) of a disk without hard links: vfat (EPERM), and filesystems in user space
@@ -38,8 +41,8 @@ def move(state: Path, aside: Path) -> None:
         aside: the quarantine directory in *state*, which must not exist.
 
     Raises:
-        DatabaseError: the disk is full or failed; the state is complete in one of the two
-            directories, and the next process that locks *state* resumes the move.
+        DatabaseError: the disk is full or failed; no file is lost, and the next process that locks
+            *state* resumes the move.
     """
     try:
         (state / _BLOCKS).mkdir(mode=DIRECTORY_MODE, exist_ok=True)
@@ -70,7 +73,7 @@ def resume(state: Path, quarantines: str) -> None:
     for aside in sorted(state.glob(quarantines)):
         if aside.is_symlink() or not aside.is_dir():
             continue
-        if not any(_is_same(state / name, aside / name) for name in _DATABASE_FILES):
+        if not _is_interrupted(state, aside):
             if not any(aside.iterdir()):  # interrupted before the first link
                 aside.rmdir()
         elif (aside / _BLOCKS).exists():
@@ -85,7 +88,10 @@ def resume(state: Path, quarantines: str) -> None:
 
 
 def _link(state: Path, aside: Path) -> None:
-    """Durably give the database and its logs a second name in the quarantine directory."""
+    """Durably give the database and its logs a second name in the quarantine directory.
+
+    On a disk without hard links, mark the quarantine directory instead.
+    """
     for name in _DATABASE_FILES:
         if (state / name).exists():
             try:
@@ -93,7 +99,8 @@ def _link(state: Path, aside: Path) -> None:
             except OSError as exc:
                 if exc.errno not in _NO_LINKS:
                     raise
-                return  # ``_finish`` renames the files
+                (aside / _MARK).touch()
+                break  # ``_finish`` renames the files
     sync_path(aside)
     sync_path(state)
 
@@ -109,6 +116,10 @@ def _finish(state: Path, aside: Path) -> None:
             (state / name).rename(aside / name)
     sync_path(aside)
     sync_path(state)
+    if (aside / _MARK).exists():
+        (aside / _MARK).unlink()
+        # The next process must not take the logs of a new database for the rest of this one.
+        sync_path(aside)
 
 
 def _undo(state: Path, aside: Path) -> None:
@@ -116,8 +127,16 @@ def _undo(state: Path, aside: Path) -> None:
     for name in _DATABASE_FILES:
         if _is_same(state / name, aside / name):
             (aside / name).unlink()
+    if (aside / _MARK).exists():
+        (aside / _MARK).unlink()
     aside.rmdir()
     sync_path(state)
+
+
+def _is_interrupted(state: Path, aside: Path) -> bool:
+    """Return whether a quarantine directory belongs to a move that did not end."""
+    is_marked = (aside / _MARK).exists()
+    return is_marked or any(_is_same(state / name, aside / name) for name in _DATABASE_FILES)
 
 
 def _is_same(one: Path, other: Path) -> bool:

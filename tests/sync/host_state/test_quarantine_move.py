@@ -56,14 +56,56 @@ assert state.try_lock()
 sys.addaudithook(refuse)
 state.quarantine_as("1")
 """
+# Like CHILD, on a disk that refuses hard links; a refused link counts as a change of a name.
+CHILD_KILLED_WITHOUT_LINKS: Final = """
+import errno, os, sys
+from pathlib import Path
+from s3fs_meta.sync.host_state.state_dir import StateDir
+
+state, left = StateDir(Path(sys.argv[1])), int(sys.argv[2])
+
+def refuse_links_and_exit_early(event, _arguments):
+    global left
+    if event in {"os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir"}:
+        if left == 0:
+            os._exit(9)
+        left -= 1
+    if event == "os.link":
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+if sys.argv[3] == "resume":
+    sys.addaudithook(refuse_links_and_exit_early)
+assert state.try_lock()
+if sys.argv[3] == "move":
+    sys.addaudithook(refuse_links_and_exit_early)
+    state.quarantine_as("1")
+"""
+# Prints each change of a name and each open directory of one move; only syncs open directories.
+CHILD_THAT_PRINTS: Final = """
+import os, sys
+from pathlib import Path
+from s3fs_meta.sync.host_state.state_dir import StateDir
+
+state = StateDir(Path(sys.argv[1]))
+assert state.try_lock()
+
+def note(event, arguments):
+    if event in {"open", "os.link", "os.rename", "os.remove"}:
+        print(event.removeprefix("os."), os.path.basename(arguments[0]))
+
+sys.addaudithook(note)
+state.quarantine_as("1")
+"""
 # Changes of names by one move: two mkdir, two link, one rename, two unlink; then the end.
 STEPS: Final = 8
+# On a disk without hard links: two mkdir, a refused link, three renames, the mark; then the end.
+STEPS_WITHOUT_LINKS: Final = 8
 FILES: Final = {"meta.db": b"db", "meta.db-wal": b"wal", "blocks/1": b"block"}
 
 
-def stopped(state: Path, steps: int, work: str = "move") -> bool:
+def stopped(state: Path, steps: int, work: str = "move", child: str = CHILD) -> bool:
     """Let a process move, or resume a move; return whether it exited before its end."""
-    command = [sys.executable, "-c", CHILD, str(state), str(steps), work]
+    command = [sys.executable, "-c", child, str(state), str(steps), work]
     status = subprocess.run(command, timeout=60, check=False).returncode
     assert status in {0, KILLED}
     return status == KILLED
@@ -113,6 +155,67 @@ def test_resumed_quarantine_may_be_killed_again(tmp_path: Path, steps: int, agai
 
     require_complete(state)
     assert bool(files_in(state.path)) == (steps == 4)
+
+
+@pytest.mark.parametrize("steps", range(STEPS_WITHOUT_LINKS))
+def test_killed_quarantine_on_a_disk_without_hard_links_is_finished_or_undone(
+    tmp_path: Path, steps: int
+) -> None:
+    """SQLite would remove a log that it finds without its database."""
+    state = new_state(tmp_path / "s")
+    killed = steps < STEPS_WITHOUT_LINKS - 1
+    assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS) == killed
+
+    require_complete(state)
+    assert not list(state.path.glob("kept-1/unfinished"))
+
+
+@pytest.mark.parametrize("again", range(4))
+@pytest.mark.parametrize("steps", [3, 4, 5])
+def test_resumed_quarantine_on_a_disk_without_hard_links_may_be_killed_again(
+    tmp_path: Path, steps: int, again: int
+) -> None:
+    """Once the block files are moved, after step 4, the move is finished."""
+    state = new_state(tmp_path / "s")
+    assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS)
+
+    stopped(state.path, again, "resume", CHILD_KILLED_WITHOUT_LINKS)
+
+    require_complete(state)
+    assert bool(files_in(state.path)) == (steps == 3)
+
+
+def test_database_made_after_a_quarantine_without_hard_links_stays(tmp_path: Path) -> None:
+    """The next process must not take the files of a new database for the rest of the old one."""
+    state = new_state(tmp_path / "s")
+    (state.path / "meta.db-wal").unlink()  # the quarantined database has no log, the new one has
+    assert not stopped(state.path, 100, child=CHILD_KILLED_WITHOUT_LINKS)
+    (state.path / "meta.db").write_bytes(b"new db")
+    (state.path / "meta.db-wal").write_bytes(b"new wal")
+
+    assert state.try_lock()
+
+    state.unlock()
+    assert files_in(state.path) == {"meta.db": b"new db", "meta.db-wal": b"new wal"}
+
+
+def test_quarantine_syncs_new_names_before_it_removes_old_names(tmp_path: Path) -> None:
+    """A disk without a journal may write the removal of a name before the new name.
+
+    The new names are on the disk before the block files move, so that a move is undone or finished
+    after a power cut as after a kill.
+    """
+    state = new_state(tmp_path / "s")
+
+    command = [sys.executable, "-c", CHILD_THAT_PRINTS, str(state.path)]
+    done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)
+
+    synced = ["open kept-1", "open s"]
+    assert done.stdout.splitlines() == [
+        *("link meta.db", "link meta.db-wal", *synced),
+        *("rename blocks", *synced),
+        *("remove meta.db", "remove meta.db-wal", *synced),
+    ]
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])

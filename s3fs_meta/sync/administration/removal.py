@@ -5,7 +5,7 @@ After an interrupted removal, every command except another removal refuses the r
 Design: docs/design/durability.md, "The superblock".
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -154,7 +154,8 @@ async def remove(
         superblock: new content of the second superblock object; None: leave it unchanged.
 
     Raises:
-        UsageError: another process changed a superblock object; no object was deleted.
+        UsageError: another process changed a superblock object. Before the first deletion, no
+            object was deleted; later, another process has removed the filesystem meanwhile.
     """
     keys = set(own)
     if superblock is not None:
@@ -167,14 +168,32 @@ async def remove(
     hook("removal noted")
     others = sorted(keys - LAST)
     for start in range(0, len(others), DELETE_BATCH_KEYS):
-        await store.delete(others[start : start + DELETE_BATCH_KEYS])
+        await _delete(store, others[start : start + DELETE_BATCH_KEYS], tombstone)
         progress(min(start + DELETE_BATCH_KEYS, len(others)), len(keys))
     hook("objects removed")
-    await store.delete(sorted((keys & LAST) - {superblock_codec.KEY}))
+    await _delete(store, sorted((keys & LAST) - {superblock_codec.KEY}), tombstone)
     hook("keys removed")
-    await store.delete([superblock_codec.KEY])
+    await _delete(store, [superblock_codec.KEY], tombstone)
     progress(len(keys), len(keys))
     hook("superblock removed")
+
+
+async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: bytes) -> None:
+    """Delete objects if the superblock is still the tombstone.
+
+    Names of changelogs, the lease and the superblock are the same in each filesystem. If another
+    destroy was faster than this process, they may belong to a filesystem that was made since then.
+    """
+    try:
+        found = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+    except (ObjectMissingError, ObjectTooLargeError):
+        found = None
+    if found != tombstone:
+        raise UsageError(
+            f"another process removed the filesystem at {store.url} while this command ran, and may"
+            " have created a new one; this command deletes no more objects"
+        )
+    await store.delete(keys)
 
 
 async def _write(store: ObjectStore, key: ObjectKey, data: bytes, before: ETag | None) -> None:

@@ -186,3 +186,56 @@ async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
         gate.open()
 
     assert power.store.objects == made
+
+
+@pytest.mark.parametrize("step", ["removal noted", "objects removed", "keys removed"])
+async def test_slow_destroy_deletes_no_object_of_a_new_filesystem(
+    power: Power, tmp_path: Path, step: str
+) -> None:
+    """Meanwhile, another destroy has finished the removal, and mkfs has made a filesystem."""
+    await use(power)
+    other = Power(MemoryStore(), tmp_path / "other")
+    other.home.mkdir()
+    other.encrypted = power.encrypted
+    await other.make()
+    await use(other)
+    made = dict(other.store.objects)
+    assert any(key.startswith(changelog_codec.PREFIX) for key in made)
+
+    def replace_filesystem(done: str) -> None:
+        if done == step:
+            power.store.objects.clear()
+            power.store.objects.update(made)
+
+    with pytest.raises(UsageError, match="another process removed the filesystem"):
+        await remove(power, replace_filesystem)
+
+    assert power.store.objects == made
+
+
+async def test_slower_of_two_destroys_reports_that_the_other_one_has_ended(power: Power) -> None:
+    """The faster one continues the removal that the slower one began, and deletes everything."""
+    await use(power)
+    own_keys = await own(power)
+    ended: list[str] = []
+
+    async def destroy_again() -> None:
+        before = await removal.superblock_versions(power.store)
+        await removal.remove(power.store, own_keys, "test", lambda *_: None, before=before)
+        ended.append("second")
+
+    slow = FaultyStore(power.store)
+    gate = slow.hold("delete")
+
+    async def destroy() -> None:
+        with pytest.raises(UsageError, match="another process removed the filesystem"):
+            await remove(power, store=slow)
+        ended.append("first")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(destroy)
+        await gate.wait_started()
+        await destroy_again()
+        gate.open()
+
+    assert (ended, power.store.objects) == (["second", "first"], {})

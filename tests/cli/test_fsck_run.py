@@ -23,7 +23,7 @@ from s3fs_meta.errors import CorruptionError, HeldError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, local_state
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, BlockState
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.local import LocalStore
@@ -38,6 +38,7 @@ from tests.cli.conftest import Place
 from tests.cli.fsck_in_process import changing, check, state_of
 from tests.damage import claim_newer
 from tests.programs import Program, wait_until_gone
+from tests.sync.conftest import write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -491,6 +492,42 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
 
     assert program.status(place.url)["holder"]["released"]
     assert check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+
+@pytest.mark.parametrize("is_dirty", [False, True])
+def test_interrupted_fsck_keeps_the_lease_while_a_block_is_not_uploaded(
+    program: Program, place: Place, *, is_dirty: bool
+) -> None:
+    """Another host could acquire a released lease and continue without the block."""
+    trio.run(_write_file, place, targets.of_url(place.url, program.cachedir).state)
+    with changing(state_of(place, program.cachedir).database) as database:
+        if is_dirty:
+            database.execute("UPDATE cached_blocks SET state = ?", (BlockState.DIRTY,))
+    plan = CheckPlan(
+        targets.of_url(place.url, program.cachedir),
+        S3Options(),
+        OpenOptions(),
+        FsckOptions(repair=Mode.ALL),
+        verbose=True,
+    )
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(run_check, plan, Passphrase(bytes), _InterruptedFront("checking the invariants"))
+
+    assert program.status(place.url)["holder"]["released"] != is_dirty
+
+
+async def _write_file(place: Place, state: Path) -> None:
+    store = LocalStore(place.bucket)
+    opened = await open_filesystem(
+        store, StateDir(state), Passphrase(bytes), SystemClock(), OpenOptions()
+    )
+    session = Session(opened, SessionOptions(), SystemClock())
+    session.recover()
+    write_file(session, b"content")
+    await session.flush()
+    await session.close()
+    await store.close()
 
 
 class _Ahead(LocalStore):

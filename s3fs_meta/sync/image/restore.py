@@ -63,6 +63,7 @@ class Restorer:
         *,
         reserve: Reserve | None = None,
         is_throwaway: bool = False,
+        links_max: int = IMAGE_LINKS_MAX,
     ) -> None:
         """Create a restorer of databases.
 
@@ -70,7 +71,10 @@ class Restorer:
             reserve: called with the size of each image before it is downloaded; raises
                 NoSpaceLeftError if the disk has no room for it.
             is_throwaway: do not sync the database, because it is not used after a crash.
+            links_max: the maximum number of links of kind ``image`` that are followed from one
+                image.
         """
+        self._links_max = links_max
         self._reserve = reserve
         self._is_throwaway = is_throwaway
         self._store = store
@@ -277,8 +281,8 @@ class Restorer:
         known = self._failed.get(ref) or self._failed.get(ref._replace(hash=""))
         if known is not None:
             raise known
-        if self._links_followed > IMAGE_LINKS_MAX:
-            raise FormatError(ref.key, f"more than {IMAGE_LINKS_MAX} images follow one another")
+        if self._links_followed > self._links_max:
+            raise FormatError(ref.key, f"more than {self._links_max} images follow one another")
         self._links_followed += 1
         try:
             return await self._restore_once(ref, unfinished, upto)

@@ -401,3 +401,24 @@ async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power
     reads = Counter(call.key for call in store.calls if call.key.endswith("/manifest"))
     assert len(reads) == 7
     assert max(reads.values()) <= 2
+
+
+async def test_restore_follows_a_bounded_number_of_images_from_one_image(power: Power) -> None:
+    """A chain of forged links of kind image could be endless; an older image is then tried."""
+    async with power.session("a", tasks=False) as session:
+        first = session.volume.keeper.lease.head
+        assert first is not None
+        for _ in range(3):
+            await session.publish_anew()
+        keyring, uuid, link = session.volume.keyring, session.volume.uuid, session.link
+    ref, target = ManifestRef(first.manifest_key, first.manifest_hash), power.home / "restored.db"
+
+    notices = []
+    for links_max in (2, 3):
+        restorer = Restorer(power.store, keyring, uuid, no_progress, links_max=links_max)
+        assert await restorer.restore(ref, target) == link
+        target.unlink()
+        notices.append(" ".join(restorer.notices))
+
+    assert "more than 2 images follow one another" in notices[0]
+    assert notices[1] == ""

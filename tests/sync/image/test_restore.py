@@ -4,7 +4,6 @@ import errno
 import gc
 import subprocess
 import sys
-import weakref
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing_extensions import override
 from s3fs_meta.bucket_errors import NoImageError
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import (
     FETCHES_MAX,
@@ -29,10 +27,9 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.image.restore import Restorer, allocate, copy_database, write_piece
@@ -204,31 +201,28 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_dama
 
 
 async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
-    power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log that keeps the error must not keep a hostile manifest in memory."""
-    loaded: list[weakref.ref[Manifest]] = []
-    load = image_head.load_manifest
-
-    async def noted(
-        store: ObjectStore, keyring: Keyring, key: ObjectKey, content_hash: str
-    ) -> Manifest:
-        manifest = await load(store, keyring, key, content_hash)
-        loaded.append(weakref.ref(manifest))
-        return manifest
-
-    monkeypatch.setattr(image_head, "load_manifest", noted)
+    before = manifests_in_memory()
+    store = FaultyStore(power.store)
     for key in pieces_of(power):
         power.store.objects[key] = b"damaged"  # type: ignore[index]
-    restorer = Restorer(power.store, (await power.keys()).keyring, UUID, no_progress)
+    restorer = Restorer(store, (await power.keys()).keyring, UUID, no_progress)
 
     with pytest.raises(FormatError) as refused:
         await restorer.restore(None, power.home / "meta.db")
 
     assert caplog.records
     assert "damaged" in refused.value.message
+    assert [call.key for call in store.calls if call.key.endswith("/manifest")]
+    assert [one for one in manifests_in_memory() if not any(one is old for old in before)] == []
+
+
+def manifests_in_memory() -> list[Manifest]:
+    """Return all manifests that a reference keeps in memory."""
     gc.collect()
-    assert [ref() for ref in loaded] == [None]
+    return [one for one in gc.get_objects() if type(one) is Manifest]
 
 
 async def test_failed_restore_can_be_repeated_once_the_objects_are_there(power: Power) -> None:

@@ -1,5 +1,6 @@
 """Changes of the superblock, and repairs of its copies."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -8,16 +9,19 @@ from typing_extensions import override
 from s3fs_meta.bucket_errors import LostSuperblockError, OlderSuperblockError
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
-from s3fs_meta.errors import PreconditionError, StoreAccessError
+from s3fs_meta.errors import PassphraseError, PreconditionError, StoreAccessError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.superblock.changes import accept_first, change, mend, put_back
+from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.superblock_watch import tend
 from tests.damage import flipped
-from tests.sync.conftest import Power, write_file
+from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.superblock.foreign import foreign_superblock
 
 
@@ -251,3 +255,106 @@ class _Guarded(MemoryStore):
         if key == COPY_KEY:
             raise StoreAccessError(key, "403", "")
         return await super().replace(key, data, etag)
+
+
+def _rewrapped(passphrase: bytes) -> Callable[[Superblock, Keyring], Superblock]:
+    """Return a function that sets a new passphrase."""
+
+    def rewrapped(superblock: Superblock, keyring: Keyring) -> Superblock:
+        return superblock_codec.rewrap(superblock, keyring, passphrase, cost=CHEAPEST_COST)
+
+    return rewrapped
+
+
+class _StoppedError(Exception):
+    """Raised to simulate that a command is killed at one step."""
+
+
+STEPS = ("superblock put", "superblock copy put", "superblock remembered")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("power", [True], indirect=True, ids=["encrypted"])
+async def test_killed_change_of_the_passphrase_leaves_one_valid_passphrase(
+    power: Power, step: str
+) -> None:
+    """The next mount for writing finishes the change, and the old passphrase is refused."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"hello")
+        await session.flush()
+        await session.close()
+
+    def kill(done: str) -> None:
+        if done == step:
+            raise _StoppedError
+
+    with pytest.raises(_StoppedError):
+        await change(power.store, power.remembered("a"), power.secret, _rewrapped(b"new"), kill)
+
+    for host in ("a", "b"):
+        with pytest.raises(PassphraseError):
+            await power.keys(host)
+    power.passphrase = b"new"
+    for host in ("a", "b"):
+        async with power.session(host, tasks=False) as session:
+            assert await read_file(session, ino) == b"hello"
+            await session.close()
+        assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
+
+
+class _Meanwhile(MemoryStore):
+    """A store that carries out another change before it replaces the superblock's copy."""
+
+    def __init__(self, inner: MemoryStore, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self.objects = inner.objects
+        self._meanwhile = [meanwhile]
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
+        if key == COPY_KEY and self._meanwhile:
+            await self._meanwhile.pop()()
+        return await super().replace(key, data, etag)
+
+
+@pytest.mark.parametrize("power", [True], indirect=True, ids=["encrypted"])
+async def test_second_change_of_the_passphrase_on_another_host_follows_the_first_one(
+    power: Power,
+) -> None:
+    """The first change reports that it did not write the copy, which is already newer."""
+
+    async def change_again() -> None:
+        later = Passphrase(lambda: b"first")
+        assert not (
+            await change(power.store, power.remembered("b"), later, _rewrapped(b"second"))
+        ).unreached
+
+    store = _Meanwhile(power.store, change_again)
+    changed = await change(store, power.remembered("a"), power.secret, _rewrapped(b"first"))
+
+    assert [COPY_KEY in one for one in changed.unreached] == [True]
+    power.passphrase = b"second"
+    for host in ("a", "b"):
+        keys = await power.keys(host)
+        assert (keys.superblock.generation, keys.faults) == (3, ("", ""))
+    assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
+
+
+@pytest.mark.parametrize("power", [True], indirect=True, ids=["encrypted"])
+async def test_mount_that_finishes_a_change_of_the_passphrase_does_not_make_it_fail(
+    power: Power,
+) -> None:
+    """A mount on another host writes the copy before the command does."""
+    async with power.session("b", tasks=False) as session:
+        store = _Meanwhile(power.store, partial(tend, session.volume))
+
+        changed = await change(store, power.remembered("a"), power.secret, _rewrapped(b"new"))
+
+        assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
+        ino = write_file(session, b"hello")
+        await session.flush()
+        await session.close()
+    assert [COPY_KEY in one for one in changed.unreached] == [True]
+    power.passphrase = b"new"
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"hello"

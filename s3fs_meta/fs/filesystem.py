@@ -175,21 +175,11 @@ class Filesystem:
             self.open_files.forgotten(ino)
             self.orphans.unused(ino)
 
-    async def open(
-        self,
-        ino: Ino,
-        caller: Caller,
-        *,
-        truncates: bool = False,
-        writes: bool = False,
-        appends: bool = False,
-    ) -> bool:
-        """Open an inode, until ``release``; return whether opening changed the mode.
+    def open(self, ino: Ino, *, writes: bool = False, appends: bool = False) -> None:
+        """Open an inode, until ``release``. Never yields to other tasks.
 
         Args:
             ino: an inode that is not a directory.
-            caller: the process that opens it.
-            truncates: O_TRUNC is set. The daemon must truncate the file and clear suid.
             writes: O_WRONLY or O_RDWR is set.
             appends: O_APPEND is set. Later writes are not checked, because the kernel sends
                 complete pages.
@@ -197,19 +187,7 @@ class Filesystem:
         Raises:
             NoInodeError: the inode does not exist.
             NotPermittedError: the inode is locked, immutable or append-only.
-            The errors of ``FileData.truncate``.
         """
-        if not truncates:
-            self.open_now(ino, writes=writes, appends=appends)
-            return False
-        require_unprotected(self.attributes.get(ino))
-        clears = caller.uid != 0 and self.attributes.clear_privileges(ino)
-        await self.data.truncate(ino, 0)
-        self.open_files.opened(ino, writes=writes)
-        return clears
-
-    def open_now(self, ino: Ino, *, writes: bool, appends: bool) -> None:
-        """Open an inode like ``open``, but without O_TRUNC. Never yields to other tasks."""
         attributes = self.attributes.get(ino)
         if writes:
             (require_changeable if appends else require_unprotected)(attributes)

@@ -10,7 +10,6 @@ Source: linux/fuse.h. The layouts skip file handles, because a handle is the ino
 
 import errno
 import functools
-import os
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -154,9 +153,9 @@ class FrequentRequests:
 
     @at_once
     def open(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
-        """Open a file without O_TRUNC."""
+        """Open a file."""
         (flags,) = OPEN.unpack_from(content)
-        if flags & os.O_TRUNC or ino >= PAST_INO_MIN:
+        if ino >= PAST_INO_MIN:
             return None
         self.operations.open_now(ino, flags)
         return self._converter.opened_out(ino)

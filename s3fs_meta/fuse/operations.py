@@ -20,7 +20,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
+from s3fs_meta.errors import NoAttributeError, NoInodeError, NotSupportedError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.past.past_tree import PastTree
@@ -345,8 +345,8 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file, and truncate it if O_TRUNC is set.
+    def open(self, ino: Ino, flags: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        """Open a file.
 
         The kernel does not set O_TRUNC, but sends SETATTR after this request, because the extension
         removes FUSE_ATOMIC_O_TRUNC from INIT. With that flag, the kernel would release the lock of the
@@ -358,20 +358,15 @@ class Operations(pyfuse3.Operations):
                 return self.past.open(ino, flags)
             self.barrier.opened()
             return pyfuse3.FileInfo(ino)
-        if not flags & os.O_TRUNC:
-            self.open_now(ino, flags)
-            return pyfuse3.FileInfo(ino)
-        writes = self._opens_for_writing(flags)
-        asking.set(ctx.uid)
-        if await self._fs.open(ino, caller(ctx), truncates=True, writes=writes):
-            # After O_TRUNC the kernel refreshes its cached size, but not the mode.
-            invalidate_inode(ino, attr_only=True)
+        self.open_now(ino, flags)
         return pyfuse3.FileInfo(ino)
 
     def open_now(self, ino: Ino, flags: int) -> None:
-        """Open a file without O_TRUNC. Never yields to other tasks."""
+        """Open a file, but refuse O_TRUNC. Never yields to other tasks."""
+        if flags & os.O_TRUNC:
+            raise NotSupportedError("O_TRUNC in an open request without FUSE_ATOMIC_O_TRUNC")
         writes = self._opens_for_writing(flags)
-        self._fs.open_now(ino, writes=writes, appends=bool(flags & os.O_APPEND))
+        self._fs.open(ino, writes=writes, appends=bool(flags & os.O_APPEND))
 
     def _opens_for_writing(self, flags: int) -> bool:
         """Return whether flags of open(2) permit writing.

@@ -394,7 +394,7 @@ async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
         case Act.REMOVE_XATTR:
             fs.xattrs.remove(ino, name)
         case Act.OPEN:
-            await fs.open(ino, ROOT)
+            fs.open(ino)
         case Act.RELEASE:
             fs.release(ino)
         case _:

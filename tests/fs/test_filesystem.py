@@ -17,7 +17,6 @@ from tests.fs.conftest import (
     ROOT,
     USER,
     Volume,
-    exists,
     look,
     make_directory,
     make_file,
@@ -25,25 +24,21 @@ from tests.fs.conftest import (
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(0, 0o106755), (1000, 0o100755)])
-async def test_open_with_o_trunc_empties_the_file(
+async def test_truncation_by_size_sets_times_and_clears_privileges(
     fs: Filesystem, volume: Volume, uid: int, mode: int
 ) -> None:
-    """Open with O_TRUNC sets size and times, and clears suid and sgid unless the caller is root."""
+    """The request that empties a file clears suid and sgid unless the caller is root."""
     ino = make_file(fs, b"f", mode=0o6755)
     await fs.write(ino, 0, b"abc")
     now_ns = volume.clock.later()
-    await fs.open(ino, USER._replace(uid=uid), truncates=True)
-    row = fs.getattr(ino)
+    row = await fs.setattr(ino, SetAttributes(size_bytes=0), USER._replace(uid=uid))
     assert (row.size_bytes, row.mtime_ns, row.ctime_ns, row.mode) == (0, now_ns, now_ns, mode)
-    assert len(fs.open_files) == 1
-    fs.release(ino)
-    assert len(fs.open_files) == 0
-    assert exists(fs, ino)
+    assert fs.getattr(ino) == row
 
 
 async def test_open_of_a_missing_inode_fails_and_opens_nothing(fs: Filesystem) -> None:
     with pytest.raises(NoInodeError):
-        await fs.open(Ino(999), USER)
+        fs.open(Ino(999))
     with pytest.raises(NoInodeError):
         fs.open_directory(Ino(999))
     with pytest.raises(NeedsDirectoryError):
@@ -51,13 +46,13 @@ async def test_open_of_a_missing_inode_fails_and_opens_nothing(fs: Filesystem) -
     assert len(fs.open_files) == 0
 
 
-async def test_file_stays_closed_if_open_with_o_trunc_is_refused(fs: Filesystem) -> None:
-    """On a degraded mount an open with O_TRUNC fails and leaves the file closed."""
+async def test_degraded_mount_refuses_to_change_the_size(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"abc")
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):
-        await fs.open(ino, USER, truncates=True)
-    assert len(fs.open_files) == 0
+        await fs.setattr(ino, SetAttributes(size_bytes=0), USER)
+    assert fs.getattr(ino).size_bytes == 3
 
 
 async def test_change_of_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:

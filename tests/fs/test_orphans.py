@@ -26,7 +26,7 @@ async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(fs: Fil
     for forget_first in (True, False):
         ino = make_file(fs, b"f")
         fs.lookups.add(ino, 2)
-        await fs.open(ino, USER)
+        fs.open(ino)
         await fs.write(ino, 0, b"content")
         fs.namespace.unlink(ROOT_INO, b"f")
         assert fs.getattr(ino).nlink == 0
@@ -84,7 +84,7 @@ async def test_orphan_that_a_process_has_open_is_kept_until_close(volume: Volume
     """After its promotion, a follower keeps an open file that the former writer has removed."""
     ino = await _leave_orphan(volume)
     async with volume.mounted() as fs, trio.open_nursery() as nursery:
-        await fs.open(ino, USER)
+        fs.open(ino)
         nursery.start_soon(fs.run)
         await trio.testing.wait_all_tasks_blocked()
         assert await fs.read(ino, 0, 9) == b"a"

@@ -96,11 +96,19 @@ async def test_requests_open_write_read_fsync_and_release_succeed(handlers: Hand
     assert await operations.read(info.fh, 0, 10) == b"\0\0abc"
     await operations.fsync(info.fh, False)
     await operations.fsyncdir(ROOT_INO, False)
-    await operations.open(ino, os.O_WRONLY | os.O_TRUNC, CONTEXT)
-    assert await operations.read(info.fh, 0, 10) == b""
-    await operations.release(ino)
     await operations.release(ino)
     assert len(handlers.fs.open_files) == 0
+
+
+async def test_open_request_with_o_trunc_is_refused(handlers: Handlers) -> None:
+    """The kernel truncates by SETATTR; success here would mean that the file is empty."""
+    ino = await make_file(handlers, b"f")
+    await handlers.operations.write(ino, 0, b"content")
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await handlers.operations.open(ino, os.O_WRONLY | os.O_TRUNC, CONTEXT)
+    assert caught.value.errno == errno.EOPNOTSUPP
+    assert len(handlers.fs.open_files) == 0
+    assert await handlers.operations.read(ino, 0, 10) == b"content"
 
 
 async def test_requests_of_every_handler_are_counted(handlers: Handlers) -> None:

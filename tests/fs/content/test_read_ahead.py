@@ -20,7 +20,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import Ino
-from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
+from tests.fs.conftest import BLOCK_BYTES, Volume, make_file
 from tests.polling import until
 from tests.tasks import running
 
@@ -44,7 +44,7 @@ async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(BLOCKS * BLOCK_BYTES))
     await volume.evict()
-    await fs.open(ino, USER)
+    fs.open(ino)
     async with running(fs.run):
         yield ino
 
@@ -133,7 +133,7 @@ async def test_read_ahead_is_dropped_if_the_queue_is_full(fs: Filesystem, volume
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()
-    await fs.open(ino, USER)
+    fs.open(ino)
     read_ahead, record = fs.data.read_ahead, fs.open_files.find(ino)
     assert record is not None
     for number in range(READAHEAD_REQUESTS_MAX + 1):  # No task fetches the queued blocks.

@@ -17,7 +17,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.flags.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, SET_EXTENDED, extended
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
-from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
+from tests.fs.conftest import ROOT, Volume, exists, look, make_directory, make_file
 from tests.fs.trees.samples import assert_sound
 from tests.polling import until
 from tests.tasks import running
@@ -53,6 +53,7 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
         lambda: names.rename(ROOT_INO, b"other", directory, b"in"),
         lambda: names.rename(ROOT_INO, b"other", directory, b"in", RENAME_EXCHANGE),
         lambda: names.rename(ROOT_INO, b"d", ROOT_INO, b"new"),
+        lambda: fs.open(file, writes=True),
         lambda: fs.attributes.set_attributes(file, SetAttributes(mode=0o600)),
         lambda: fs.attributes.set_attributes(directory, SetAttributes(uid=5)),
         lambda: fs.xattrs.set(file, b"user.new", b"1", ROOT),
@@ -66,10 +67,6 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
     """Return operations that the immutable and append-only flags refuse and that may wait."""
     file = look(fs, b"file").ino
     return [
-        lambda: fs.open(file, ROOT, writes=True),
-        lambda: fs.open(file, ROOT, writes=True, truncates=True),
-        lambda: fs.open(file, ROOT, writes=True, truncates=True, appends=True),
-        lambda: fs.open(file, ROOT, truncates=True),
         lambda: fs.setattr(file, SetAttributes(size_bytes=3), ROOT),
         lambda: fs.ranges.allocate(file, PUNCH_HOLE | KEEP_SIZE, 0, 3),
     ]
@@ -120,7 +117,7 @@ async def test_only_the_current_time_can_be_set_on_an_append_only_file(fs: Files
 async def test_append_only_inode_can_grow_but_immutable_inode_cannot(fs: Filesystem) -> None:
     """An append-only file can be opened to append; an append-only directory accepts new names."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)
-    await fs.open(file, ROOT, writes=True, appends=True)
+    fs.open(file, writes=True, appends=True)
     await fs.write(file, 7, b", more")
     fs.attributes.set_attributes(file, SetAttributes(mtime_ns=5, ctime_ns=5))
     fs.release(file)
@@ -129,12 +126,13 @@ async def test_append_only_inode_can_grow_but_immutable_inode_cannot(fs: Filesys
     await fs.flags.set(directory, FS_IMMUTABLE_FL, is_root=True)
 
     for refused in (
-        lambda: fs.open(file, ROOT, writes=True, appends=True),
         lambda: fs.write(file, 0, b"a"),
         lambda: fs.ranges.allocate(file, KEEP_SIZE, 0, 3),
     ):
         with pytest.raises(NotPermittedError):
             await refused()
+    with pytest.raises(NotPermittedError):
+        fs.open(file, writes=True, appends=True)
     with pytest.raises(NotPermittedError):
         fs.attributes.set_attributes(file, SetAttributes(mtime_ns=7))
     with pytest.raises(NotPermittedError):
@@ -146,7 +144,7 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     """The immutable flag of a directory protects its names, not the content of its files."""
     _file, directory = await _with_flag(fs, FS_IMMUTABLE_FL)
     ino = look(fs, b"in", directory).ino
-    await fs.open(ino, USER, writes=True)
+    fs.open(ino, writes=True)
     await fs.write(ino, 0, b"new")
     assert await fs.read(ino, 0, 9) == b"new"
 
@@ -166,19 +164,19 @@ async def test_only_root_can_set_flags_and_only_supported_flags(fs: Filesystem) 
 async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem) -> None:
     """A process that has an immutable file open for writing can write until it closes the file."""
     ino = make_file(fs, b"f")
-    await fs.open(ino, USER, writes=True)
+    fs.open(ino, writes=True)
     await fs.write(ino, 0, b"before")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
 
     for refused in (
-        lambda: fs.open(ino, ROOT, writes=True),
-        lambda: fs.open(ino, ROOT, truncates=True),
         lambda: fs.setattr(ino, SetAttributes(size_bytes=1), ROOT),
         lambda: fs.setattr(ino, SetAttributes(mode=0o777), ROOT),
         lambda: fs.ranges.allocate(ino, 0, 0, 100),
     ):
         with pytest.raises(NotPermittedError):
             await refused()
+    with pytest.raises(NotPermittedError):
+        fs.open(ino, writes=True)
     await fs.write(ino, 3, b"held by the kernel")
     fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=5, ctime_ns=6))
     assert await fs.read(ino, 0, 99) == b"befheld by the kernel"
@@ -192,7 +190,7 @@ async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem
 
 async def test_immutable_flag_immediately_protects_a_file_open_for_reading(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
-    await fs.open(ino, USER)
+    fs.open(ino)
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
     with pytest.raises(NotPermittedError):
         await fs.write(ino, 0, b"x")

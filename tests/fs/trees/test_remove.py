@@ -13,7 +13,6 @@ from s3fs_meta.model import ROOT_INO, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
-    USER,
     Volume,
     exists,
     look,
@@ -173,7 +172,7 @@ async def test_open_inodes_of_a_removed_tree_are_kept_until_their_release(fs: Fi
     plain = look(fs, b"plain 1", below).ino
     for ino in (below, full, plain):
         fs.lookups.add(ino)
-    await fs.open(full, USER)
+    fs.open(full)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     await settled(fs)
 

@@ -116,7 +116,7 @@ class Filesystem:
             slices=slices,
         )  # fmt: skip
         self.flags = InodeFlags(db, self.changes, self.open_files, now_ns, slices)
-        self.ranges = FileRanges(db, cache, self.changes, self.data, now_ns, slices)
+        self.ranges = FileRanges(db, cache, self.changes, self.data, status, now_ns, slices)
         self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
         self.read, self.write = self.data.read, self.data.write
 

@@ -13,7 +13,10 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
+    BadRowError,
+    DatabaseError,
     InvalidRequestError,
+    MetadataError,
     NoDataError,
     NoSpaceLeftError,
     NotSupportedError,
@@ -35,6 +38,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, inodes
 from s3fs_meta.model import Attributes, BlockIndex, Ino
+from s3fs_meta.mount_state import MountStatus
 
 # Modes of fallocate(2), from linux/falloc.h.
 KEEP_SIZE: Final = 0x01
@@ -73,10 +77,12 @@ class FileRanges:
         cache: BlockCache,
         changes: Changes,
         data: FileData,
+        status: MountStatus,
         now_ns: Callable[[], int],
         slices: Slices,
     ) -> None:
         self._db = db
+        self._status = status
         self._cache = cache
         self._changes = changes
         self._data = data
@@ -263,16 +269,18 @@ class FileRanges:
 
         Raises:
             The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
+            DatabaseError, MetadataError, BadRowError: the rows of a slice are undone or incomplete.
 
         Always yields to other tasks.
         """
         stop = self._end_of_copy(source, offset, target, at, length)
-        done, written_bytes = offset, 0
+        done, written_bytes, begun = offset, 0, self._status.progress
         if begin is not None and done < stop:
             begin(target)
         try:
             while done < stop and written_bytes < self._slices.copied_bytes:
                 await trio.lowlevel.checkpoint()
+                begun = self._status.progress
                 goal = at + done - offset
                 shared = self._share(source, done, target, goal, stop - done)
                 written = 0 if shared else await self._write(source, done, target, goal, stop)
@@ -280,8 +288,11 @@ class FileRanges:
                     break  # another request truncated the file
                 done += shared + written
                 written_bytes += written
-        except S3fsError:
-            if done == offset:
+        except (DatabaseError, MetadataError):
+            raise  # the rows of this slice, and perhaps of earlier slices, are undone or incomplete
+        except S3fsError as exc:
+            is_half_done = isinstance(exc, BadRowError) and self._status.is_half_done(begun)
+            if done == offset or is_half_done:
                 raise
         return max(done - offset, 0)
 

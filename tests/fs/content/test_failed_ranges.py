@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.errors import BadRowError, MetadataError, S3fsError, TransientStoreError
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import BlockId, BlockIndex, Ino
-from tests.fs.conftest import BLOCK_BYTES, Volume, make_file, whole
+from tests.fs.conftest import BLOCK_BYTES, Volume, make_file, sliced, whole
 
 
 async def uploaded(fs: Filesystem, volume: Volume, name: bytes, blocks: int) -> tuple[Ino, bytes]:
@@ -44,6 +44,41 @@ async def test_failed_copy_returns_the_bytes_copied_to_an_earlier_block_of_the_t
     assert await fs.ranges.copy(ino, 0, other, half, BLOCK_BYTES) == half
 
     assert await whole(fs, other) == before[:half] + content[:half] + before[2 * half :]
+
+
+def damage(fs: Filesystem, block: BlockId, change: str) -> None:
+    """Change a column of a block's row to a value that the daemon never writes."""
+    fs.db.begin()
+    fs.db.inodes.run(f"UPDATE blocks SET {change} WHERE block = {block}")
+    fs.db.commit()
+    fs.db.recent().clear()
+
+
+@sliced(shared_blocks=1)
+@pytest.mark.parametrize(
+    ("change", "error"), [("refs = 0", MetadataError), ("plain_bytes = 'text'", BadRowError)]
+)
+async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
+    fs: Filesystem, volume: Volume, change: str, error: type[S3fsError]
+) -> None:
+    """A number of bytes in the reply would let the daemon commit the incomplete change."""
+    ino, _content = await uploaded(fs, volume, b"f", 2)
+    other, _before = await uploaded(fs, volume, b"g", 2)
+    damage(fs, block_at(fs, other, 1), change)
+    with pytest.raises(error):
+        await fs.ranges.copy(ino, 0, other, 0, 2 * BLOCK_BYTES)
+
+
+async def test_copy_ends_before_an_unreadable_row_of_the_source(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """The row is read before this block of the target changes, so the mount continues."""
+    ino, content = await uploaded(fs, volume, b"f", 2)
+    other, before = await uploaded(fs, volume, b"g", 2)
+    damage(fs, block_at(fs, ino, 1), "plain_bytes = 'text'")
+    length = 2 * BLOCK_BYTES - 1
+    assert await fs.ranges.copy(ino, 1, other, 0, length) == BLOCK_BYTES - 1
+    assert await whole(fs, other) == content[1:BLOCK_BYTES] + before[BLOCK_BYTES - 1 :]
 
 
 @pytest.mark.parametrize("mode", [PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE])

@@ -215,8 +215,17 @@ class Filesystem:
 
     # --- attributes and file content -----------------------------------------------------------
 
-    async def setattr(self, ino: Ino, wanted: SetAttributes, caller: Caller) -> Attributes:
+    async def setattr(
+        self, ino: Ino, wanted: SetAttributes, caller: Caller, *, sets_times: bool = True
+    ) -> Attributes:
         """Change attributes, including the size; return all attributes.
+
+        Args:
+            ino: the inode.
+            wanted: the new attributes.
+            caller: the process that changes them.
+            sets_times: a request for the size the file has sets mtime and ctime; false if the kernel
+                keeps them, because it sends them unless they stay the same.
 
         Raises:
             The errors of ``FileData.truncate`` and ``AttributeStore.set_attributes``.
@@ -230,7 +239,10 @@ class Filesystem:
         await self.data.truncate(ino, wanted.size_bytes, sets_times=False)
         if caller.uid != 0:
             self.attributes.clear_privileges(ino)
-        if wanted.mtime_ns is None and wanted.size_bytes != before.size_bytes:
+        is_same = wanted.size_bytes == before.size_bytes
+        if is_same and not sets_times and wanted._replace(size_bytes=None) == SetAttributes():
+            return self.attributes.get(ino)
+        if wanted.mtime_ns is None and (sets_times or not is_same):
             wanted = wanted._replace(mtime_ns=self._now_ns())
         return self.attributes.set_attributes(ino, wanted)
 

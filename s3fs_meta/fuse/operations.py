@@ -277,7 +277,9 @@ class Operations(pyfuse3.Operations):
             ctime_ns=wanted.st_ctime_ns if fields.update_ctime else None,
         )
         asking.set(ctx.uid)
-        return self._entry(await self._fs.setattr(ino, request, caller(ctx)))
+        sets_times = not self.enable_writeback_cache
+        changed = await self._fs.setattr(ino, request, caller(ctx), sets_times=sets_times)
+        return self._entry(changed)
 
     @override
     @answered

@@ -63,10 +63,22 @@ async def test_change_of_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: V
     assert (after.size_bytes, after.mtime_ns, after.ctime_ns) == (10, now_ns, now_ns)
     later_ns = volume.clock.later()
     after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
-    assert (after.mtime_ns, after.ctime_ns) == (now_ns, later_ns)
+    assert (after.mtime_ns, after.ctime_ns) == (later_ns, later_ns)
     after = await fs.setattr(ino, SetAttributes(size_bytes=0, mtime_ns=5, ctime_ns=6), USER)
     assert (after.mtime_ns, after.ctime_ns, after.size_bytes) == (5, 6, 0)
     assert fs.getattr(ino) == after
+
+
+async def test_unchanged_size_changes_no_times_that_the_kernel_keeps(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """For truncate(2) to the same size, the kernel sends no times and keeps the former ones."""
+    ino = make_file(fs, b"f", mode=0o4755)
+    await fs.setattr(ino, SetAttributes(size_bytes=10), ROOT, sets_times=False)
+    before = fs.getattr(ino)
+    volume.clock.later()
+    after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER, sets_times=False)
+    assert after == fs.getattr(ino) == before._replace(mode=0o100755)
 
 
 async def test_birth_time_never_changes(fs: Filesystem, volume: Volume) -> None:

@@ -17,7 +17,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.fuse import kernel_session
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, Ino
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
@@ -186,6 +186,19 @@ async def test_kernel_truncates_an_opened_file_by_a_separate_request(mounted: Mo
     await mounted.run(os.close, fd)
 
     assert after == before + 1
+
+
+@pytest.mark.mount
+async def test_truncation_to_the_same_size_changes_no_time(mounted: Mounted) -> None:
+    """The kernel keeps the times, so the daemon must store the same ones."""
+    path, fs = mounted.path / "f", mounted.handlers.fs
+    await mounted.run(path.write_bytes, b"content")
+    shown = await mounted.run(path.stat)
+    await mounted.run(os.truncate, path, 7)
+    stored = fs.getattr(Ino(shown.st_ino))
+    after = await mounted.run(path.stat)
+    assert (after.st_mtime_ns, after.st_ctime_ns) == (shown.st_mtime_ns, shown.st_ctime_ns)
+    assert (stored.mtime_ns, stored.ctime_ns) == (shown.st_mtime_ns, shown.st_ctime_ns)
 
 
 _HOLD = """

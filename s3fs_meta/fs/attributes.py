@@ -64,13 +64,13 @@ def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attribute
 
 
 def without_privileges(mode: int) -> int:
-    """Return the mode of a file after an unprivileged caller wrote to it or changed its owner.
+    """Return the mode of an inode after an unprivileged caller wrote to it or changed its owner.
 
-    suid is cleared. sgid is cleared only if the group may execute the file; otherwise sgid means
+    A directory keeps its mode. suid is cleared. sgid is cleared only if the group may execute the file; otherwise sgid means
     mandatory locking.
-    Source: fs/attr.c, should_remove_suid.
+    Source: fs/attr.c, should_remove_suid; fs/open.c, chown_common.
     """
-    if not stat.S_ISREG(mode):
+    if stat.S_ISDIR(mode):
         return mode
     mode &= ~stat.S_ISUID
     return mode & ~stat.S_ISGID if mode & _GROUP_EXECUTE else mode

@@ -39,7 +39,13 @@ def test_times_before_1970_are_stored_to_the_nanosecond() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [(0o106755, 0o100755), (0o106745, 0o102745), (0o046755, 0o046755)],
+    [
+        (0o106755, 0o100755),
+        (0o106745, 0o102745),
+        (0o146755, 0o140755),
+        (0o014745, 0o010745),
+        (0o046755, 0o046755),
+    ],
 )
 def test_chown_clears_privilege_bits(mode: int, expected: int) -> None:
     """Chown clears suid, and sgid if the group may execute; a directory keeps both bits."""

@@ -16,6 +16,8 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.page_size import change_page_size
 from s3fs_meta.mount.existing import targets
@@ -26,7 +28,12 @@ from s3fs_meta.sync.history.snapshot_mount import RestoreOptions, open_snapshot,
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.offline import why_unreachable
-from s3fs_meta.sync.opening.opening import close_filesystem, let_go, open_filesystem
+from s3fs_meta.sync.opening.opening import (
+    close_filesystem,
+    let_go,
+    open_filesystem,
+    release_after_error,
+)
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
@@ -99,7 +106,11 @@ async def _healed(volume: Volume) -> Volume:
     """Restore the old content of holes that fsck made; close the volume after an error."""
     try:
         healed = await heal_holes(volume)
-    except BaseException:
+    except BaseException as exc:
+        is_as_found = volume.keeper.has_replaced_released and not volume.db.changed
+        if isinstance(exc, (S3fsError, OSError)) and is_as_found:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await release_after_error(volume.keeper)
         volume.db.close()
         let_go(volume)
         raise

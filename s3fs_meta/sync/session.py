@@ -25,6 +25,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.limits import (
+    CLEANUP_S_MAX,
     IMAGE_CHECK_S,
     RECLAIM_INTERVAL_S,
 )
@@ -49,7 +50,7 @@ from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
 from s3fs_meta.sync.kernel import Kernel, NoKernel
-from s3fs_meta.sync.opening.opening import close_filesystem, let_go
+from s3fs_meta.sync.opening.opening import close_filesystem, let_go, release_after_error
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import ReplicationLag
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
@@ -477,7 +478,10 @@ class Session:
         try:
             await self._lead_at_end()
             await self._sync_at_end()
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, (S3fsError, OSError)) and self.is_everything_shipped:
+                with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                    await release_after_error(self.volume.keeper)
             self.volume.db.close()
             let_go(self.volume)
             raise

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.errors import DatabaseError, PermanentStoreError
+from s3fs_meta.errors import DatabaseError, HeldError, PermanentStoreError
 from s3fs_meta.meta.tables import cached_blocks, dentries, inodes, pending
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
@@ -17,6 +17,7 @@ from tests.faults import raising
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
+FULL = OSError(errno.ENOSPC, "the disk is full")
 
 
 async def test_failure_of_a_background_task_does_not_stop_the_mount(power: Power) -> None:
@@ -231,3 +232,39 @@ async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Po
         assert keyring.master_key not in stored
         assert keyring.master_key.hex().encode() not in stored
         assert not any(b"a telling name" in data or CONTENT in data for data in objects)
+
+
+@pytest.mark.parametrize("step", ["sync", "mark"])
+async def test_end_releases_the_lease_although_the_disk_is_full(
+    power: Power, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The bucket has all changes, so another host can mount the filesystem."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush_at_end()
+        if step == "sync":
+            monkeypatch.setattr(session.files, "sync_everything", raising(FULL))
+        else:
+            session.db.connection.execute("PRAGMA query_only = ON")
+
+        with pytest.raises((OSError, DatabaseError)):
+            await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_end_keeps_the_lease_that_protects_unshipped_changes(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+        monkeypatch.setattr(session.files, "sync_everything", raising(FULL))
+
+        with pytest.raises(OSError, match="full"):
+            await session.close()
+
+    with pytest.raises(HeldError):
+        async with power.session("b"):
+            pass

@@ -128,6 +128,14 @@ class LeaseKeeper:
         return self._is_acquired and self.fenced is None
 
     @property
+    def has_replaced_released(self) -> bool:
+        """Return whether this process holds a lease that no host held before.
+
+        If this process has changed nothing since, it can release the lease again.
+        """
+        return self.is_held and self._replaced is not None and self._replaced.released
+
+    @property
     def epoch(self) -> Epoch:
         """Return the epoch of the lease that this process last wrote or read."""
         return self.lease.epoch

@@ -18,7 +18,8 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import superblock_facts
-from s3fs_meta.errors import StoreError
+from s3fs_meta.errors import S3fsError, StoreError
+from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state, properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
@@ -78,7 +79,10 @@ async def open_filesystem(
             else local_state_choice.advising(state_dir)
         ):
             volume = await opening.run()
-    except BaseException:
+    except BaseException as exc:
+        if isinstance(exc, (Exception, trio.Cancelled)):
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await opening.give_lease_back()
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
@@ -183,6 +187,15 @@ class _Opening:
             superblock_faults=tuple(self._keys.notices),
             mended=tuple(self._current.mended),
         )
+
+    async def give_lease_back(self) -> None:
+        """Release the lease again after an error, if no host held it before.
+
+        The fence record contains no changes, so it may be missing from the bucket. A repair of the
+        chain keeps the lease, because another host could replace the state that it chose.
+        """
+        if self._keeper.has_replaced_released and not self._current.mended:
+            await release_after_error(self._keeper)
 
     async def _take_over(self, db: Database, held: Hold) -> Database:
         """Take the lease and append the fence record. Raises errors of ``Fencer.take_over``."""
@@ -369,16 +382,29 @@ def _volatile(db: Database, *, crashed: bool) -> str:
     )
 
 
+async def release_after_error(keeper: LeaseKeeper) -> None:
+    """Release the lease if it is held, after an error that is reported instead of a new one."""
+    if not keeper.is_held:
+        return
+    try:
+        await keeper.release()
+    except (S3fsError, OSError) as exc:
+        _log.warning("cannot release the lease: %s", exc)
+
+
 async def close_filesystem(volume: Volume, *, release: bool) -> None:
     """Mark the local state clean, close the database and unlock the state directory.
 
     Args:
         volume: returned by ``open_filesystem``.
-        release: also release the lease; only allowed if the bucket has all changes.
+        release: also release the lease, even if the local disk fails; only allowed if the bucket
+            has all changes.
 
     Raises:
         StoreError: the lease was not released; the local state is clean.
+        OSError, DatabaseError: the disk failed; the next mount treats the end as a crash.
     """
+    release = release and volume.keeper.is_held
     try:
         volume.db.commit()  # SQLite changes its level of syncs only outside a group
         await trio.to_thread.run_sync(end_marks.sync_from_now, volume.db)
@@ -387,7 +413,13 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         local_state.put(volume.db, "changed", "1" if volume.db.changed else "0")
         volume.db.commit_durable()
         await trio.to_thread.run_sync(volume.db.sync_wal)
-        if release and volume.keeper.is_held:
+    except (S3fsError, OSError):
+        if release:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await release_after_error(volume.keeper)
+        raise
+    else:
+        if release:
             await volume.keeper.release()
     finally:
         volume.db.close()

@@ -2,23 +2,27 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
+    DatabaseFullError,
     HeldError,
     PassphraseError,
 )
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState
+from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.volume import OpenOptions
 from tests.faults import raising
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, unmount, write_file
+from tests.sync.opening.histories import end_at, require_files, rot, written
 
 CONTENT = b"hello" * 1000
 
@@ -36,6 +40,74 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
         await session.close()
     async with power.session("b") as session:
         assert session.status.writable
+
+
+def failing_at(step: str) -> Hook:
+    """Return a hook that fails at one step, as a full disk does."""
+
+    def hook(reached: str) -> None:
+        if reached == step:
+            raise DatabaseFullError("the disk is full")
+
+    return hook
+
+
+STEPS = ["lease taken", "epoch noted", "fence attempted", "fence put", "fence confirmed"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_failed_opening_releases_the_lease_that_no_host_held_before(
+    power: Power, step: str
+) -> None:
+    """Another host can mount the filesystem, and so can this host afterwards."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await unmount(session)
+
+    with pytest.raises(DatabaseFullError):
+        async with power.session("a", options=OpenOptions(hook=failing_at(step))):
+            pass
+
+    for host in ("b", "a"):
+        async with power.session(host, tasks=False) as session:
+            assert await read_file(session, ino) == CONTENT
+            assert session.volume.notices == ()
+            await unmount(session)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_failed_opening_keeps_the_lease_that_protects_unshipped_changes(
+    power: Power, step: str
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+
+    with pytest.raises(DatabaseFullError):
+        async with power.session("a", options=OpenOptions(hook=failing_at(step))):
+            pass
+
+    with pytest.raises(HeldError):
+        async with power.session("b"):
+            pass
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:
+    """Another host could otherwise replace the state from which the repair continues."""
+    inos = await written(power)
+    rot(power, 9)
+    mend = replace(end_at(8), hook=failing_at("fence attempted"))
+    with pytest.raises(DatabaseFullError):
+        async with power.session("b", options=mend):
+            pass
+
+    with pytest.raises(HeldError):
+        async with power.session("c"):
+            pass
+    async with power.session("b", options=end_at(8), tasks=False) as session:
+        await require_files(session, inos, 8)
 
 
 async def test_committed_changes_survive_a_killed_session(power: Power) -> None:

@@ -407,7 +407,7 @@ async def _check_alone(
             trio.move_on_after(CLEANUP_S_MAX, shield=True),
             contextlib.suppress(S3fsError, OSError),
         ):
-            await _close(volume, release=repairs and _is_in_bucket(volume))
+            await _close(volume, release=repairs and _needs_no_lease(volume, report))
         raise
     with trio.move_on_after(CLOSE_S_MAX, shield=True):
         await _close(volume, release=release)
@@ -514,7 +514,7 @@ async def _upload(plan: CheckPlan, volume: Volume, report: Report, front: Front)
     repaired = report.changes_rows or bool(opening_faults)
     anew = repaired or volume.crashed or plan.publish_local
     if report.is_undone and (anew or is_image_wanted(volume.db)):
-        release = _is_in_bucket(volume)
+        release = _needs_no_lease(volume, report)
         report.remember(_NOT_UPLOADED if release else f"{_NOT_UPLOADED}; {_LEASE_KEPT}")
         return release
     return await _carry(volume, front, anew=anew)
@@ -540,11 +540,18 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
     return not session.db.changed and not session.uploader.pending
 
 
-def _is_in_bucket(volume: Volume) -> bool:
-    """Return whether the bucket has all changes of this host, so that it needs no lease."""
+def _needs_no_lease(volume: Volume, report: Report) -> bool:
+    """Return whether the bucket has all changes of this host.
+
+    After a crash, all rows count as changed. But if no host held the lease before this run, and the
+    lease was not lost, the crashed process was a read-only mount, which has nothing to upload.
+    """
     db = volume.db
+    was_released = volume.keeper.has_replaced_released and _CLOSED not in report.broken
+    was_read_only = volume.crashed and was_released
+    changed = report.changes_rows if was_read_only else db.changed
     try:
-        return not db.changed and abandoned_txgs.wanted(db) is None and is_settled(db)
+        return not changed and abandoned_txgs.wanted(db) is None and is_settled(db)
     except (CorruptionError, DatabaseError):
         return False
 

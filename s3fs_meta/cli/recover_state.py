@@ -164,7 +164,14 @@ async def _copy(
                 inos = await trio.to_thread.run_sync(quarantine_list.changed, db, base)
             async with _newest(wanted, store, superblock, keyring) as find:
                 content = KeptContent(db, wanted.kept.blocks, store, keyring, find)
-                copier = Copier(db, content, wanted.target, privileges=wanted.privileges)
+                copier = Copier(
+                    db,
+                    content,
+                    wanted.target,
+                    privileges=wanted.privileges,
+                    # the property in the quarantined database may be damaged
+                    block_bytes=superblock.block_bytes,
+                )
                 tally = await copy_all(db, inos, copier, front.progress)
     return tally, copier
 

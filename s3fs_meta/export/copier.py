@@ -102,7 +102,13 @@ class Copier:
     """Copies inodes of one database into one directory."""
 
     def __init__(
-        self, db: Database, source: ContentSource, target: Path, *, privileges: bool = True
+        self,
+        db: Database,
+        source: ContentSource,
+        target: Path,
+        *,
+        privileges: bool = True,
+        block_bytes: int | None = None,
     ) -> None:
         """Prepare to copy into one directory.
 
@@ -112,11 +118,12 @@ class Copier:
             target: the directory to copy to.
             privileges: True to copy set-user-ID and set-group-ID bits of files, file capabilities
                 and devices, too, which give privileges to users of the copy.
+            block_bytes: the block size of the filesystem; None to use that in *db*.
         """
         self._db = db
         self._source = source
         self._target = os.fsencode(target)
-        self._block_bytes = int(properties.get(db, "block_bytes"))
+        self._block_bytes = block_bytes or int(properties.get(db, "block_bytes"))
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
         # For each inode with hard links, the first path that was copied.
         self._firsts: dict[Ino, bytes] = {}

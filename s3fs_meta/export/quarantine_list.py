@@ -59,12 +59,12 @@ def find_all(state: Path) -> list[Kept]:
 
 
 def open_database(kept: Kept) -> Database:
-    """Open the database of a quarantined state, for reading.
+    """Open the database of a quarantined state, for reading; it may lack properties of mkfs.
 
     Raises:
         DatabaseError, FormatError: the database is missing or cannot be read.
     """
-    return Database.open(kept.database, Pragmas(), read_only=True)
+    return Database.open(kept.database, Pragmas(), read_only=True, repairing=True)
 
 
 def summary(kept: Kept) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The recover-state command, which copies files out of quarantined state."""
 
+import contextlib
 import json
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,25 @@ def test_recover_state_command_requires_option_kept_if_several_states_are_quaran
 
     assert done.returncode == 12
     assert "meta.db" in done.stderr
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("damage", ["value = x'3437'", "value = 'text'", "name = 'other'"])
+def test_recover_state_command_uses_the_block_size_of_the_superblock(
+    program: Program, mounted: Place, tmp_path: Path, damage: str
+) -> None:
+    """With another block size, all blocks but the first would be copied to wrong positions."""
+    content = os.urandom(5 << 20)
+    (mounted.mountpoint / "f").write_bytes(content)
+    program.ok("umount", mounted.mountpoint)
+    state = Path(json.loads(program.ok("recover-state", "--json", mounted.url))["state"])
+    (state / "kept-1").mkdir()
+    for name in ("meta.db", "blocks"):
+        (state / name).rename(state / "kept-1" / name)
+    with contextlib.closing(sqlite3.connect(state / "kept-1" / "meta.db")) as database:
+        database.execute(f"UPDATE properties SET {damage} WHERE name = 'block_bytes'")
+        database.commit()
+
+    program.ok("recover-state", "--everything", "--to", tmp_path / "o", mounted.url)
+
+    assert (tmp_path / "o" / "f").read_bytes() == content

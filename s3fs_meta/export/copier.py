@@ -25,6 +25,7 @@ from s3fs_meta.errors import CorruptionError, MetadataError, NoInodeError, Usage
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import (
     CONTENT_RUN_BYTES,
+    FILE_BYTES_MAX,
     INCOMPLETE_FILES_SHOWN_MAX,
     NAME_BYTES_MAX,
     SYMLINK_BYTES_MAX,
@@ -181,6 +182,8 @@ class Copier:
             OSError: the target cannot be written.
         """
         require_type(attributes)
+        if stat.S_ISREG(attributes.mode) and attributes.size_bytes > FILE_BYTES_MAX:
+            raise MetadataError("its size is invalid", attributes.ino)
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
             link = partial(os.link, first, place, follow_symlinks=False)
@@ -251,6 +254,7 @@ class Copier:
         """Write the content and the attributes of a file, and close it.
 
         Raises:
+            CorruptionError: damaged rows; the file lacks content and attributes.
             StoreError: the bucket cannot be reached.
             OSError: the target cannot be written.
         """
@@ -275,6 +279,8 @@ class Copier:
     def _batches(self, ino: Ino) -> Iterator[list[tuple[BlockIndex, Located]]]:
         after = BlockIndex(0)
         while mapped := block_map.indexes_from(self._db, ino, after, self._batch_blocks):
+            if mapped[-1][0] * self._block_bytes >= FILE_BYTES_MAX:
+                raise MetadataError("a block is beyond the maximum file size", ino)
             located = block_map.locate_range(self._db, ino, mapped[0][0], mapped[-1][0])
             yield sorted(located.items())
             after = BlockIndex(mapped[-1][0] + 1)

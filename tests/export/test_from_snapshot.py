@@ -13,8 +13,9 @@ import pytest
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.copier import Copier
 from s3fs_meta.export.from_snapshot import Restoring, Step, find, walk
+from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_map, dentries, inodes, symlinks, xattrs
+from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, symlinks, xattrs
 from s3fs_meta.model import ROOT_INO, Attributes, BlockId, BlockIndex, Ino
 from s3fs_meta.sync.progress import no_progress
 from tests.export.conftest import Nothing, db, target
@@ -250,3 +251,34 @@ async def test_copy_continues_after_names_that_the_target_does_not_accept(
     paths = {one.path.lower() for one in tally.incomplete}
     assert paths == {b"12:30", b"12:30/deep", b"12:30/deep/f", b"a:b", b"h"}
     assert (tally.incomplete_files, tally.refused_files, tally.found_damage) == (5, 5, False)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, FILE_BYTES_MAX + 1, (1 << 63) - 1])
+async def test_invalid_size_of_a_file_counts_as_damage(
+    db: Database, target: Path, size_bytes: int
+) -> None:
+    """The target did not refuse the file: no filesystem could have accepted its size."""
+    ino = add(db, ROOT_INO, b"f")
+    add(db, ROOT_INO, b"g")
+    db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size_bytes, ino))
+    db.inodes.forget()
+
+    tally = (await copy(db, target)).tally
+
+    assert (tally.incomplete_files, tally.refused_files, tally.found_damage) == (1, 0, True)
+    assert found(target) == {"g"}
+
+
+@pytest.mark.parametrize("index", [1 << 40, (1 << 63) - 1])
+async def test_block_beyond_the_maximum_file_size_counts_as_damage(
+    db: Database, target: Path, index: int
+) -> None:
+    ino = add(db, ROOT_INO, b"f")
+    add(db, ROOT_INO, b"g")
+    blocks.fill_hole(db, BlockId(7), ino, BlockIndex(index), 5, hole_bytes=0)
+    inodes.add_mapped_blocks(db, ino, 1)
+
+    tally = (await copy(db, target)).tally
+
+    assert (tally.incomplete_files, tally.refused_files, tally.found_damage) == (1, 0, True)
+    assert found(target) == {"f", "g"}

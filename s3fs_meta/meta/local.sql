@@ -79,6 +79,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 --                 deletes the row, and so does the opening after a clean unmount
 --   power_lost    '1' from the first mount after a power cut until the block files are checked
 --   suspect       '1' after a power cut until every clean block is verified
+--   unchecked     '1' after an unclean shutdown until the copy for an image was found intact
 --   boot_id       /proc/sys/kernel/random/boot_id of the last mount, with the number of the attached
 --                 disk and the inode number of the directory (machine.memory_of); if the value
 --                 differs after an unclean shutdown, memory was lost as in a power cut

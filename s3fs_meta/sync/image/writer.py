@@ -24,7 +24,7 @@ from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
 from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN
 from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.meta.offline import image_copy
-from s3fs_meta.meta.tables import packs, properties
+from s3fs_meta.meta.tables import local_state, packs, properties
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -73,8 +73,6 @@ class Imager:
         self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown
         # position in the chain at the start of the mount; None after the first measurement
         self._link_at_start: Link | None = volume.link
-        # True until the first image after an unclean shutdown was found intact
-        self._must_check = volume.crashed
 
     def note_last(self, created_ns: int) -> None:
         """Record the creation time of the image that was the head at the start of this mount."""
@@ -193,6 +191,8 @@ class Imager:
     async def _copy(self, snapshot: Snapshot, copy: Path) -> None:
         """Copy a snapshot, and close it; check the first copy after an unclean shutdown.
 
+        The row ``unchecked`` remains until this check, even if no image is made for several mounts.
+
         Raises:
             FormatError: an unclean shutdown has damaged the database.
         """
@@ -201,9 +201,10 @@ class Imager:
         finally:
             snapshot.close()
         self._hook("image copied")
-        if self._must_check:
+        if local_state.get(self._db, "unchecked") == "1":
             await trio.to_thread.run_sync(image_copy.require_intact, copy, self._db.path)
-            self._must_check = False
+            self._db.begin_local()
+            local_state.delete(self._db, "unchecked")
 
     @contextlib.asynccontextmanager
     async def _room(self, progress: Progress) -> AsyncIterator[Path]:

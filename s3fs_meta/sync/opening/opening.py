@@ -356,6 +356,8 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
         db.begin_local()
         if power_lost:  # the row remains until ``Session.recover`` has repaired all rows
             local_state.put(db, "power_lost", "1")
+        if crashed:  # the row remains until the copy for an image was found intact
+            local_state.put(db, "unchecked", "1")
         local_state.put(db, "holder", holder)
         local_state.put(db, "key_check", keyring.check_value)
         if own is not None:

@@ -20,12 +20,13 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.meta.db import snapshot
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import BlockIndex, ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -322,11 +323,15 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
             await read_file(session, lost)
 
 
+@pytest.mark.parametrize("clean_ends", [0, 1])
 @pytest.mark.parametrize("make", [Session.make_image, Session.publish_anew])
 async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(
-    power: Power, make: Callable[[Session], Awaitable[object]]
+    power: Power, make: Callable[[Session], Awaitable[object]], clean_ends: int
 ) -> None:
-    """The mount reads no damaged row, but other hosts would restore the damaged image."""
+    """The mount reads no damaged row, but other hosts would restore the damaged image.
+
+    Mounts that end cleanly without an image leave the check to the next mount.
+    """
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.make_image()
@@ -339,7 +344,11 @@ async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(
         file.seek((row[0] - 1) * page_bytes)
         file.write(b"\xff" * page_bytes)
 
+    for _ in range(clean_ends):
+        async with power.session("a", tasks=False) as session:
+            await unmount(session)
     async with power.session("a", tasks=False) as session:
+        assert session.volume.crashed == (clean_ends == 0)
         head = session.volume.keeper.lease.head
         write_file(session, b"later")
         with pytest.raises(FormatError, match=r"meta\.db' is damaged: SQLite's .*fsck -y"):
@@ -347,3 +356,16 @@ async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(
         assert session.volume.keeper.lease.head == head
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_intact_database_is_checked_once_after_an_unclean_shutdown(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.make_image()
+    async with power.session("a", tasks=False) as session:
+        assert local_state.get(session.db, "unchecked") == "1"
+        await session.make_image()
+        await unmount(session)
+
+    async with power.session("a", tasks=False) as session:
+        assert local_state.get(session.db, "unchecked") is None

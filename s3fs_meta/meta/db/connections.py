@@ -28,8 +28,10 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors of disk reads, after which no written pages are lost.
-_READS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
+# Errors after which no written pages are lost: errors of disk reads, and of the growth of the -shm
+# file, which SQLite creates again after a crash. On a full disk, only the latter is no FullError.
+_NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
+_HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
 
 
 def connect(
@@ -123,15 +125,23 @@ def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: b
 
 def note_failed_sync(exc: apsw.Error, path: Path) -> None:
     """Record a database error that may be due to a failed sync."""
-    if isinstance(exc, apsw.IOError) and getattr(exc, "extendedresult", 0) not in _READS:
+    if isinstance(exc, apsw.IOError) and getattr(exc, "extendedresult", 0) not in _HARMLESS:
         sync_failures.note(path.parent)
+
+
+def is_full(exc: apsw.Error) -> bool:
+    """Return whether an SQLite exception reports a full disk."""
+    no_room = getattr(exc, "extendedresult", 0) == _NO_SHM_ROOM
+    return no_room or isinstance(exc, apsw.FullError)
 
 
 def translated(exc: apsw.Error, path: str) -> S3fsError:
     """Return an S3fsError for an SQLite exception; the caller raises it ``from`` the exception."""
     text = str(exc) or type(exc).__name__
-    if isinstance(exc, apsw.FullError):
-        return DatabaseFullError(f"the disk that contains {path!r} is full: {text}")
+    if is_full(exc):
+        return DatabaseFullError(
+            f"the disk that contains {path!r} is full ({text}); free some space on it"
+        )
     if isinstance(exc, _DAMAGE):
         return FormatError(path, text)
     return DatabaseError(f"SQLite failed on {path!r}: {text}")

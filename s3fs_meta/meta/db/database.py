@@ -27,7 +27,7 @@ from typing_extensions import override
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError, S3fsError, UsageError
 from s3fs_meta.meta.db import connections, counters, schema, snapshot
-from s3fs_meta.meta.db.connections import note_failed_sync, translated
+from s3fs_meta.meta.db.connections import is_full, note_failed_sync, translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
 from s3fs_meta.meta.db.counters import Counters
 from s3fs_meta.meta.db.db_swap import Exchange
@@ -403,7 +403,7 @@ class Database(Statements):
         """Return an S3fsError for an SQLite exception; discard the group if it cannot continue."""
         note_failed_sync(exc, self.path)
         if self.in_group:
-            gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
+            gone = is_full(exc) or not self.connection.in_transaction
             if gone or committing or (changing and not self.pragmas.can_undo):
                 self._lose_group()
         return translated(exc, str(self.path))

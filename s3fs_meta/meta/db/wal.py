@@ -50,7 +50,7 @@ _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
 # Errors of a checkpoint that do not indicate a failed disk; the WAL merely keeps growing.
-_HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
+_HARMLESS: Final = (apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 
 class Checkpoint(NamedTuple):
@@ -248,9 +248,9 @@ class Wal:
             done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
         except apsw.BusyError:
             return Checkpoint(self._frames, self._copied_frames)
-        except _HARMLESS:
-            raise
         except apsw.Error as exc:
+            if isinstance(exc, _HARMLESS) or connections.is_full(exc):
+                raise
             # A checkpoint first syncs the WAL. If this sync fails, the next one succeeds wrongly.
             # A second checkpoint would then change the database even though the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")

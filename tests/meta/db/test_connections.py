@@ -1,14 +1,20 @@
 """Protective settings of every SQLite connection in this program."""
 
+import contextlib
+import shutil
 from pathlib import Path
 
 import apsw
 import pytest
 
+from s3fs_meta import sync_failures
 from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError
 from s3fs_meta.limits import DATABASE_VALUE_BYTES_MAX
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from tests.meta.conftest import MakeDatabase
 
 ROOT = Path(__file__).parents[3]
 
@@ -121,3 +127,21 @@ def test_every_sqlite_error_has_a_specific_error_class(theirs: apsw.Error, ours:
     error = translated(theirs, "meta.db")
     assert type(error) is ours
     assert "meta.db" in str(error)
+
+
+def test_full_disk_at_the_opening_is_reported_as_full_and_not_as_a_failed_sync(
+    small_disk: Path, make_database: MakeDatabase
+) -> None:
+    """SQLite cannot extend the -shm file, and reports only an I/O error."""
+    path = small_disk / "meta.db"
+    made = make_database()
+    made.close()
+    shutil.copy(made.path, path)
+    with (small_disk / "file").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+    with pytest.raises(DatabaseFullError, match=r"meta\.db' is full .*; free some space on it"):
+        Database.open(path, Pragmas())
+
+    assert not sync_failures.is_noted(small_disk)

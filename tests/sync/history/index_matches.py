@@ -4,6 +4,7 @@ from s3fs_meta.codec.history_index import HistoryIndex
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.index import index_runs
+from s3fs_meta.sync.history.index.index_runs import RunChanges
 from s3fs_meta.sync.history.index.index_search import HistorySearch, Match
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power
@@ -41,13 +42,18 @@ async def found_by(search: HistorySearch, match: Match, first: int = 1) -> list[
     return found
 
 
-async def changing(session: Session, ino: Ino) -> list[tuple[Txg, bool]]:
-    """Return the txgs whose changelogs change an inode, latest first."""
+async def all_changes(session: Session) -> list[tuple[Txg, RunChanges]]:
+    """Return the changes in each changelog, latest first, without a use of the index."""
     opened = session.volume
     found = []
     for txg in range(session.link.txg, 0, -1):
         fetched = await chain.fetch(opened.store, opened.keyring, opened.uuid, Txg(txg))
         changes = (await index_runs.changes_of(opened.store, opened.keyring, fetched)).changes
-        if changes is not None and changes.inodes.find(ino) is not None:
-            found.append((Txg(txg), True))
+        if changes is not None:
+            found.append((Txg(txg), changes))
     return found
+
+
+def changing(changes: list[tuple[Txg, RunChanges]], ino: Ino) -> list[tuple[Txg, bool]]:
+    """Return the txgs whose changelogs change an inode, latest first."""
+    return [(txg, True) for txg, one in changes if one.inodes.find(ino) is not None]

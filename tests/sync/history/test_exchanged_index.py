@@ -20,7 +20,14 @@ from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, write_file
-from tests.sync.history.index_matches import changing, found_by, index_all, of_inode, search_of
+from tests.sync.history.index_matches import (
+    all_changes,
+    changing,
+    found_by,
+    index_all,
+    of_inode,
+    search_of,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -64,7 +71,7 @@ async def test_restored_older_index_object_hides_no_change(
     """A valid index object does not prove that the lower-level objects it covers are valid."""
     async with two_histories(power) as (session, ino, other):
         await index_all(session)
-        wanted = [one for one in await changing(session, ino) if one[0] <= RUN * RUN]
+        wanted = [one for one in changing(await all_changes(session), ino) if one[0] <= RUN * RUN]
         assert len(wanted) == 1
         power.store.objects[CHANGED] = other
         found = await found_by(search_of(power, session), of_inode(ino))

@@ -16,7 +16,14 @@ from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, remove_file, write_file
-from tests.sync.history.index_matches import changing, found_by, index_all, of_inode, search_of
+from tests.sync.history.index_matches import (
+    all_changes,
+    changing,
+    found_by,
+    index_all,
+    of_inode,
+    search_of,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -45,17 +52,19 @@ async def test_index_search_finds_all_txgs_that_changed_an_inode(power: Power) -
         await index_all(session)
         stored = {key for key in power.store.objects if key.startswith("history/")}
         search = search_of(power, session)
+        changes = await all_changes(session)
         for ino in files:
-            assert await found_certainly(search, ino, session) == await changing(session, ino)
+            wanted = changing(changes, ino)
+            assert await found_certainly(search, ino, session, wanted) == wanted
 
     assert stored == {RUNS.key_of(1, Txg(RUN)), RUNS.key_of(1, Txg(2 * RUN))}
 
 
 async def found_certainly(
-    search: HistorySearch, ino: Ino, session: Session
+    search: HistorySearch, ino: Ino, session: Session, changed: list[tuple[Txg, bool]]
 ) -> list[tuple[Txg, bool]]:
     """Return the txgs that certainly changed an inode, including txgs after the last run."""
-    wanted = {txg for txg, _ in await changing(session, ino)}
+    wanted = {txg for txg, _ in changed}
     found = await found_by(search, of_inode(ino))
     indexed = session.link.txg // RUN * RUN
     assert {txg for txg, is_sure in found if not is_sure} == set(
@@ -79,7 +88,7 @@ async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power
             await session.shipper.ship(anyway=True)
         await index_all(session)
         assert RUNS.key_of(2, Txg(RUN * RUN)) in power.store.objects
-        wanted = await changing(session, ino)
+        wanted = changing(await all_changes(session), ino)
         opened = session.volume
         search = HistorySearch(store, opened.keyring, opened.uuid, session.link)
         meter.take()
@@ -116,9 +125,10 @@ async def test_search_without_a_valid_index_object_finds_all_changes(
                 session.volume.uuid,
                 session.link._replace(txg=Txg(2 * RUN), hash="00" * 32),
             )
+        changes = await all_changes(session)
         for ino in files[:RUN]:
             found = {txg for txg, _ in await found_by(search, of_inode(ino))}
-            wanted = {txg for txg, _ in await changing(session, ino) if txg <= 2 * RUN}
+            wanted = {txg for txg, _ in changing(changes, ino) if txg <= 2 * RUN}
             assert wanted <= found
 
     assert bool(caplog.messages) == (damage != "missing")
@@ -234,8 +244,9 @@ async def test_index_object_of_lost_changelogs_does_not_hide_later_changes(
             await index_all(session)
             assert power.store.objects[RUNS.key_of(1, Txg(2 * RUN))] != lost
         assert session.link.txg > 2 * RUN
+        changes = await all_changes(session)
         for ino in files:
-            wanted = {txg for txg, _ in await changing(session, ino)}
+            wanted = {txg for txg, _ in changing(changes, ino)}
             found = await found_by(search_of(power, session), of_inode(ino))
             assert wanted <= {txg for txg, _ in found}
 

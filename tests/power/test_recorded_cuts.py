@@ -44,6 +44,7 @@ from tests.power.recorded_run import (
     judge_choice,
     record,
 )
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.thorough
 
@@ -106,7 +107,7 @@ async def judge_random_states(run: Run, seed: int, states: int, boots: Boots) ->
 @pytest.mark.parametrize(
     ("seed", "steps", "states"),
     [
-        *((seed, 12, 8) for seed in range(3)),
+        *sampled(((seed, 12, 8) for seed in range(3)), 3),
         *(pytest.param(seed, 25, 40, marks=pytest.mark.slow) for seed in range(100, 130)),
     ],
 )
@@ -143,7 +144,7 @@ def make_unsynced(seed: int, steps: int) -> list[Step]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "seed",
-    [*range(600, 602), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(602, 630))],
+    sampled(range(600, 630), 30),
 )
 @pytest.mark.parametrize(
     ("journal_mode", "synchronous"), [("wal", "off"), ("delete", "off"), ("memory", "off")]
@@ -177,7 +178,7 @@ def make_overwrites(seed: int, steps: int) -> list[Step]:
     return program
 
 
-@pytest.mark.parametrize("seed", range(200, 204))
+@pytest.mark.parametrize("seed", sampled(range(200, 204), 4))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES[:3])
 async def test_overwrites_in_place_are_durable_after_fsync(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
@@ -209,7 +210,7 @@ def make_copies(seed: int, steps: int) -> list[Step]:
     return program
 
 
-@pytest.mark.parametrize("seed", range(300, 306))
+@pytest.mark.parametrize("seed", sampled(range(300, 306), 3))
 async def test_durability_promises_hold_for_copied_ranges_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
@@ -242,7 +243,7 @@ def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
 
 
 @pytest.mark.parametrize("at_end", [0.0, 0.5])
-@pytest.mark.parametrize("seed", range(400, 406))
+@pytest.mark.parametrize("seed", sampled(range(400, 406), 3))
 async def test_durability_promises_hold_after_failed_syncs_and_power_cuts(
     template: MemoryStore, boots: Boots, seed: int, at_end: float
 ) -> None:
@@ -385,7 +386,7 @@ def make_past_copies(seed: int, steps: int) -> list[Step]:
     return program
 
 
-@pytest.mark.parametrize("seed", range(500, 502))
+@pytest.mark.parametrize("seed", sampled(range(500, 502), 2))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), [MODES[0], MODES[2], MODES[4]])
 async def test_copies_of_past_trees_are_complete_or_missing_after_power_cuts(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int

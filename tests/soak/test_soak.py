@@ -162,6 +162,7 @@ def _command(folder: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.mount
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_short_soak_run_finds_no_error_and_leaves_no_process(tmp_path: Path, as_root: None) -> None:
     """A soak run of twelve seconds finds no error, and leaves no process or mount."""

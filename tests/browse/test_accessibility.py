@@ -8,6 +8,7 @@ import pytest
 from tests.browse.chromium import Browser
 from tests.browse.serving import Served
 from tests.conftest import REQUIRED
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.mount
 
@@ -44,7 +45,7 @@ def findings(browser: Browser) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
+@pytest.mark.parametrize(("width", "scheme"), sampled([(360, "dark"), (1200, "light")], 2))
 def test_browse_pages_have_no_serious_accessibility_violation(
     served: Served, browser: Browser, path: str, width: int, scheme: str
 ) -> None:

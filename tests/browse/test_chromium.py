@@ -12,6 +12,7 @@ from tests.browse.chromium import Browser
 from tests.browse.conftest import require_chromium
 from tests.browse.serving import Served, printed_url
 from tests.polling import wait_until
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.mount
 
@@ -34,7 +35,7 @@ FRAME = "document.querySelector('iframe').contentDocument"
 
 
 @pytest.mark.parametrize("path", PAGES)
-@pytest.mark.parametrize("width", [360, 1200, 2400])
+@pytest.mark.parametrize("width", sampled([360, 1200, 2400], 3))
 def test_browse_page_is_styled_and_fits_the_window_width(
     served: Served, browser: Browser, path: str, width: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX
 from tests.programs import QuickProgram
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.thorough
 
@@ -63,16 +64,19 @@ def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> N
 
 @pytest.mark.parametrize(
     ("words", "remains"),
-    [
-        (("mount", "--mkdir"), "nothing is mounted"),
-        (("fsck", "-n"), "nothing was changed"),
-        (("fsck", "-p"), "all repairs are undone"),
-        (("rollback", "--at", "txg=1", "--yes"), "nothing was changed"),
-        (("restore", "--to", "TARGET"), "nothing was copied"),
-        (("reclaim",), "only unneeded objects were deleted"),
-        (("destroy", "--by-name"), "nothing was removed"),
-        (("mkfs", "--plain"), "run mkfs again"),
-    ],
+    sampled(
+        [
+            (("mount", "--mkdir"), "nothing is mounted"),
+            (("fsck", "-n"), "nothing was changed"),
+            (("rollback", "--at", "txg=1", "--yes"), "nothing was changed"),
+            (("reclaim",), "only unneeded objects were deleted"),
+            (("restore", "--to", "TARGET"), "nothing was copied"),
+            (("fsck", "-p"), "all repairs are undone"),
+            (("destroy", "--by-name"), "nothing was removed"),
+            (("mkfs", "--plain"), "run mkfs again"),
+        ],
+        4,
+    ),
 )
 def test_interrupted_command_leaves_no_directory(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str

@@ -30,7 +30,7 @@ def test_mount_after_a_killed_takeover_succeeds(
 
 
 @pytest.mark.parametrize("event", [Event.OUTAGE, Event.OUTAGE_IN_IMAGE])
-@pytest.mark.parametrize("calls", range(12))
+@pytest.mark.parametrize("calls", sampled(range(12), 3))
 def test_lost_reply_before_an_outage_does_not_fence_the_mount(
     template: MemoryStore, calls: int, event: Event
 ) -> None:

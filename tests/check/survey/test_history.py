@@ -14,6 +14,7 @@ from s3fs_meta.model import ROOT_INO, ObjectKey, Txg
 from s3fs_meta.sync.session import Session
 from tests.check.survey.checking import checked
 from tests.damage import flipped
+from tests.sampled import sampled
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.index_matches import index_all
@@ -43,7 +44,7 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
+@pytest.mark.parametrize("harm", sampled(["hidden", "hidden above", "damaged"], 3))
 async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str) -> None:
     """fsck deletes wrong and damaged index objects, and the next mount rebuilds them.
 

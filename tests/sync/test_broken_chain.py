@@ -45,7 +45,9 @@ def rot_version(power: Power, txg: Txg) -> None:
 
 
 DAMAGES = pytest.mark.parametrize(
-    "damage", [rot, lose, rot_version], ids=["rotten", "missing", "rotten version"]
+    "damage",
+    [rot, lose, pytest.param(rot_version, marks=pytest.mark.slow)],
+    ids=["rotten", "missing", "rotten version"],
 )
 
 

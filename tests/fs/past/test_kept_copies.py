@@ -146,11 +146,14 @@ async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreEr
 
 @pytest.mark.parametrize(
     "error",
-    [
-        StoreUnavailableError("pack/", 3, 30.0, "timeout"),
-        UnexpectedStoreError("pack/", "ENOSPC"),
-        StoreAccessError("pack/", "AccessDenied", "check the policy of the bucket"),
-    ],
+    sampled(
+        [
+            StoreUnavailableError("pack/", 3, 30.0, "timeout"),
+            UnexpectedStoreError("pack/", "ENOSPC"),
+            StoreAccessError("pack/", "AccessDenied", "check the policy of the bucket"),
+        ],
+        3,
+    ),
     ids=["timeout", "full", "denied"],
 )
 @pytest.mark.parametrize("after", ["same mount", "kill", "takeover"])

@@ -165,7 +165,7 @@ class TreeRemoval:
         if found.flags & _LOCKS and not locked:
             raise NotPermittedError(
                 f"{quoted(name)} is protected, or its tree contains or once contained a locked,"
-                " immutable or append-only inode"
+                " immutable or append-only inode; s3fs-meta rm --locked removes it"
             )
         protection = found.flags & InodeFlag.PROTECTED
         if protection:

@@ -120,7 +120,7 @@ async def test_directory_above_a_locked_tree_is_removed_only_with_option_locked(
     fs.namespace.rename(ROOT_INO, b"home", above, b"home")
 
     for parent, name, ino in ((above, b"home", home), (ROOT_INO, b"above", above)):
-        with pytest.raises(NotPermittedError):
+        with pytest.raises(NotPermittedError, match="s3fs-meta rm --locked removes it"):
             fs.tree_removal.remove(parent, name, ino)
     fs.tree_removal.remove(ROOT_INO, b"above", above, locked=True)
     assert fs.lookup(ROOT_INO, b"above") is None

@@ -102,8 +102,10 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
         raise _unusable(path, exc) from exc
     mounts = mount_table.read()
     inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
-    if inside or above.st_dev != found.st_dev:
-        raise UsageError(f"{path}: another filesystem is mounted on {(inside or [absolute])[0]}")
+    if absolute in inside or above.st_dev != found.st_dev:
+        raise UsageError(f"{path} is a mountpoint; give paths below it")
+    if inside:
+        raise UsageError(f"{path}: another filesystem is mounted on {inside[0]}")
     place = _place(mounts, parent, above.st_dev, cachedir)
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 

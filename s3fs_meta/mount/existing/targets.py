@@ -110,7 +110,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
         for note in _notes():
             if note["mountpoint"] == path:
                 return _ending(note)
-        raise NotMountedError(path, _given_a_url(str(mountpoint)))
+        raise NotMountedError(path, _given_a_url(str(mountpoint)) or _given_a_path_below(path))
     found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
     if found is not None and cachedir is None:
         return _ending(found)._replace(mountpoint=path, mounted=True)
@@ -135,6 +135,15 @@ def _given_a_url(mountpoint: str) -> str:
     places = [one.mountpoint for one in mount_table.read() if _is_mount_of(one, url)]
     where = f"it is mounted on {', '.join(places)}" if places else "it is not mounted on this host"
     return f"{url} is a URL, and this command takes a mountpoint; {where}"
+
+
+def _given_a_path_below(path: str) -> str:
+    """Return an error message if a path is inside a mount of s3fs-meta; "" otherwise."""
+    above = [one for one in mount_table.read() if path.startswith(f"{one.mountpoint.rstrip('/')}/")]
+    nearest = max(above, key=lambda one: len(one.mountpoint), default=None)
+    if nearest is None or nearest.fs_type != mount_table.FS_TYPE:
+        return ""
+    return f"{path} is not a mountpoint; its filesystem is mounted on {nearest.mountpoint}"
 
 
 def _is_mount_of(mounted: Mounted, url: str) -> bool:

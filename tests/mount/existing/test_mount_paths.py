@@ -81,9 +81,11 @@ def test_paths_in_several_filesystems_are_refused(
 @pytest.mark.mount
 def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
     """The mountpoint and the directories above it cannot be removed."""
-    for path in (mounted.mountpoint, mounted.mountpoint.parent):
-        with pytest.raises(UsageError, match="is mounted on"):
-            mount_paths.existing(path, program.cachedir)
+    mnt = mounted.mountpoint
+    with pytest.raises(UsageError, match=f"^{mnt} is a mountpoint; give paths below it$"):
+        mount_paths.existing(mnt, program.cachedir)
+    with pytest.raises(UsageError, match=f"^{mnt.parent}: another filesystem is mounted on {mnt}$"):
+        mount_paths.existing(mnt.parent, program.cachedir)
 
 
 @pytest.mark.mount

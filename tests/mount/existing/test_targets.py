@@ -333,6 +333,24 @@ def test_error_about_a_url_names_its_mountpoint(
         targets.of_mountpoint(Path("/nowhere"), None)
 
 
+def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
+    cachedir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        Mounted("/srv/home", "0:99", FS_TYPE, "s3://bucket/home"),
+        Mounted("/srv/home/disk", "0:98", "ext4", "/dev/sda"),
+    ]
+    monkeypatch.setattr(mount_table, "read", lambda: rows)
+    for path, message in {
+        "/srv/home/a/b": "/srv/home/a/b is not a mountpoint; its filesystem is mounted on /srv/home",
+        "/srv/home/disk/a": "/srv/home/disk/a is not mounted on this host",
+        "/srv/home2": "/srv/home2 is not mounted on this host",
+    }.items():
+        with pytest.raises(NotMountedError) as raised:
+            targets.of_mountpoint(Path(path), None)
+        assert raised.value.message == message
+
+
 def test_mount_of_a_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

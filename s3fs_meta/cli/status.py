@@ -1,8 +1,9 @@
 """``s3fs-meta status``: show statistics of a mount, or facts about the objects in a bucket."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import trio
 import typer
@@ -11,7 +12,7 @@ from s3fs_meta.cli import completion, options, status_bucket, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.errors import ControlError
+from s3fs_meta.errors import ControlError, UsageError
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import request_status, request_unshipped
@@ -50,6 +51,7 @@ HELP = CommandHelp(
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
 )
 
+_INTERVAL: Final = "2s"  # default of --interval
 
 _MaxAge = Annotated[
     str | None,
@@ -111,7 +113,13 @@ _Watch = Annotated[
     ),
 ]
 _Interval = Annotated[
-    str, typer.Option("--interval", metavar="TIME", help="With --watch: time between two updates.")
+    str | None,
+    typer.Option(
+        "--interval",
+        metavar="TIME",
+        help="With --watch: time between two updates; default: 2s.",
+        show_default=False,
+    ),
 ]
 _Prometheus = Annotated[
     bool,
@@ -133,12 +141,18 @@ def status(
     check: _ForMonitoring = False,
     prometheus: _Prometheus = False,
     watch: _Watch = False,
-    interval: _Interval = "2s",
+    interval: _Interval = None,
     max_age: _MaxAge = None,
     max_pending: _MaxPending = None,
     min_free: _MinFree = None,
 ) -> int:
     """Run ``s3fs-meta status``: print statistics of mounts, or facts about a bucket."""
+    limits = {"--max-age": max_age, "--max-pending": max_pending, "--min-free": min_free}
+    _require_use(limits, "--check", is_given=check)
+    _require_use({"--interval": interval}, "--watch", is_given=watch)
+    outputs = {"--check": check, "--prometheus": prometheus, "--watch": watch}
+    _require_one({**outputs, "--unshipped": unshipped, "--all": every})
+    _require_one({**outputs, "--json": json})
     if check:
         return _check(target, access.cachedir, _limits(max_age, max_pending, min_free))
     if prometheus:
@@ -149,7 +163,7 @@ def status(
     if watch:
         from s3fs_meta.cli import status_watch  # only --watch needs this import
 
-        status_watch.run(target, access.cachedir, interval)
+        status_watch.run(target, access.cachedir, _INTERVAL if interval is None else interval)
         return ExitStatus.DONE
     if unshipped:
         _show_unshipped(target, access.cachedir, json=json)
@@ -158,6 +172,20 @@ def status(
         _show_all(json=json)
         return ExitStatus.DONE
     return _show(targets.of_either(target, access.cachedir), access, json=json, every=every)
+
+
+def _require_use(values: Mapping[str, str | None], needed: str, *, is_given: bool) -> None:
+    """Raise UsageError if an option has a value but the option that uses it is missing."""
+    for word, value in values.items():
+        if value is not None and not is_given:
+            raise UsageError(f"the option {word} needs {needed}")
+
+
+def _require_one(given: Mapping[str, bool]) -> None:
+    """Raise UsageError if more than one of several options is given."""
+    words = [word for word, is_given in given.items() if is_given]
+    if len(words) > 1:
+        raise UsageError(f"{' and '.join(words)} cannot be combined")
 
 
 def _limits(max_age: str | None, max_pending: str | None, min_free: str | None) -> Limits:
@@ -185,7 +213,11 @@ def _show(place: Target, access: options.BucketOptions, *, json: bool, every: bo
 
 def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     """Print a line for one mount or each mount; return the worst exit status."""
-    places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
+    try:
+        places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
+    except NotMountedError as exc:  # a monitoring program reads only standard output
+        output.print_text(_critical(exc).text)
+        return int(HealthLevel.CRITICAL)
     worst = HealthLevel.OK if places else HealthLevel.CRITICAL
     if not places:
         output.print_text(f"{worst.name}: nothing is mounted")
@@ -201,12 +233,16 @@ async def _verdict(place: Target, limits: Limits) -> MountHealth:
         figures = await request_status(place)
         disk = await trio.to_thread.run_sync(os.statvfs, place.state)
     except NotMountedError as exc:
-        return MountHealth(HealthLevel.CRITICAL, f"{HealthLevel.CRITICAL.name}: {exc.message}")
+        return _critical(exc)
     except ControlError as exc:
         return MountHealth(
             HealthLevel.UNKNOWN, f"{HealthLevel.UNKNOWN.name}: {place.url}: {exc.message}"
         )
     return judge(figures, 100.0 * disk.f_bavail / max(disk.f_blocks, 1), limits)
+
+
+def _critical(exc: NotMountedError) -> MountHealth:
+    return MountHealth(HealthLevel.CRITICAL, f"{HealthLevel.CRITICAL.name}: {exc.message}")
 
 
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:

@@ -213,3 +213,34 @@ def test_status_check_refuses_an_invalid_limit(
     done = program.run("status", "--check", *words, place.url)
     assert done.returncode == ExitStatus.USAGE
     assert words[0] in done.stderr
+
+
+def test_status_check_of_an_unmounted_path_is_critical(program: Program, tmp_path: Path) -> None:
+    """A monitoring program accepts only the statuses 0 to 3 and reads only standard output."""
+    done = program.run("status", "--check", tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == f"CRITICAL: {tmp_path} is not mounted on this host\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("--max-age", "5m"), "--max-age needs --check"),
+        (("--max-pending", "1G"), "--max-pending needs --check"),
+        (("--min-free", "5%"), "--min-free needs --check"),
+        (("--interval", "1s"), "--interval needs --watch"),
+        (("--watch", "--max-age", "5m"), "--max-age needs --check"),
+        (("--json", "--check"), "--check and --json cannot be combined"),
+        (("--json", "--prometheus"), "--prometheus and --json cannot be combined"),
+        (("--json", "--watch"), "--watch and --json cannot be combined"),
+        (("--unshipped", "--check"), "--check and --unshipped cannot be combined"),
+        (("--watch", "--prometheus"), "--prometheus and --watch cannot be combined"),
+        (("--all", "--unshipped"), "--unshipped and --all cannot be combined"),
+    ],
+)
+def test_status_refuses_options_that_would_have_no_effect(
+    program: Program, tmp_path: Path, words: tuple[str, ...], refused: str
+) -> None:
+    done = program.run("status", *words, f"local://{tmp_path}")
+    assert done.returncode == ExitStatus.USAGE
+    assert refused in done.stderr

@@ -1,6 +1,6 @@
 """The block cache on this host: dirty → sealed → uploaded → clean → evicted.
 
-Owns: the set of cached blocks, their states, and the waiting of writers for room.
+Owns: the set of cached blocks, their states, and how writers wait for room.
 Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
 Keeps: a cached block is removed only after the store has confirmed it and its location is synced;
 until then it is UPLOADED. A DOOMED block is removed when the loss of its last reference is durable.
@@ -165,10 +165,10 @@ class BlockCache:
         raise NotLocalError(located.block) from exc
 
     async def fetch(self, located: Located) -> None:
-        """Download an uploaded block into the cache; with a small block, also its neighbours.
+        """Download an uploaded block, and the neighbours of a small block, into the cache.
 
-        The caller must check afterwards that the block is cached. It may not be cached if another
-        task was fetching it as a neighbour.
+        Afterwards the caller must check that the block is cached: if another task was fetching the
+        block as a neighbour, that fetch may have failed.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
@@ -188,7 +188,7 @@ class BlockCache:
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
-        """Return the neighbours to fetch with a small block, as far as the cache has room for them.
+        """Return the neighbours to fetch with a small block, as many as fit into the cache.
 
         The neighbours may use free room and the room of evictable blocks, but at most a small part
         of the cache.
@@ -339,12 +339,12 @@ class BlockCache:
 
         The new block takes over the file of a clean block that has no other reference; the clean
         block is then no longer cached. Copying the file instead would block the event loop
-        for a millisecond and write all bytes again. Any other block stays cached, and so does a
-        clean block that may be the last intact copy.
+        for a millisecond and write all bytes again. Any other block is copied and stays cached,
+        even a clean block that may be the last intact copy.
 
         Args:
-            file_bytes: as in ``write_new``: the old bytes that are restored if power fails before
-                the new block is synced. 0 if the file is truncated.
+            file_bytes: as in ``write_new``: how many old bytes must be restored if power fails
+                before the new block is synced. 0 if the file is truncated.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
@@ -371,9 +371,9 @@ class BlockCache:
         return block
 
     def _note_origin(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the origin of a copied block, which only a sync of its file makes durable.
+        """Record the origin of a copied block; the next fsync then syncs files instead of logging.
 
-        If the intent log contained the copy, its recovery might need the origin from the bucket.
+        If the new block were logged, its recovery might have to download the origin.
         """
         self.copies.note(block, origin, keep_bytes)
         self.block_sync.unlogged.give_up()

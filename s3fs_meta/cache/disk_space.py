@@ -20,7 +20,7 @@ from s3fs_meta.limits import (
 
 
 class DiskSpace:
-    """The free bytes, beyond the reserve, of the disk that contains a directory."""
+    """Counts the bytes of a disk that are free and not reserved for SQLite."""
 
     def __init__(self, path: Path, free_some: Callable[[int], None]) -> None:
         """Start with a budget of zero, so that the first call of ``spend`` measures free space.
@@ -67,7 +67,7 @@ class DiskSpace:
         """Increase the space that ``holding`` reserves for a file whose final size has grown.
 
         Raises:
-            NoSpaceLeftError: the disk has no room beyond the reserve; the reservation stays.
+            NoSpaceLeftError: the disk has no room beyond the reserve; nothing more is reserved.
         """
         missing_bytes = size_bytes - self._held[path]
         if missing_bytes > 0:

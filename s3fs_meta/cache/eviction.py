@@ -31,7 +31,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 LAST_COPIES: Final = "last_copies"
 PINNED: Final = "pinned"
-# For each state except clean, the reason why ``drop`` keeps a block.
+# For each state except clean, the reason why ``drop`` keeps a block in this state.
 _WHY_KEPT: Final[Mapping[BlockState, str]] = {
     BlockState.DIRTY: "not_uploaded",
     BlockState.SEALED: "not_uploaded",
@@ -87,8 +87,8 @@ class Evictor:
     def keeping(self) -> Iterator[set[BlockId]]:
         """Yield a set; blocks that the caller adds to it are not evicted in the ``with`` block.
 
-        A request may need several blocks at the same time. If nothing else can be evicted, the
-        download of one of them would repeatedly evict another one.
+        A request may need several blocks at the same time. If nothing else can be evicted,
+        downloading one of these blocks would otherwise evict another, again and again.
         """
         needed: set[BlockId] = set()
         self._needed.append(needed)
@@ -107,8 +107,9 @@ class Evictor:
     async def evict(self, size_bytes: int, *, slice_rows: int = LOOP_SLICE_ROWS) -> None:
         """Evict clean blocks until *size_bytes* more fit, or no clean block is left.
 
-        A block may be fetched again before its old file is removed. If its new file is removed
-        instead, the reader fetches the block again. Yields to other tasks only if it evicts a block.
+        If an evicted block is fetched again before its file is removed, the new file may be
+        removed; the reader then fetches the block once more. Yields to other tasks only if it
+        evicts a block.
 
         Args:
             size_bytes: the size of the blocks that the caller adds.
@@ -185,7 +186,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Exclude a pinned or needed block or a last copy from eviction; return whether it was."""
+        """Return whether a block is pinned, needed or a last copy; if it is, eviction skips it."""
         if self._pinned.adopt(block):
             return True
         is_spared = any(block in one for one in self._needed) or self.is_last_copy(block)
@@ -205,7 +206,7 @@ class Evictor:
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
-        """Return whether the cache has no room for *size_bytes* more."""
+        """Return whether *size_bytes* more do not fit into the cache."""
         return (
             self._index.total_bytes + size_bytes > self._bytes_max
             or self._index.total_count > CACHED_BLOCKS_MAX

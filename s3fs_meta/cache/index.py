@@ -54,7 +54,7 @@ class CacheIndex:
         # clean blocks that were read ahead and never requested
         self._unasked: OrderedDict[BlockId, None] = OrderedDict()
         self.unasked_bytes = 0
-        # Sizes of clean blocks that eviction skips.
+        # Sizes of the clean blocks that ``spare`` excludes from eviction.
         self._spared: dict[BlockId, int] = {}
         self.spared_bytes = 0
         self._kept: dict[BlockId, int] = {}  # sizes of the pinned blocks that are clean
@@ -198,8 +198,8 @@ class CacheIndex:
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
         """Return the clean block to evict next, the least recently used; None if there is none.
 
-        Blocks that no reader has used yet are evicted first while they exceed *unasked_bytes_max*
-        or their part of CACHED_BLOCKS_MAX.
+        Blocks that no reader has used yet are evicted first if their total exceeds
+        *unasked_bytes_max* or their part of CACHED_BLOCKS_MAX.
         """
         if (
             self.unasked_bytes > unasked_bytes_max

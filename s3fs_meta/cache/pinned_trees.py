@@ -1,7 +1,7 @@
 """The pinned trees of the cache: their roots, and the bound on pinned bytes.
 
 Owns: the bound on pinned bytes; pins of blocks that this host wrote into a pinned tree; the list of
-such blocks that deduplication replaced with equal blocks that are not cached.
+such blocks that deduplication replaced with equal but uncached blocks.
 Does not know: paths, the list of pins, which other blocks the trees contain (``fs.trees.pins``).
 Eviction pins a new block when it examines the block and finds that its file is below a pinned
 inode. So writers spend no time on pinning new content.

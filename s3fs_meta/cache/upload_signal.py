@@ -7,7 +7,7 @@ import trio
 
 
 class UploadSignal:
-    """A signal between tasks; a finished wait clears it."""
+    """A signal between tasks, which is cleared when a wait ends."""
 
     def __init__(self) -> None:
         self._event = trio.Event()

@@ -62,13 +62,13 @@ class BlockSync:
         """Make the files of all unsynced blocks durable: content, names, directories.
 
         Args:
-            meanwhile: called on the event loop while a thread syncs files; not called otherwise.
+            meanwhile: called on the event loop while a thread syncs files, unless no file needs it.
 
         Raises:
-            OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
+            OSError: the sync failed. After a failure or cancellation, the blocks stay unsynced.
 
-        Always yields to other tasks. Waits for a running sync, which may include blocks written
-        before this call. Calls that wait for the same running sync share the next sync.
+        Always yields to other tasks. If a sync is running, waits until it ends, because it may have
+        begun before the last write. All calls that wait for it then share the next sync.
         Must be called outside a group.
         """
         wanted = self._begun + 1
@@ -136,14 +136,14 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # instead, ``sync_files`` can share the next sync
+        if not self.unlogged.are_known:  # return, so that ``sync_files`` can share the next sync
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)
             if not pieces:
                 return pieces is not None
             self._announce(self._intents)
-            # Of several pieces of one block, the last has the highest end.
+            # If a block has several pieces, the piece with the highest end determines its length.
             self._copies.expect(dict(sorted((piece.block, piece.stop) for piece in pieces)))
             try:
                 append = partial(self._append, self._intents, pieces)
@@ -189,7 +189,7 @@ class BlockSync:
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Record that durable rows list all entries up to *settled* as written to the files."""
+        """Record that durable rows show all entries up to *settled* as applied to the files."""
         self._settled_durably = max(self._settled_durably, settled)
 
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:

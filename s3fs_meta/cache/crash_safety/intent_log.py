@@ -6,7 +6,7 @@ Why: an fsync of a new block file waits for a commit of the disk filesystem's jo
 the log file is already allocated, so appending an entry only writes data.
 Keeps: an entry is complete or invalid, because its digest covers all of it. Each log has a random
 key for its digests, so file content and entries of an earlier log are never mistaken for entries.
-A page of the file that contains a durable entry is not written again while the entry is needed.
+While a durable entry is needed, the pages of the file that contain the entry are not overwritten.
 Tasks: ``append`` and ``prepare`` block, so a thread must run them; one call at a time.
 Source: the intent log of ZFS; the format is described in docs/design/format.md.
 """
@@ -38,7 +38,7 @@ _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LoggedPiece(NamedTuple):
-    """Bytes of one block, from an offset on."""
+    """Consecutive bytes of one block, and their offset in the block."""
 
     block: BlockId
     offset: int
@@ -126,9 +126,9 @@ class IntentLog:
 def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> list[LogEntry]:
     """Return the entries of a log whose numbers are above *after*, in order.
 
-    Reading stops at the first page that does not begin a valid entry with the next number. The
-    rest of the file has entries of an earlier pass over the file, or a torn entry whose fsync
-    never returned.
+    Reading stops at the first page that does not begin a valid entry with the next number. From
+    that page on, the file has only old entries that were not overwritten yet, or a torn entry whose
+    fsync never returned.
 
     Raises:
         OSError: the file exists but cannot be read.

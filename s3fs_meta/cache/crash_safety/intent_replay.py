@@ -42,7 +42,7 @@ def epoch_of(db: Database) -> int | None:
 
 
 class Used(NamedTuple):
-    """The log in use, and the number of its last entry that the files contain."""
+    """The intent log in use, and the last of its entries that the block files contain."""
 
     epoch: int
     key: bytes
@@ -79,7 +79,7 @@ def is_in_use(db: Database) -> bool:
 
 
 def _in_use(db: Database) -> Used | None:
-    """Return the log in use, or None if no entry can be needed.
+    """Return the log in use, or None if no log has entries that are needed.
 
     Raises:
         FormatError: the row is damaged, so the entries cannot be recognised.

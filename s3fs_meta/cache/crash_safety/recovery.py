@@ -121,7 +121,7 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether an undone group left a file, according to its times and missing row."""
+    """Return whether a file is from an undone group: its times match, and its block has no row."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
@@ -136,20 +136,20 @@ def _may_be_needed(db: Database, block: BlockId) -> bool:
 class KnownCopies:
     """Changes the rows of the table ``copies``, and remembers the ``keep_bytes`` of each row.
 
-    A sequential write into the sparse part of a file calls ``note_gap`` each time. The remembered
-    number shows, without a statement, that the row already contains the zeros.
+    Every sequential write into a sparse part of a file calls ``note_gap``. The remembered numbers
+    show, without an SQL statement, whether the row already includes the zeros.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._known: dict[BlockId, int] = {}  # keep_bytes of each row of ``copies``
-        # Lengths of the content that the last sync of files, or the last log entry, makes durable.
+        # For each block, how many content bytes the last sync or log entry makes durable.
         self._expected: Mapping[BlockId, int] = {}
-        # Gaps directly after expected content: start and end. Each block has a row.
+        # Start and end of a gap directly after the bytes in ``_expected``. Each block has a row.
         self._gaps: dict[BlockId, tuple[int, int]] = {}
 
     def load(self) -> None:
-        """Read the rows of the table ``copies``; forget gaps that were undone."""
+        """Read the rows of the table ``copies``; forget the gaps that a rollback has undone."""
         self._known = block_origins.kept_bytes(self._db)
         self._gaps = {
             block: (start, end)
@@ -158,7 +158,7 @@ class KnownCopies:
         }
 
     def expect(self, lengths: Mapping[BlockId, int]) -> None:
-        """Record the content lengths that a sync or a log entry, which starts now, makes durable."""
+        """Record the lengths that become durable with the sync or log entry that starts now."""
         self._expected = lengths
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
@@ -196,7 +196,7 @@ class KnownCopies:
             self._note_gap(block, content_bytes, gap_end)
 
     def _extend(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
-        """Add a gap to the row of a block, unless the row ends before or after the content."""
+        """Add a gap to the row of a block if the gap begins where the row ends."""
         if self._known[block] != content_bytes:
             return
         if block_origins.extend(self._db, block, content_bytes, gap_end):
@@ -207,10 +207,10 @@ class KnownCopies:
         self._known[block] = gap_end
 
     def note_cut(self, block: BlockId, size_bytes: int) -> None:
-        """Record that a file was cut after the content of a block, *size_bytes* into the block.
+        """Record that a file now ends *size_bytes* into a block, at or after the block's content.
 
-        If the block replaces a hole, content after the cut does not replace the removed zeros.
-        Requires an open transaction.
+        If the block replaces a hole, a power cut must not restore zeros after the new end. Requires
+        an open transaction.
         """
         if self._known.get(block, 0) <= size_bytes:
             return
@@ -220,7 +220,7 @@ class KnownCopies:
     def synced(self, lengths: Iterable[tuple[BlockId, int]]) -> None:
         """Delete the origins of synced blocks, but record gaps that were made during the sync.
 
-        The zeros of such a gap follow content that is durable now. The bytes after the gap may
+        The content before such a gap is durable now. The bytes that were written after the gap may
         still be lost.
         """
         durable = dict(lengths)
@@ -337,7 +337,7 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
 
 
 def _stop(copy: Copy) -> int:
-    """Return how many leading bytes of its origin a copied block may contain."""
+    """Return how many leading bytes of the origin may be in the copied block."""
     return copy.keep_bytes if copy.holds_bytes is None else min(copy.keep_bytes, copy.holds_bytes)
 
 
@@ -350,7 +350,7 @@ async def content_before(
     *,
     durable_bytes: Callable[[BlockId], int],
 ) -> bytes:
-    """Return the leading bytes of a block's origin, as many as the block may contain.
+    """Return the leading bytes of a block's origin that may be in the block.
 
     No file or row is changed. If the origin is itself a copied block, the bytes come from its file.
 
@@ -386,7 +386,7 @@ def _beginning(files: BlockFiles, block: BlockId, length: int) -> bytes:
 
 
 def _intact_content(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
-    """Return an uploaded origin's content from its cache file, or None if its hash differs."""
+    """Return an uploaded origin's content from the cache, or None if the hash does not match."""
     try:
         data = beginning(copy.origin, copy.plain_bytes)
     except LostBlockError:

@@ -4,8 +4,8 @@ Owns: the content, within a bound. Does not know: the store, rows, block files.
 Each block is also in its file, so any content may be dropped at any time.
 Uncompressed content is a view of the received range. So the memory of the range is freed only after
 the content of all its blocks was dropped, and the bound counts complete ranges.
-A sequential reader needs the oldest range first. So at the bound, later ranges are not kept. A
-range that is not read is dropped once another range arrives more than ARRIVED_S_MAX later.
+A sequential reader needs the oldest range first. So once the bound is reached, later ranges are not
+kept. An unread range is dropped when a range arrives more than ARRIVED_S_MAX after it.
 Tasks: only the event loop calls this module.
 """
 
@@ -34,7 +34,7 @@ class ArrivedRange:
 
 
 class ArrivedContent:
-    """Range contents in the order of their arrival, at most ARRIVED_BYTES_MAX in total."""
+    """The content of ranges in the order of arrival, at most ARRIVED_BYTES_MAX in total."""
 
     def __init__(self) -> None:
         self._contents: dict[BlockId, tuple[bytes | None, Content, ArrivedRange]] = {}

@@ -6,11 +6,11 @@ One request may fetch a block and its neighbours. A reader of a neighbour waits 
 If the neighbour is corrupt, its reader sees no error from that request and fetches the block alone.
 A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
 runs, because their caller limits their number.
-A fetch first waits for the download limit; the timeout of its readers begins after that wait. The
-caller of a run waits for the limit before the run begins (``block_cache``), so that a reader of one
-of its blocks does not wait. If an object is missing, or a block is invalid, the fetcher requests
-the block again. Only the second failure counts as damage to the bucket and is reported. A timeout,
-a refused request, or a store without a superblock never counts as damage.
+A fetch first waits for the download limit; the timeout of its readers begins after that wait. For a
+run, the caller (``block_cache``) waits for the limit before the run begins, so that readers of the
+blocks do not wait for the limit. If an object is missing, or a block is invalid, the fetcher
+requests the block again. Only the second failure counts as damage to the bucket and is reported. A
+timeout, a refused request, or a store without a superblock never counts as damage.
 """
 
 import logging
@@ -282,7 +282,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each, _content in unpacked:  # no task has run since the neighbours arrived
+                for each, _content in unpacked:  # no other task ran since the neighbours arrived
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 

@@ -152,8 +152,8 @@ class BlockFiles:
         """Write into the file of a block; a gap after its content becomes zeros.
 
         Args:
-            plain_bytes: the length of the content according to the row. A killed daemon may have
-                left bytes after it, which are cut off before they could appear in the gap.
+            plain_bytes: the length of the content according to the row. Later bytes, which a killed
+                daemon may have left, are cut off first, so that they do not appear in the gap.
 
         Raises:
             NoSpaceLeftError: the disk is full. As with write(2), a part of *data* may be written.
@@ -377,7 +377,7 @@ class BlockFiles:
             named: the blocks whose file names an earlier call has made durable.
 
         Raises:
-            OSError: the disk failed; none of the files may be durable.
+            OSError: the disk failed; possibly no file is durable.
         """
         self._written.begin_sync()
         if len(blocks) >= SYNCFS_FILES_MIN:

@@ -1,6 +1,6 @@
 """Empty block files that are made ahead of use, open and with durable names.
 
-Owns: the files for the next block numbers, and the times when more are made. Does not know: rows.
+Owns: the files for the next block numbers, and when more files are made. Does not know: rows.
 Why: on ext4 with a journal, creating a file blocks the event loop for 8 us. Without a journal it
 takes up to 300 us, because ext4 searches longer for a free inode after many removals. If a block
 uses a file made ahead, its fsync(2) need not sync the directory.

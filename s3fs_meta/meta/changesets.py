@@ -191,7 +191,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # raises for a damaged or unknown changeset, before any row changes
+            pass  # the iteration raises for an invalid changeset, before any row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
@@ -365,8 +365,8 @@ def summary(changeset: bytes) -> Summary:
 def touched(changeset: bytes) -> Touched:
     """Return the names, inodes and contents that a changeset changes.
 
-    If a name now refers to another inode, the changeset does not contain the name. Its cookie is
-    then returned in ``cookies``, and the database can look up the name.
+    If a name now refers to another inode, the changeset contains only the cookie of the name. The
+    cookie is returned in ``cookies``, and the database can look up the name.
 
     Raises:
         FormatError: the changeset is damaged.

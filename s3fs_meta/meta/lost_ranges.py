@@ -13,7 +13,7 @@ from s3fs_meta.meta.tables.properties import get
 from s3fs_meta.model import BlockIndex, Ino
 
 ATTRIBUTE: Final = b"user.s3fs-meta.lost"
-MORE: Final = b"more\n"  # last line of a value that is too short for all ranges
+MORE: Final = b"more\n"  # last line of the value if not all ranges fit into it
 _END: Final = 1 << 63
 _DIGITS_MAX: Final = 19
 
@@ -64,7 +64,7 @@ def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
 
 
 def iterate(db: Database) -> Iterator[LostPart]:
-    """Yield the lost parts of all files with a scan; some parts may have new content by now."""
+    """Scan for the lost parts of all files; some of these parts may have new content by now."""
     block_bytes = int(get(db, "block_bytes"))
     for ino, value in db.iterate("SELECT ino, value FROM xattrs WHERE name = ?", (ATTRIBUTE,)):
         for one in parse(value) if isinstance(value, bytes) else ():

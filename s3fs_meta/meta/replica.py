@@ -239,7 +239,7 @@ def _touch_blocks(db: Database, blocks: Iterable[BlockId]) -> None:
 
 
 def _stored_bytes(db: Database, of_packs: Sequence[PackId]) -> int:
-    """Return the size of those of the given packs that are stored in the bucket."""
+    """Return the total size of the given packs that are stored in the bucket."""
     row = db.one(
         "SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = ?"
         " AND pack IN (SELECT value FROM json_each(?))",

@@ -39,7 +39,7 @@ class LostName(NamedTuple):
     """A name that was removed, or that now refers to another inode."""
 
     parent: Ino
-    # Empty if the name now refers to a different inode: the changeset then has only its cookie.
+    # Empty if the changeset has only the cookie, because the name now refers to another inode.
     name: bytes
     cookie: Cookie  # cookie of the name, or 0 if the name is known
     ino: Ino  # inode that lost the name
@@ -145,9 +145,9 @@ def _is_new_attribute(old: _Row) -> bool:
 
 
 def _lost_name(old: _Row) -> LostName | None:
-    """Return the name that a changed dentry lost, or None if its inode keeps the cookie.
+    """Return the name that an inode lost when a dentry changed; None if the dentry keeps the inode.
 
-    An inode keeps the cookie if its new name has the same hash.
+    The dentry keeps the inode if the new name of the inode has the same hash as the old name.
     """
     parent, cookie, name, ino = old
     if ino is apsw.no_change:

@@ -4,8 +4,8 @@ Owns: the translation of errors, the detection of failed syncs, the settings of 
 The settings assume an untrusted file, because the schema of an image comes from the bucket.
 Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, and its schema calls only functions without side
-effects. A page with inconsistent cells raises an error and causes no read outside its memory. A
-value or definition that is too long to be valid raises an error before memory is allocated.
+effects. A page with inconsistent cells raises an error and causes no read outside the page. A value
+or definition that is too long to be valid raises an error before memory is allocated.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary
 views of this program still work (since SQLite 3.35).
 """
@@ -28,8 +28,9 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors after which no written pages are lost: errors of disk reads, and of the growth of the -shm
-# file, which SQLite creates again after a crash. On a full disk, only the latter is no FullError.
+# Errors after which no written pages are lost: failed reads, and a failed extension of the -shm
+# file, which SQLite creates again after a crash. On a full disk, the failed extension is reported
+# as an I/O error instead of a FullError.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
 _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
 

@@ -62,7 +62,7 @@ class Database(Statements):
         self.pragmas = pragmas
         self.group_operations = 0
         self.times_begun = 0  # number of operations that changed only the times of an inode
-        self.changes_begun = 0  # number of other operations and ``begin_local`` calls
+        self.changes_begun = 0  # number of all other operations, and of ``begin_local`` calls
         self.changed = False  # True after an operation, until ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
@@ -75,7 +75,7 @@ class Database(Statements):
         # True if the file has an earlier schema version. Views then convert its rows.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows that commits wrote, not operations
+        self._written_late = 0  # number of rows written by commits, not by operations
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
@@ -392,7 +392,7 @@ class Database(Statements):
             self._lose_group()
 
     def undo(self) -> None:
-        """Undo the open group, whose changes no caller has seen; further changes are accepted."""
+        """Undo the open group, whose changes no caller has seen yet; later changes are accepted."""
         if self.in_group:
             self._lose_group(LossStep.RELOAD)
 

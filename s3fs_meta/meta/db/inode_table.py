@@ -5,8 +5,8 @@ the table.
 Does not know: the meaning of a change (``tables.inodes``), the start and end of groups
 (``database``).
 Keeps: a row that the open group created or changed stays in memory until it is written. It is written
-before any other statement on the table, and before the group commits. At most INODE_ROWS_MAX rows
-stay in memory, and in addition the rows that the open group created or changed.
+before any other statement on the table, and before the group commits. Apart from such rows, at most
+INODE_ROWS_MAX rows stay in memory.
 
 Use the methods of ``Database.inodes`` for every statement that reads or changes the table: the
 methods of ``Database`` ignore the rows in memory. Exceptions are ``tables.inodes`` and
@@ -44,7 +44,7 @@ class InodeTable:
         # Inodes to write. The value is True if the table has no row for the inode yet.
         self.changed: dict[Ino, bool] = {}
         self.writes_through = False
-        self.unwritten_changes = 0  # number of changed rows that are not yet in total_changes
+        self.unwritten_changes = 0  # changed rows that total_changes() does not count yet
         self.get = self._rows.get
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
 """The read view of a follower's mount: one txg until the follower switches to a later one.
 
-Owns: a long read transaction, and temporary tables that replace the local tables which a read-only
-mount writes. Does not know: the source of txgs (``replica`` applies them through a second connection,
-in a thread).
+Owns: a long read transaction, and temporary copies of the local tables that a read-only mount
+writes. Does not know: the source of txgs (``replica`` applies them through a second connection, in
+a thread).
 Keeps: no statement of the mount's connection reads a partly applied txg or takes the write lock of
 the database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
 written to temporary tables. Groups run in the read transaction and start none of their own.
@@ -40,7 +40,7 @@ class View:
         for table in _TABLES:
             for kind, sql in self._connection.execute(
                 "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
-                " ORDER BY type DESC",  # tables sort before indexes, so each is created first
+                " ORDER BY type DESC",  # so that a table is created before its indexes
                 (table,),
             ).fetchall():
                 words = "CREATE TABLE ", "CREATE TEMP TABLE "

@@ -28,7 +28,7 @@ class Statements(abc.ABC):
         self._recent: dict[Any, Any] = {}
         # Packs that a running copy from the past needs, so they must not be condemned.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs that changed after the last cut, so that its changelog does not report them.
+        # Packs that changed after the last cut; its changelog does not report these changes.
         self.packs_changed_after_cut: set[PackId] = set()
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
@@ -53,7 +53,7 @@ class Statements(abc.ABC):
         """Return an S3fsError for an SQLite exception; discard the group if it cannot continue."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row of a query with few rows, or None if it has none."""
+        """Return the first row of a query with few rows, or None if the query finds no row."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:

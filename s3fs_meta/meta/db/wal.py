@@ -54,7 +54,7 @@ _HARMLESS: Final = (apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 
 class Checkpoint(NamedTuple):
-    """The result of a checkpoint: the number of frames in the log, and of copied frames."""
+    """The result of a checkpoint: how many frames the log has, and how many were copied."""
 
     frames: int
     copied_frames: int

@@ -1,7 +1,7 @@
 """Comparing two databases of one filesystem that should be states of the same history.
 
-Owns: the facts that never change within a history: each number is assigned once: to one pack, one
-content, or one inode with its birth time; a removed inode does not return; the change time of an
+Owns: the facts that hold within a history. Each number is assigned only once: to a pack, to some
+content, or to an inode with its birth time. A removed inode does not return. The change time of an
 inode does not decrease. Does not know: the chain, the reason for the comparison.
 Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
 """
@@ -26,10 +26,10 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    The result is certain if both have assigned a number differently, or only *db* has assigned it.
-    It is also certain if *later* has an inode that *db* has removed. The result is also True if a
-    change time is earlier in *later*, because a rename leaves no other trace. A wrong clock may
-    cause a wrong result. False does not prove that there is only one history.
+    True is certain if the two databases have assigned a number differently, if only *db* has
+    assigned it, or if *later* has an inode that *db* has removed. The result is also True if a
+    change time is earlier in *later*, because a rename leaves no other trace; this result is wrong
+    if a clock was wrong. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:

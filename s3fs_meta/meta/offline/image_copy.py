@@ -69,8 +69,8 @@ def finish(
         stored: packs that may be newer than the copy.
         resolved: new locations of blocks in the copy.
         lost: blocks whose last copy is lost; in the image they have no location.
-        txg: the txg of the image, which becomes died_txg of packs without live blocks. The row of
-            counters may have an earlier txg, which is not changed.
+        txg: the txg of the image, which becomes died_txg of packs without live blocks. If the row
+            of counters has an earlier txg, the row is not changed.
 
     Raises:
         MetadataError: a cached block of the copy has no location; the copy is unusable.

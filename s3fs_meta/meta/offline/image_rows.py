@@ -3,7 +3,7 @@
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: reading rows, pack objects.
 Keeps: a block has a location only if the index of a pack confirms it. A file whose inode was read
-has the blocks that the image lists; newer content becomes a separate file. If rows of the file's
+keeps the blocks that the image lists; newer content becomes a separate file. If rows of the file's
 block map could not be read, the indexes of packs supply these blocks. fsck repairs contradictions
 between rows (names, links, counts).
 Tasks: all calls block; call them in a thread, on a database that no other task uses.
@@ -61,8 +61,8 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Find files with block map rows that were not read. Index entries for other files are removed.
-# At the position of a removed index entry, the image has a hole or a row that was read.
+# Find files whose block maps were not read completely. The index entries of other files are
+# removed, because the image shows the block or the hole at each position.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -120,7 +120,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
 
 
 def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> None:
-    """Insert rows, replacing rows with the same keys, such as that of the root directory."""
+    """Insert rows; replace rows with the same keys, for example the row of the root directory."""
     columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
     sql = f"INSERT OR REPLACE INTO {target} ({columns}) VALUES ({places})"
     while batch := list(islice(rows, SALVAGE_ROWS_AT_ONCE)):

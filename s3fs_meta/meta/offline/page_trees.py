@@ -75,7 +75,7 @@ class PageTrees:
         os.close(self._fd)
 
     def require_trees(self, roots: Iterable[int]) -> None:
-        """Raise FormatError if a page occurs twice below the roots in this or in earlier calls.
+        """Raise FormatError if a page occurs twice below the roots of this call and earlier calls.
 
         Raises:
             FormatError: a page occurs twice, is outside the file, or is not a B-tree page.

@@ -189,7 +189,7 @@ def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
 
 
 def _home(db: Database, now_ns: int) -> Ino | None:
-    """Return the directory lost+found, created if missing, or None if a file has that name."""
+    """Return the directory lost+found; create it if missing. None if a file has that name."""
     found = dentries.find(db, ROOT_INO, LOST_FOUND)
     if found is not None:
         row = inodes.find(db, found)

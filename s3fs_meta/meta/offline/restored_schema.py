@@ -201,8 +201,8 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     """Return the schema of a database.
 
     Raises:
-        FormatError: the database has an object that is neither a table nor an index, or an internal
-            table of SQLite, with statistics for query plans.
+        FormatError: the database has an object that is neither a table nor an index, or has a table
+            in which SQLite stores statistics for query plans.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):

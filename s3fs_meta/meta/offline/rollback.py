@@ -182,7 +182,7 @@ def _elsewhere(
 
 
 def _exchange_packs(past: Database) -> None:
-    """Adopt the packs of the current database; recount their live bytes for the earlier blocks.
+    """Adopt the packs of the current database; count live bytes for the blocks of the earlier txg.
 
     The open txg becomes died_txg of packs without live bytes: earlier txgs need these packs.
     """

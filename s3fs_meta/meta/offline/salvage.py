@@ -200,7 +200,7 @@ class TableReader:
             yield from self._search(*gaps.pop(), gaps)
 
     def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
-        """Search between two keys; yield the run of rows found, and add new gaps to *gaps*."""
+        """Search between two keys; yield the run around the first row found; add gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
             # A position may be rounded down, so the search may find the lower key again.
@@ -277,7 +277,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the SQL for all columns, which replaces text (perhaps not UTF-8) with NULL."""
+        """Return the SQL for all columns; it replaces texts, perhaps invalid UTF-8, with NULL."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 

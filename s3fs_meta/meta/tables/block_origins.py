@@ -58,7 +58,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow the durable content of a block, replacing any hole or gap.
+    """Record that zeros follow the durable content of a block; replace its earlier record, if any.
 
     Requires an open transaction.
     """
@@ -107,7 +107,7 @@ def blocks(db: Database) -> list[BlockId]:
 
 
 def kept_bytes(db: Database) -> dict[BlockId, int]:
-    """Return the number of bytes that the origin of each copied block restores."""
+    """Return, for each copied block, the number of bytes that its origin restores."""
     return {BlockId(row[0]): row[1] for row in db.all("SELECT block, keep_bytes FROM copies")}
 
 

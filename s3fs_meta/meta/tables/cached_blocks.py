@@ -60,7 +60,7 @@ def get(db: Database, block: BlockId) -> CachedRow | None:
 
 
 def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
-    """Change the state of a cached block; return whether it has a row. Needs a transaction."""
+    """Change the state of a block; return whether the block is cached. Needs a transaction."""
     sql = "UPDATE cached_blocks SET state = ? WHERE block = ?"
     return db.run(sql, (int(state), block)) == 1
 

@@ -89,7 +89,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Replace the recorded parent of an inode if that directory no longer has a name of it."""
+    """Replace the recorded parent of an inode if that directory has no more names of the inode."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

@@ -95,7 +95,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 def stored(db: Database, pack: PackId) -> None:
     """Record that the store confirmed a pack; a repeated call is harmless. Needs a transaction.
 
-    The next changelog lists the pack, unless a cut whose changelog is being made lists all of it.
+    The next changelog lists the pack, unless the changelog that is being made lists it completely.
     """
     row = get(db, pack)
     db.run(_LIST, (pack,))
@@ -159,7 +159,7 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 def report(db: Database, changed: Sequence[PackId]) -> None:
     """Record that the next changelog must list given packs and their blocks. Needs a transaction.
 
-    If a changelog is being made, its cut does not contain the change, so the next one lists it.
+    If a changelog is being made, it lacks this change, so the changelog after it lists the packs.
     """
     db.run_many(_LIST, [(pack,) for pack in changed])
     db.packs_changed_after_cut.update(changed)
@@ -204,10 +204,10 @@ def die_anew(db: Database) -> None:
 def outlive(db: Database, txg: Txg) -> None:
     """Change died_txg to *txg* + 1 in all packs that died in *txg*. Requires an open transaction.
 
-    Call this when a changelog from before the opening becomes the link of this database. That
-    changelog may be a fence record. A fence record has the number of the txg that was open while
-    packs died. The state at the fence record still needs these packs. If the changelog records the
-    deaths, packs are only kept for one txg longer than necessary.
+    Call this when a changelog that is older than this opening of the filesystem becomes the link of
+    this database. If the changelog is a fence record, its number is that of the txg that was open
+    while packs died, so the state at the fence record still needs these packs. If the changelog
+    records the deaths, packs are only kept for one txg longer than necessary.
     """
     db.run("UPDATE packs SET died_txg = max(died_txg, ?1 + 1) WHERE died_txg >= ?1", (txg,))
 

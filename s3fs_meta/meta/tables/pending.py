@@ -87,7 +87,7 @@ class ChangeRecorder:
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
         self.bytes = sum(size for _seq, size in self._sizes)
-        # The last records may have been merged into nothing, but a cut may include their numbers.
+        # A merge may have removed the last records, but a cut may include their numbers.
         self.last_seq = max(self.last_seq, self._sizes[-1][0] if self._sizes else done)
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
@@ -119,7 +119,10 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Pause recording while the caller records its changes to rows that are still unchanged."""
+        """Pause recording; the caller records its next changes itself.
+
+        The rows of these changes must still be unchanged in the group.
+        """
         if self._session is not None:
             self._session.enabled = False
 

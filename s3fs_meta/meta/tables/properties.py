@@ -2,7 +2,7 @@
 
 A fact never changes after mkfs, except the schema version, which an upgrade increases.
 
-Every other row is named by an object's key, or records renumbered packs or a replaced history.
+Every other row has an object's key as its name, or records renumbered packs or a replaced history.
 These names contain a slash; the names of facts do not. The table is replicated, so every later
 writer reads these rows from a changelog or an image. Therefore no host uses an abandoned image, or
 treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
@@ -150,9 +150,9 @@ def damaged_records(db: Database) -> list[str]:
 
 
 def replace_damaged_records(db: Database) -> None:
-    """Replace damaged rows by rows that keep most: as if the open txg ended the old history.
+    """Replace damaged rows, as if the open txg renumbered the packs or ended the old history.
 
-    Requires an open transaction.
+    These values keep as much as possible. Requires an open transaction.
     """
     for name in damaged_records(db):
         if name == _RENUMBERED:

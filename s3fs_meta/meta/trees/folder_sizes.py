@@ -102,7 +102,7 @@ class FolderSizes:
         return None if at is None else self._at(at)
 
     def below(self, ino: Ino) -> list[FolderSize]:
-        """Return the sizes of the directories in a directory, largest first."""
+        """Return the sizes of the subdirectories of a directory, largest first."""
         at = self._find(ino)
         if at is None:
             return []
@@ -112,7 +112,7 @@ class FolderSizes:
         return sorted(found, key=lambda one: (-one.total_bytes, one.ino))
 
     def grown_since(self, before: "FolderSizes", most: int) -> list[tuple[FolderSize, int]]:
-        """Return the directories whose own files grew the most since an earlier state, with growth.
+        """Return the directories whose own files grew most since an earlier state, and the growth.
 
         Args:
             before: the earlier state.

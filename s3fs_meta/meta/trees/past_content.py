@@ -73,7 +73,7 @@ _LOST: Final = (
     f" AND p.object_key IS q.object_key AND {_IS_INTACT}) LIMIT 1"
 )
 # New numbers follow the order of the old ones, so blocks written together stay adjacent.
-# Blocks with the same content become one block: they may not have been deduplicated in the past.
+# Blocks with the same content, which perhaps were not deduplicated in the past, become one block.
 _NUMBER: Final = (
     "UPDATE temp.past_blocks SET new = ?1 + s.place FROM (SELECT hash, plain_bytes,"
     " row_number() OVER (ORDER BY min(block)) - 1 AS place FROM temp.past_blocks"

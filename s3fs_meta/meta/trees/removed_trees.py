@@ -393,10 +393,10 @@ def lock(db: Database, inos: Collection[Ino]) -> None:
 
 
 def unmarked_parents(db: Database, inos: Collection[Ino]) -> list[Ino]:
-    """Return the directories with names of files that have several names, if they need a mark.
+    """Return the directories that need a mark, because they contain names of the given hard links.
 
-    A mark is the flag HOLDS_LOCKED. Locked directories need no mark: the tree to which they belong
-    was marked when it was locked.
+    A mark is the flag HOLDS_LOCKED. A locked directory needs no mark, because its tree was marked
+    when the tree was locked.
     """
     unmarked = InodeFlag.LOCKED | InodeFlag.HOLDS_LOCKED
     rows = db.inodes.all(
@@ -421,8 +421,8 @@ def mark_upwards(
         waiting: the directories. Each call replaces this list by the remaining directories. Between
             two calls, directories may be moved or removed.
         count: the number of directories that one slice visits.
-        depth_max: with more directories above one directory than this number and than there are
-            inodes, the directories form a cycle.
+        depth_max: a limit for the number of directories above one directory. If this limit and the
+            number of inodes are exceeded, the directories form a cycle.
 
     Returns:
         True if all directories have the flag.

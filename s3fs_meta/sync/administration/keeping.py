@@ -93,7 +93,7 @@ class PointKeeper:
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
-            # require_hold detects an earlier takeover; a later writer lists the new object.
+            # This detects an earlier takeover. A writer that takes over later lists the new point.
             await self._session.shipper.require_hold()
         _log.info("kept txg %d as %r", point.txg, name)
         return point

@@ -183,7 +183,7 @@ def _filesystem_below(key: str) -> str | None:
 
 
 async def _first_keys(store: ObjectStore) -> list[ObjectKey]:
-    """Return the first keys of a store, without probes, which another mkfs may have left behind."""
+    """Return the first keys of a store, except probes that another mkfs may have left behind."""
     found: list[ObjectKey] = []
     async with aclosing(store.list("")) as listing:
         async for info in listing:

@@ -139,9 +139,9 @@ async def remove(
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
     or opens the remaining objects. The second superblock object is deleted last. After an
-    interruption, only its keys prove which objects belong to the filesystem. Both are written by
-    compare-and-set: the server may apply a delayed PUT after another process created a new
-    filesystem in the bucket.
+    interruption, only the keys in this object prove which objects belong to the filesystem. Both
+    superblock objects are written by compare-and-set: the server may apply a delayed PUT after
+    another process created a new filesystem in the bucket.
 
     Args:
         store: the bucket.
@@ -154,8 +154,8 @@ async def remove(
         superblock: new content of the second superblock object; None: leave it unchanged.
 
     Raises:
-        UsageError: another process changed a superblock object. Before the first deletion, no
-            object was deleted; later, another process has removed the filesystem meanwhile.
+        UsageError: another process changed a superblock object. Either no object was deleted yet,
+            or the other process has removed the filesystem.
     """
     keys = set(own)
     if superblock is not None:
@@ -182,7 +182,7 @@ async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: byte
     """Delete objects if the superblock is still the tombstone.
 
     Names of changelogs, the lease and the superblock are the same in each filesystem. If another
-    destroy was faster than this process, they may belong to a filesystem that was made since then.
+    destroy was faster, objects with these names may belong to a filesystem created since then.
     """
     try:
         found = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data

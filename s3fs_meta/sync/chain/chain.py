@@ -104,7 +104,7 @@ def record_own(db: Database, link: Link) -> None:
 def adopt_attempt(db: Database, link: Link) -> None:
     """Record that the changelog in the outbox ends the chain. Requires an open transaction.
 
-    Call this while opening the filesystem. Packs that are already unused are retained for one more
+    Call this while opening the filesystem. As a side effect, unused packs are retained for one more
     txg.
     """
     record_own(db, link)

@@ -1,8 +1,8 @@
 """Writing changelogs: the changes of each transaction group, appended to the chain.
 
 txg:       one transaction group: all changes between two cuts.
-cut:       a consistent snapshot of the rows that is being shipped, and the packs and offsets of its
-           blocks, as its changelog lists them (``cut_content``).
+cut:       a consistent snapshot of the rows that is being shipped, and the block locations that its
+           changelog lists (``cut_content``).
 pending:   recorded changes that are not in a changelog yet; ``pending_merge`` merges them.
 
 Start at ``writer``. ``level_writer`` makes levels. ``wal_bound`` stops an upload of blocks during

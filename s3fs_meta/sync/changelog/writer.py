@@ -96,7 +96,7 @@ class Shipper:
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # number of the last record in the newest cut that did not fail
-        self.confirmed_seq = self._recorder.shipped_seq  # last record in the chain
+        self.confirmed_seq = self._recorder.shipped_seq  # last record that is in the chain
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
@@ -213,8 +213,8 @@ class Shipper:
         """Publish an image of the local state as the next txg; it needs no earlier changelogs.
 
         Args:
-            make: uploads an image; called with its txg, cut, snapshot and the link before it. It
-                closes the snapshot before the upload, because the WAL grows while it is open.
+            make: called with the txg, cut, snapshot and previous link of an image; uploads the
+                image after closing the snapshot, because the WAL grows while a snapshot is open.
             progress: called with the state of the upload.
 
         Raises:
@@ -254,7 +254,7 @@ class Shipper:
             try:
                 await self._keeper.require_hold()
             except LostLeaseError:
-                async with self._lock:  # a txg that is being appended must not be found
+                async with self._lock:  # so that the check finds no txg that is being appended
                     await self._require_lease()
 
     @contextlib.contextmanager
@@ -396,7 +396,7 @@ class Shipper:
         await self._send(*attempt)
 
     def _undo_cut(self) -> None:
-        """After a failed cut, let the next cut ship its changes, and let its records be merged."""
+        """After a failed cut, keep the changes for the next cut, and allow merges of records."""
         self._db.mark_changed()
         self._recorder.resume_txg(self._cut_oldest_ns)
         self.frozen_seq = self._recorder.shipped_seq

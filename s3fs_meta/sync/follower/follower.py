@@ -192,7 +192,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise an error if the shown txg is missing, or if later txgs exist but not the next."""
+        """Raise an error if the shown txg is missing, or the next txg although later txgs exist."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0

@@ -118,7 +118,7 @@ def _finish(state: Path, aside: Path) -> None:
     sync_path(state)
     if (aside / _MARK).exists():
         (aside / _MARK).unlink()
-        # The next process must not take the logs of a new database for the rest of this one.
+        # The next process must not treat the logs of a new database as the rest of this move.
         sync_path(aside)
 
 

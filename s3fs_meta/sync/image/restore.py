@@ -161,7 +161,7 @@ class Restorer:
         """Restore from the newest image that allows the requested txg to be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
-        # The error with the latest restorable txg.
+        # The error that names the latest restorable txg.
         broken: BrokenChainError | None = None
         breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
@@ -276,7 +276,7 @@ class Restorer:
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
         """Restore an image and the txgs after it, unless this has already failed.
 
-        Several older images may lead to a link of kind ``image``, whose image is then tried once.
+        Several older images may lead to the same link of kind ``image``; its image is tried once.
         """
         known = self._failed.get(ref) or self._failed.get(ref._replace(hash=""))
         if known is not None:
@@ -365,7 +365,7 @@ class Restorer:
         return link
 
     def _finish(self, path: Path, target: Path) -> None:
-        """Rename a database to *target*, syncing it unless it is temporary. The call blocks."""
+        """Sync a database, unless it is temporary, and rename it to *target*. The call blocks."""
         if not self._is_throwaway:
             _sync(path)
         path.rename(target)

@@ -96,7 +96,7 @@ class Salvager:
         The images have this order:
 
         1. images with at least nine tenths of their pieces, newest first
-        2. other images that pieces of earlier images complete; manifests are ignored
+        2. other images that become complete with pieces of earlier images; manifests are ignored
         3. images with fewer pieces, ordered by the share of missing pieces
         4. the images that the caller named
 

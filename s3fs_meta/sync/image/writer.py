@@ -212,7 +212,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            if abandoned_txgs.wanted(self._db) is None:  # else no txg may precede the image
+            if abandoned_txgs.wanted(self._db) is None:  # else the image must be the next txg
                 await self._shipper.ship_blocks(progress)
             await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
         copy = self._tmp / f"image-{self._db.counters.txg}.db"

@@ -68,7 +68,7 @@ class Fencer:
         catch_up: Callable[[Database], Awaitable[Database]],
         behind: Callable[[], Behind] = lambda: NOTHING,
     ) -> Database:
-        """Take the lease and append a fence record; return the database that includes it.
+        """Take the lease and append a fence record; return the database that includes the record.
 
         Args:
             db: a database with the last txg of the chain, perhaps with one attempted txg after it.

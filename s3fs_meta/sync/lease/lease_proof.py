@@ -130,7 +130,7 @@ async def refuse_copy(
             return
         written = (await chain.fetch(store, keyring, uuid, last)).changelog
     except (FormatError, ObjectMissingError):
-        return  # the writer is unknown; the next step reports the damage
+        return  # the writer of the txg is unknown; the next step reports the damage
     if written.epoch >= lease.epoch:
         why = f"the last txg of the chain is {last}, but this directory's last txg is {own}"
         raise HeldError(describe_copy(lease, why))

@@ -178,7 +178,7 @@ async def _newest_complete(
     """Return the first complete image of *keys* as a head, or None if no image is complete.
 
     An image that claims a newer version is ignored if another image is complete, because no object
-    refers to it and this program can read the last changelog.
+    refers to that image and this program can read the last changelog.
 
     Raises:
         NewerFormatError: no image is complete, and one claims a newer version.

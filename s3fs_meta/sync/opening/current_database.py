@@ -120,7 +120,7 @@ class CurrentDatabase:
         return db
 
     async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
-        """Record that the next txg must be an image of the local state, and its predecessor."""
+        """Record that the next txg must be an image of the local state; record its predecessor."""
         why = chooser.lost_end
         self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
         self.mended.append(f"{why}; an image of the local state replaces it")
@@ -211,7 +211,7 @@ class CurrentDatabase:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # Reuse the number of the attempted txg; the next image contains its changes.
+            # The next txg is an image with the changes of the attempted txg, and reuses its number.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:

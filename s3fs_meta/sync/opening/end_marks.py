@@ -32,8 +32,9 @@ def volatility(pragmas: Pragmas) -> str:
 def sync_from_now(db: Database) -> None:
     """Sync all earlier commits, and let SQLite sync the later ones; blocks on the disk.
 
-    Under other levels than ``synchronous=off`` SQLite already syncs what a mark needs. The files of
-    the database are not opened, because closing a descriptor would release SQLite's locks (fcntl(2)).
+    Unless ``synchronous=off`` is set, SQLite itself makes the syncs that a mark needs. The files of
+    the database are not opened, because closing a descriptor would release SQLite's locks
+    (fcntl(2)).
 
     Raises:
         OSError: the disk failed.
@@ -61,9 +62,9 @@ def synced(db: Database) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unclean(db: Database) -> Iterator[None]:
-    """Record that an end in the with-block may damage the database, under unsafe settings.
+    """Record, during the with-block, that a crash may damage the database under unsafe settings.
 
-    For changes of a database that no mount uses: it was closed cleanly, or was just restored.
+    Use this to change a database that no mount uses: one closed cleanly, or just restored.
     The record remains if an error left a group open. It also remains after a failed change under
     journal_mode=off, which was not undone: the database then refuses the change of the record.
     """

@@ -14,7 +14,8 @@ Does not know: the lease, the cache's internals.
     If the bucket is older or differs, the mount is refused; fsck -y may use the local state, and
       then the next txg is an image.
 
-If the bucket has the changelog that this host tried to upload last, that changelog is its link.
+If the bucket has the changelog that this host tried to upload last, this changelog becomes the
+host's link.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -120,7 +121,7 @@ def advising(state_dir: StateDir) -> Iterator[None]:
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the last run may have lost committed rows, given its pragmas and its end."""
+    """Return whether the last run may have lost committed rows, judging by its pragmas and end."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
@@ -406,7 +407,7 @@ class Chooser:
     async def _follows_there(self, txg: Txg) -> bool:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
-        If the result is false, only this object was replaced, and the bucket was not reset. The
+        If the result is false, only this changelog was replaced, and the bucket was not reset. The
         result is also true if one of the two changelogs cannot be read, or if the later one is a
         fence record, which may refer to an earlier link.
         """

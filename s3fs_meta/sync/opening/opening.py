@@ -385,7 +385,7 @@ def _volatile(db: Database, *, crashed: bool) -> str:
 
 
 async def release_after_error(keeper: LeaseKeeper) -> None:
-    """Release the lease if it is held, after an error that is reported instead of a new one."""
+    """Release the lease if it is held; only log a failure, because the caller reports an error."""
     if not keeper.is_held:
         return
     try:

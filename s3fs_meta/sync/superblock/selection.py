@@ -79,7 +79,7 @@ class Keys:
     keyring: Keyring
     data: bytes  # bytes of the superblock object
     copies: tuple[SuperblockCopy, SuperblockCopy]  # both copies of the superblock in the bucket
-    # how each copy differs from the copy in use; "" if it does not, or was never created
+    # how each copy differs from the copy in use; "" for an equal copy or one that was never created
     faults: tuple[str, str]
     retention_s: int  # the longest retention of any copy if the two objects differ
     proven: bool  # True if this host used the keys before, or the keys decrypted an image
@@ -358,7 +358,7 @@ async def _open_group(
     copies: tuple[SuperblockCopy, SuperblockCopy, SuperblockCopy],
     secret: Secret,
 ) -> tuple[list[SuperblockCopy], Keyring, bool]:
-    """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
+    """Return the copies of the bucket's filesystem, its keys, and whether the keys opened an image.
 
     If the copies are of several filesystems, or are plain with different keys, an object was
     replaced. The bucket's filesystem is then the one whose keys decrypt or verify an image.

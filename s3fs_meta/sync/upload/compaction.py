@@ -83,7 +83,7 @@ class Compactor:
 
     @part(Cause.COMPACTION)
     async def run_once(self, *, packs_max: int = COMPACT_PACKS_MAX) -> int:
-        """Seal the live blocks of some packs, so that the uploader moves them; return their number.
+        """Seal the live blocks of some packs for the uploader to move; return the number of blocks.
 
         Garbage collection deletes the packs after two more images. A missing or damaged pack is
         marked, reported and skipped.
@@ -164,7 +164,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove files of fetched blocks without a row, whose move failed or became obsolete."""
+        """Remove files of fetched blocks that have no row: their move failed or became obsolete."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)

@@ -41,8 +41,9 @@ class Cut:
         """Record the location of one block; blocks that are not in the cut are ignored.
 
         Returns:
-            Whether the changelog of the cut or the next one lists this location. The next one lists
-            every block that is created after the cut, but an older block only if its pack changed.
+            Whether the changelog of the cut or the next changelog lists this location. The next
+            changelog lists every block that is created after the cut, but an older block only if
+            the pack of the block changed.
         """
         if placed.block not in self.pending:
             return placed.block >= self._next_block
@@ -53,7 +54,7 @@ class Cut:
         return True
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
-        """Return the location of a block of the cut that is identical to one without a location.
+        """Return a location for a block of the cut from a stored block with equal content, or None.
 
         A block has no location if only the cut still needs the block: a zero block has become a
         hole, or a file was removed after the cut.

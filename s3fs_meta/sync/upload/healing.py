@@ -6,7 +6,7 @@
 
 If a program writes the same content again, its upload heals the damaged block (``move_damaged``). A
 clean cached copy also heals the block: the uploader stores it like a block that compaction moves.
-An identical block in another pack heals it at once.
+An identical block in another pack heals the damaged block at once.
 
 Owns: the decision about when to set a mark, and the choice of the blocks to heal. Does not know:
 how damage is proven (``cache.fetching.fetcher``), which marks are obsolete (fsck --deep).

@@ -399,7 +399,7 @@ class Uploader:
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
-        """Make a file refer to an identical stored block instead of its own."""
+        """Make a file refer to an identical stored block instead of its own block."""
         placements.apply(
             self._db,
             [
@@ -454,7 +454,7 @@ class Uploader:
         """Record the location of one block; a zero block becomes a hole instead.
 
         Returns:
-            Whether a changelog lists the location without a report of the pack; see ``Cut``.
+            Whether a changelog lists the location even if the pack is not reported; see ``Cut``.
         """
         zero = self._zeros.get(place.block)
         if zero is not None:

@@ -262,8 +262,8 @@ class StoredImages:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
         Only images that this filesystem wrote are considered. A damaged or replaced manifest and
-        the pieces of its image are kept until the base image is a later one and no restore can need
-        them.
+        the pieces of its image are kept until a later image is the base image and no restore can
+        need them.
 
         Args:
             stay: manifests to retain.
@@ -372,7 +372,8 @@ class Finder:
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         # All packs between these two epochs have been compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # Base and pins of the last search that left no changelogs or level objects to delete.
+        # Base and pins of the last search after which no changelogs or level objects were left to
+        # delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
@@ -460,7 +461,7 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg before which all objects are pinned; 0 if a point has been dropped."""
+        """Return the txg before which all existing objects are pinned; 0 if a point was dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 

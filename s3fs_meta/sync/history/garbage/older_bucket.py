@@ -68,7 +68,7 @@ class Publisher:
                 self._marker.mark(Mark(pack, None), "has been missing since the bucket was reset")
 
     async def _unlisted(self) -> list[tuple[PackId, ObjectKey]]:
-        """Return packs with live blocks that no listing contains, listing one prefix at a time."""
+        """Return packs that have live blocks but are in no listing; list one prefix at a time."""
         missing: list[tuple[PackId, ObjectKey]] = []
         for digits in groups(packs.count(self._db)):
             listed = await self._listed(f"pack/{digits}")

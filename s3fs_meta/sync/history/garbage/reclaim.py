@@ -271,7 +271,7 @@ class Reclaimer:
         """
         history = properties.replaced_history(self._db)
         found = await self.plan(limit)
-        if self.kept_names:  # an older copy of the superblock may lack the feature
+        if self.kept_names:  # an older copy of the superblock may not protect kept points
             await protect_kept_points(self._volume)
         if found.total:
             await self._condemn(found)
@@ -311,11 +311,11 @@ class Reclaimer:
         """Condemn a pack whose last block died before the floor; return whether it is condemned."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the pack has no row any more, or blocks refer to it or soon will
+            return False  # the row was deleted, or blocks refer to the pack or soon will
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:
-            return False  # meanwhile, new blocks have referred to the pack
+            return False  # since the search, new blocks have used the pack
         packs.condemn(self._db, pack)
         return True
 

@@ -54,7 +54,7 @@ class Indexer:
         self._waiting: dict[Txg, TxgChanges] = {}
         # Runs up to this txg have already been tried, or are older than this mount.
         self.done: Txg | None = None
-        # Of the runs before this mount, those that end after this txg have been tried; 0: all.
+        # Runs from before this mount have been tried if they end after this txg; 0: all of them.
         self.older = Txg(0)
 
     async def run(self) -> None:
@@ -114,7 +114,8 @@ class Indexer:
             made += await self._make(1, last, is_older=True)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
-                # The larger run is complete, because its first part was the last missing part.
+                # Runs are indexed latest first, so the first part of a larger run is its last
+                # missing part.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end, is_older=True)
             self.older = Txg(first - 1)

@@ -2,8 +2,8 @@
 
 Owns: the conditions under which garbage collection keeps objects for kept points.
 Does not know: listings, rows, deletion (``garbage_search``, ``reclaim``).
-Keeps: a kept point needs its image, the changelogs and levels from that image to its txg. It also
-needs each pack that had live blocks at its txg. If a fact is unknown, more is pinned, never less.
+Keeps: a kept point needs its image, the changelogs and levels from the image to the point's txg,
+and each pack that had live blocks at this txg. If a fact is unknown, more is pinned, never less.
 Design: docs/design/durability.md, "Kept points".
 
 A pack had live blocks at txg K if it was made before K and its last block died after K. So a point

@@ -68,8 +68,8 @@ class ChangelogReader:
 
         Args:
             txgs: the numbers of the changelogs, which are all requested at the same time. A caller
-                that reads backwards sees no abandoned txg, because it has read the fence record
-                after it.
+                that reads backwards sees no abandoned txg, because it has already read the fence
+                record that follows.
             function: called in a thread with a changeset, and True if the txg has only this
                 changeset.
 

@@ -5,7 +5,8 @@ Keeps: each changelog is decoded once for all searches, unless its results excee
 
 The searches for several files read the same txgs, each from the latest to the earliest. So results
 are cached until the limit is reached, and all further results are computed again for each search.
-With least-recently-used eviction, each search would evict what the next one needs first.
+With least-recently-used eviction, each search would evict the results that the next search needs
+first.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -55,7 +56,7 @@ class KeptScan(Generic[_T]):
         ]
 
     async def scan_changes(self, link: Link, changeset: bytes) -> list[Scanned[_T] | UnreadableTxg]:
-        """Return the results for changes that no changelog contains yet, as the txg of a link."""
+        """Return the results for changes that are in no changelog yet; *link* names their txg."""
         if link.txg not in self._kept:
             results = [await trio.to_thread.run_sync(self._function, changeset, True)]
             one = Scanned(link, results)

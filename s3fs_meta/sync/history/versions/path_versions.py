@@ -185,8 +185,8 @@ class PathVersions:
     ) -> list[Versions]:
         """Return the latest versions of several names in one directory, in the given order.
 
-        The searches share the changes that they read, so even many files that large txgs changed
-        are no problem.
+        The searches share the changes that they read, so large txgs are not read again for each
+        name.
 
         Args:
             above: the components of the directory's path.
@@ -275,7 +275,7 @@ class PathVersions:
             await trio.lowlevel.checkpoint()
 
     async def _existing(self, stay: Stay, possible: Sequence[bytes], most: int) -> set[bytes]:
-        """Return the first names of a list that a directory had at the end of its stay."""
+        """Return the first names in *possible*, at most *most*, that exist at the end of a stay."""
         losses = self._scan_of_losses([stay.ino], possible)
         found: set[bytes] = set()
         for name in possible:

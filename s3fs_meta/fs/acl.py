@@ -100,7 +100,7 @@ def _valid(entries: Acl) -> bool:
 
 
 def apply_access(mode: int, entries: Acl) -> WithMode:
-    """Return the mode after an access ACL is set, and the ACL unless the mode expresses it.
+    """Return the mode after an access ACL is set, and the ACL (None if the mode expresses it).
 
     Source: posix_acl_update_mode, posix_acl_equiv_mode.
     """
@@ -114,7 +114,7 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
 
 
 def _group_class(entries: Acl) -> AclEntry:
-    """Return the entry that the mode's group bits contain: the mask or, if missing, the group."""
+    """Return the entry in the mode's group bits: the mask or, if no mask exists, the group."""
     masks = [entry for entry in entries if entry.tag == MASK]
     return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
 
@@ -129,7 +129,7 @@ def after_chmod(entries: Acl, mode: int) -> Acl:
 def inherit(default: Acl, mode: int) -> WithMode:
     """Return the mode and access ACL of a new inode, created with *mode* under a default ACL.
 
-    A default ACL replaces the umask, which the kernel leaves to the daemon (FUSE_DONT_MASK).
+    With FUSE_DONT_MASK the daemon applies the umask, unless a default ACL replaces the umask.
     Source: posix_acl_create_masq.
     """
     group_tag = _group_class(default).tag

@@ -3,8 +3,8 @@
 Owns: the positions of unfinished walks. Does not know: why a walk is needed.
 A directory may be a million levels deep, and a walk reads one row for each level. So a walk stops
 after a slice, and the caller starts it again after a schedule point.
-Keeps: a position of ``is_below`` is used only while no directory has moved. Moves do not matter for
-``mark``, which checks the parent of each directory before it sets the flag.
+Keeps: ``is_below`` uses a position only if no directory has moved since. ``mark`` may use positions
+after moves, because it checks the parent of each directory before it sets the flag.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ _WALKS_MAX: Final = 8
 
 
 class Ancestry:
-    """The directories above the directories of one mount."""
+    """Searches and marks the directories above a directory in one mount."""
 
     def __init__(self, db: Database, directories: int) -> None:
         """Start without unfinished walks.
@@ -32,7 +32,7 @@ class Ancestry:
         """
         self._db = db
         self._directories = directories
-        # For each pair of arguments: the next directory to visit, and the number of visited ones.
+        # For each pair (directory, top): the next directory to visit, and the number visited.
         self._positions: dict[tuple[Ino, Ino], tuple[Ino, int]] = {}
         # For each directory to mark: the directories on the way to the root that lack the flag.
         self._unmarked: dict[Ino, list[Ino]] = {}
@@ -50,7 +50,7 @@ class Ancestry:
         Args:
             directory: where the walk begins.
             top: the directory to search for.
-            outside: a directory that is neither *top* nor below it; it ends the walk like the root.
+            outside: a directory that is neither *top* nor below *top*; the walk ends there.
 
         Raises:
             MetadataError: the directories form a cycle.

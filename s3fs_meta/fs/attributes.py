@@ -66,8 +66,8 @@ def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attribute
 def without_privileges(mode: int) -> int:
     """Return the mode of an inode after an unprivileged caller wrote to it or changed its owner.
 
-    A directory keeps its mode. suid is cleared. sgid is cleared only if the group may execute the file; otherwise sgid means
-    mandatory locking.
+    A directory keeps its mode. suid is cleared. sgid is cleared only if the group may execute the
+    file; otherwise sgid means mandatory locking.
     Source: fs/attr.c, should_remove_suid; fs/open.c, chown_common.
     """
     if stat.S_ISDIR(mode):
@@ -93,8 +93,8 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
     """Return whether a process sets an access time other than the current time.
 
-    The kernel itself sends modification times, but no access times. A request to set the
-    current time looks the same, so a time within _NOW_NS is treated as the current time.
+    The kernel itself sends modification times, but no access times. A request for the current
+    time also contains a number, so a time within _NOW_NS is treated as the current time.
     """
     return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS
 
@@ -160,8 +160,8 @@ class AttributeStore:
         """Return whether the new times of an inode without a name must be stored.
 
         After unlink and before the last close, the kernel sends the mtime and ctime of a regular
-        file. It keeps these times itself, so they need not be stored, unless the file can still get
-        a name (O_TMPFILE). The kernel requests other times again.
+        file. The kernel keeps these times itself, so they need not be stored, unless the file can
+        still get a name (O_TMPFILE). A new atime is stored, because the kernel requests it again.
         """
         if wanted.atime_ns is not None or not stat.S_ISREG(orphan.mode):
             return True

@@ -59,7 +59,7 @@ class Capacity:
             )
 
     def require_kept(self) -> None:
-        """Raise NoSpaceLeftError if a change of unknown size has exceeded the capacity.
+        """Raise NoSpaceLeftError if a change whose size was not known before exceeded the capacity.
 
         Raises:
             NoSpaceLeftError: more bytes are in use than the capacity allows.

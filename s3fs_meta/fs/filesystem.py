@@ -2,8 +2,8 @@
 
 Owns: creating the parts, statfs, open, release, and purging an inode when the kernel forgets it.
 Does not know: pyfuse3, stores, the storage of blocks.
-Methods that may wait are ``async``; all others run without a schedule point. For frequent operations,
-attributes of ``Filesystem`` are bound methods of the parts, which saves a call per request.
+Methods that may wait are ``async``; all others run without a schedule point. Each frequent
+operation is an attribute with a part's bound method, which saves a call per request.
 Tasks: any handler; one ``run`` per mount.
 """
 
@@ -63,7 +63,7 @@ class SyncFile(Protocol):
     """A function that makes a file and its name durable."""
 
     def __call__(self, ino: Ino, /, *, data_only: bool = False) -> Awaitable[None]:
-        """Make a file durable; with *data_only*, its times need not become durable."""
+        """Make a file durable; with *data_only*, the times of the file need not become durable."""
 
 
 class Filesystem:
@@ -87,8 +87,7 @@ class Filesystem:
 
         Args:
             sync_file: makes a file and its name durable, for fsync(2) and fdatasync(2).
-            state_of: returns the value of the attribute ``xattrs.STATE``, which shows how durable a
-                file is.
+            state_of: returns the value of the attribute ``xattrs.STATE``: how durable a file is.
             groups_of: returns the supplementary groups of a process.
             notices: functions that invalidate the kernel's caches.
             slices: limits of the work between two schedule points.
@@ -224,8 +223,8 @@ class Filesystem:
             ino: the inode.
             wanted: the new attributes.
             caller: the process that changes them.
-            sets_times: a request for the size the file has sets mtime and ctime; false if the kernel
-                keeps them, because it sends them unless they stay the same.
+            sets_times: set mtime and ctime even if the size stays the same; false if the kernel
+                keeps these times, because it sends them when they change.
 
         Raises:
             The errors of ``FileData.truncate`` and ``AttributeStore.set_attributes``.

@@ -42,7 +42,7 @@ class LookupCounts:
         return value if value < _OVERFLOWED else self._overflow[ino]
 
     def known_among(self, inos: Iterable[Ino]) -> set[Ino]:
-        """Return the inodes among *inos* that have a lookup count."""
+        """Return those inodes of *inos* that have a lookup count."""
         pages = self._pages
         near = [ino for ino in inos if ino >> _PAGE_BITS in pages]
         return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}
@@ -62,7 +62,7 @@ class LookupCounts:
             yield from [Ino(base + slot) for slot, count in enumerate(page) if count]
 
     def add(self, ino: Ino, times: int = 1) -> None:
-        """Add *times* to the lookup count of an inode, the number of replies that contain it."""
+        """Add *times*, the number of replies that contain an inode, to the inode's lookup count."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

@@ -341,9 +341,8 @@ class Namespace:
             caller: the owner of the whiteout.
 
         Returns:
-            True if the name was moved. False if a directory would be moved to a directory with very
-            many directories above it, which are not all checked or marked; no name was changed.
-            Then call ``rename_slowly``.
+            True if the name was moved. False if no name was changed, because the directories above
+            the new parent are too many for one slice; then call ``rename_slowly``.
 
         Raises:
             InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
@@ -399,9 +398,9 @@ class Namespace:
             is_moved = self.rename(parent, name, new_parent, new_name, flags, caller=caller)
 
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
-        """Create a whiteout at a name that was just moved; it hides the name in an overlayfs.
+        """Create a whiteout in place of a name that was just moved.
 
-        A whiteout is a character device with the device number 0:0.
+        A whiteout is a character device 0:0, which hides the name in an overlayfs.
 
         Call this in the transaction of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
@@ -447,7 +446,7 @@ class Namespace:
     def _mark_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> bool:
         """Mark the new parent of a directory with protected inodes, and the directories above it.
 
-        Return False if a slice is not enough. A mark remains if the move fails afterwards.
+        Return False if a slice is not enough. The marks remain even if the move then fails.
         """
         is_marked_tree = stat.S_ISDIR(moved.mode) and moved.flags & InodeFlag.HOLDS_LOCKED
         if parent == new_parent or not is_marked_tree:

@@ -1,4 +1,4 @@
-"""The open inodes, with one record for each.
+"""Records of the open inodes.
 
 Owns: the records of open inodes. Does not know: rows, FUSE.
 A file handle is an inode number, so a handler finds the record by one lookup. The record counts
@@ -81,7 +81,7 @@ class OpenFiles:
         return self._inodes.get(ino)
 
     def being_read(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an inode that is read; create it if opens are not reported."""
+        """Return the record of an inode to read; create the record if opens are not reported."""
         record = self._inodes.get(ino)
         return record if record is not None or self.are_reported else self.opened(ino)
 

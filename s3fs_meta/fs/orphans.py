@@ -97,7 +97,7 @@ class Orphans:
             return
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
-            # The group that removed the name was lost, so the inode has its name again.
+            # The transaction group that removed the name was lost, so the inode has its name again.
             self._known.discard(ino)
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
@@ -210,7 +210,7 @@ def _release(
     """Unmap blocks as ``unmap`` does, but do not change the inode's number of mapped blocks."""
     for pack in {row.pack for _index, row in found if row.pack is not None}:
         packs.get(db, pack)
-    # If two entries share a block, the loop changes the block's row, which is then read again.
+    # If two entries share a block, the loop must read the block's row again after a change.
     are_distinct = len({row.block for _index, row in found}) == len(found)
     for index, row in found:
         block_map.remove_read(db, ino, index)

@@ -1,4 +1,4 @@
-"""The list of removed trees: directories removed with their entries, and not yet emptied.
+"""The list of removed trees: directories that were removed, and whose entries still exist.
 
 Owns: the list, and the check whether a directory is in a removed tree. No name in such a directory
 can be added, removed or changed, even by a process that has the directory open.
@@ -52,7 +52,7 @@ class RemovedTrees:
         self._db = db
         self._directories = directories
         # For each directory whose check is not finished: the next directory to visit, and the
-        # number of visited ones. A request has at most one unfinished check.
+        # number visited so far. A request has at most one unfinished check.
         self._positions: dict[Ino, tuple[Ino, int]] = {}
         self._tops: dict[Ino, None] = {}  # top directories of removed trees, in order of removal
         self._arrived = trio.Event()
@@ -80,7 +80,7 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Record that *names* were removed; directories among them contained *found* names."""
+        """Record *names* removed names; the directories among them contained *found* names."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
@@ -91,7 +91,7 @@ class RemovedTrees:
         return list(islice(reversed(self._tops), count))
 
     def finish(self, count: int) -> None:
-        """Remove from the list the first *count* directories that ``last`` returns."""
+        """Remove the first *count* directories that ``last`` returns from the list."""
         for _ in range(count):
             self._tops.popitem()
         if not self._tops:
@@ -113,13 +113,13 @@ class RemovedTrees:
 
         Args:
             ino: the directory.
-            depth_max: with more directories above it than this number and than there are inodes,
-                the directories form a cycle.
+            depth_max: if there are more directories above *ino* than this number, and also more
+                than inodes, the directories form a cycle.
 
         Raises:
             UnfinishedWalkError: the check is not finished; the caller must change nothing, and
                 call this method again after a schedule point.
-            MetadataError: the directories above it form a cycle.
+            MetadataError: the directories above *ino* form a cycle.
         """
         at, visited = self._positions.pop(ino, (ino, 0))
         for _ in range(self._directories):

@@ -1,4 +1,4 @@
-"""The size limits of slices, into which long work on the event loop is divided.
+"""The size limits of slices: long work on the event loop is divided into slices.
 
 Design: docs/design/concurrency.md, "Slices".
 """
@@ -35,7 +35,7 @@ class Slices:
     # Number of block map entries that a clone copies in one slice from a file with dirty blocks.
     cloned_indexes: int = LOOP_SLICE_ROWS
     cloned_bytes: int = CLONE_COPIED_BYTES  # dirty bytes that a clone copies in one slice
-    ancestors: int = ANCESTORS_SLICE  # directories above a directory that one slice visits
+    ancestors: int = ANCESTORS_SLICE  # number of parent directories that one slice visits
     copied_bytes: int = COPIED_RANGE_BYTES  # bytes that copy_file_range(2) writes in one slice
 
 

@@ -5,7 +5,7 @@ Keeps: a worker is always free for metadata requests. The requests of one user l
 other users. Waiting readers never cause a write-back to be refused; the kernel would lose its data.
 
 The code that receives a request sets ``caller`` in the task of the request. So no layer in between
-has to pass it as an argument.
+has to pass the user ID as an argument.
 """
 
 from collections import Counter
@@ -60,8 +60,8 @@ class WaitingRoom:
     def _require_place(self, uid: int) -> None:
         """Raise BusyError if too many requests are waiting.
 
-        A user may have at most twice as many waiting requests as there are free places. So there is
-        always room for other users. One user can fill two thirds of all places. Source: Choudhury
+        A user may have at most twice as many waiting requests as there are free places. So one user
+        can fill only two thirds of all places, and other users always have room. Source: Choudhury
         and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:

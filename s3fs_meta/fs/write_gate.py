@@ -1,4 +1,4 @@
-"""The gate that every changing operation passes after its own checks.
+"""The gate that every operation passes before it changes anything.
 
 Owns: the order of the checks (state of the mount, room on the disk); opening the group; the list of
 names and inodes that the open group changed. Does not know: the effects of operations.
@@ -36,7 +36,7 @@ class Invalidations(NamedTuple):
 
 
 async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
-    """Return at once: without a kernel there is no cached name to invalidate."""
+    """Do nothing: without a kernel there is no cached name to invalidate."""
     await trio.lowlevel.checkpoint()
 
 
@@ -121,7 +121,7 @@ class Changes:
         self._names.append((parent, name))
 
     def open(self, ino: Ino, *, times_only: bool = False) -> None:
-        """Begin an operation after ``require``, without a schedule point in between."""
+        """Begin an operation after ``require``; no schedule point may lie between the two calls."""
         if self._db.group_operations >= GROUP_OPERATIONS_MAX:
             self._db.commit()
         if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:

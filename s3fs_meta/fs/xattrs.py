@@ -72,7 +72,7 @@ class AttributeNames:
         self._capacity = Capacity(db)
 
     def lacks_capability(self, ino: Ino) -> bool:
-        """Return whether an open inode is known to have no attribute security.capability.
+        """Return whether an open inode certainly has no attribute security.capability.
 
         The result is cached, because the kernel may request it before every write(2).
         """
@@ -139,7 +139,7 @@ class AttributeNames:
             AccessRefusedError, NoInodeError: nothing was changed.
         """
         _check_settable(name)
-        if name in _NAMESPACES:  # an earlier version could store it, so it can still be removed
+        if name in _NAMESPACES:  # earlier versions could store this name, so ``remove`` permits it
             raise InvalidRequestError("the extended attribute has a namespace but no name:", name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))

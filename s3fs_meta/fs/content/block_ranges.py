@@ -112,7 +112,7 @@ def plan_write(
 
 
 def bytes_to_keep(span: Span, plain_bytes: int) -> int:
-    """Return the number of leading bytes to copy from a block before a part of it is written."""
+    """Return the number of leading bytes of a block to copy before a part of it is written."""
     return min(span.start, plain_bytes) if span.stop >= plain_bytes else plain_bytes
 
 

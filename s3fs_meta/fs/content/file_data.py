@@ -67,8 +67,8 @@ _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
 _EVICTED: Final = "its blocks were evicted before they could be used"
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
-# Bytes of a file within one cached block.
-# Fields: the block's content or its file's descriptor, offset in the block, length.
+# Bytes of a file within one cached block. The fields are the block's content (or the descriptor
+# of the block's file), the offset in the block, and the length.
 CachedBytes = tuple[int | Content, int, int]
 
 
@@ -235,7 +235,7 @@ class FileData:
                 data may have been written.
             StoreError, CorruptionError: the write replaces a part of a block that is unavailable.
 
-        Yields only if the write waits for room or for a block. Opens its own transaction.
+        Yields to other tasks only to wait for room or for a block. Opens its own transaction.
         """
         if not data:
             return 0
@@ -273,7 +273,7 @@ class FileData:
         if not has_room and not self._cache.has_room(length):
             if not self._cache.find_room(length):
                 return []
-            # ``find_room`` may have evicted a block of this file.
+            # Look up the blocks again, because ``find_room`` may have evicted a block of this file.
             before, parts = self._look_up(ino, offset, offset + length)
         if not before.mapped_blocks and not before.size_bytes and len(parts) == 1:
             self._write_first(before, parts[0][0], data, sets_times=sets_times)
@@ -343,7 +343,7 @@ class FileData:
             raise
 
     def _shared_bytes(self, plan: WritePlan) -> int:
-        """Return the length of the blocks that a write replaces, but that other files keep using."""
+        """Return the length of the blocks that a write replaces, while other files keep them."""
         return sum(
             located.plain_bytes
             for _span, located, how in plan.steps
@@ -492,9 +492,9 @@ class FileData:
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, _EVICTED)
 
     def _require_copy(self, ino: Ino, plan: Shortening, split: Located) -> None:
-        """Raise NoSpaceLeftError if a shared block cannot be cut: other files keep all its bytes.
+        """Raise NoSpaceLeftError if the capacity has no room for the cut copy of a shared block.
 
-        The first removed blocks count as free space, unless they are shared, too.
+        The blocks that are removed first count as free space, unless other files share them too.
         """
         if not self._db.counters.capacity_bytes or split.plain_bytes <= plan.keep_bytes:
             return
@@ -547,7 +547,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # The block is not cut in place, because the last commit contains the bytes to remove.
+            # Cut a copy instead of the block, because the last commit contains the bytes to remove.
             block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
             self._remap(before.ino, plan.keep_index, split, block)
         elif split is not None:

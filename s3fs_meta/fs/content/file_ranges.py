@@ -51,7 +51,7 @@ SEEK_HOLE: Final = 4
 
 
 Begin = Callable[[Ino], object]
-"""Called with the inode that an operation is about to change."""
+"""A function that is called with the inode that an operation is about to change."""
 
 
 def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> int:
@@ -94,7 +94,7 @@ class FileRanges:
     # --- find data and holes -------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return the offset of the next data or hole; this is *offset* if it is already inside.
+        """Return the offset of the next data or hole, which is *offset* if it is inside one.
 
         Data are the bytes from the start of a block to the end of its content. All other bytes
         read as zeros and are holes; the end of the file is also a hole. Source: lseek(2).
@@ -153,7 +153,7 @@ class FileRanges:
             begin: called before the first change, after all checks.
 
         Raises:
-            NotSupportedError: *mode* is not one of these values.
+            NotSupportedError: *mode* is not one of the values above.
             NoSpaceLeftError: the filesystem has no room for so many bytes.
             TooBigError, InvalidRequestError, NoInodeError, NotPermittedError, or an error of
             ``FileData.write``: the operation may be incomplete.
@@ -225,7 +225,7 @@ class FileRanges:
             await self._data.write(ino, offset, bytes(length))
 
     def _content_bytes(self, ino: Ino, offset: int, stop: int) -> int:
-        """Return the length of the content in a range inside one block, at most 0 if it has none."""
+        """Return the length of the content in a range inside one block; 0 or less means none."""
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         return 0 if located is None else min(stop - offset, located.plain_bytes - start)
@@ -261,8 +261,8 @@ class FileRanges:
         Complete blocks that are in the bucket are shared by copying rows. The last block of
         *source* is also shared if it becomes the last block of *target*. Other bytes are copied.
         One call copies at most SHARED_RANGE_BYTES, and writes about ``Slices.copied_bytes`` bytes.
-        The process requests the rest by further calls, and can be killed between them. The end of
-        *source* or an error also shortens the copy. Source: copy_file_range(2).
+        The process requests the rest by further calls, and can be killed between two calls. The end
+        of *source* or an error also shortens the copy. Source: copy_file_range(2).
         If there is anything to copy, *begin* is called before the first change, after all checks.
         The kernel drops its pages of *target* only in the range of the returned length, so this range
         includes every changed byte.
@@ -307,9 +307,9 @@ class FileRanges:
     ) -> int | None:
         """Copy a range inside one block of each file like ``copy``, or return None if it must wait.
 
-        Before None is returned, nothing is changed except by *begin*.
+        If the result is None, only *begin* may have changed anything.
 
-        Most copied files are small. For small files, starting a task takes longer than the copy.
+        Most copied files are small. Copying a small file takes less time than starting a task.
 
         Raises the same errors as ``copy``. Never yields to other tasks.
         """
@@ -347,7 +347,7 @@ class FileRanges:
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
         """Copy bytes by reading and writing, at most to the end of a block of either file.
 
-        So a write that fails has changed no earlier block of *target*.
+        So if the write fails, no earlier block of *target* has been changed.
         """
         in_block = max(offset % self._block_bytes, at % self._block_bytes)
         length = min(self._block_bytes - in_block, stop - offset)

@@ -56,7 +56,7 @@ class ReadAhead:
             return
         before, record.read_position = record.read_position, stop
         length = stop - offset
-        # The kernel also reads ahead, and two of its requests may arrive in reverse order.
+        # The kernel's own read-ahead may send two requests that arrive in reverse order.
         if before < 0 or not -2 * length <= offset - before <= length:
             record.ahead_blocks = record.asked_until = 0
             return

@@ -23,15 +23,15 @@ from s3fs_meta.model import Ino
 async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -> None:
     """Set HOLDS_LOCKED on all directories above an inode, in slices; begin an operation on it.
 
-    A directory keeps the flag, and marks its new parents if it is moved. So a pass over the names
-    is complete unless another task added or moved a name of the inode, which changes its ctime.
+    A directory keeps the flag, and a move of the directory marks its new parents. So a pass over
+    the names is complete, unless another task adds or moves a name and thus changes the ctime.
 
     Args:
         db: the database.
         changes: begins the operation before each slice.
         ino: the inode.
-        slices: limits the directories with names of the inode in one slice (``directories``), and
-            the visited directories above them (``ancestors``).
+        slices: limits of one slice: ``directories`` with names of the inode, and ``ancestors``, the
+            visited directories above them.
 
     Raises:
         NoInodeError: the inode was removed.

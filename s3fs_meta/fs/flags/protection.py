@@ -15,7 +15,7 @@ _PROTECTED: Final = InodeFlag.PROTECTED
 
 
 def require_changeable(attributes: Attributes) -> None:
-    """Raise if an inode is locked or immutable, so that it cannot be changed or named.
+    """Raise if an inode is locked or immutable, so that no change or new name is permitted.
 
     Raises:
         NotPermittedError: the inode is locked or immutable.

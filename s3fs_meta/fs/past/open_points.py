@@ -89,7 +89,7 @@ class OpenPoints:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
             disk: the local disk, which the present filesystem also needs.
             state_of: returns the directory for the temporary state of a txg.
-            find_elsewhere: finds the content of a block that is no longer at its recorded location.
+            find_elsewhere: finds a block's content if it is no longer at the recorded location.
             is_shared: several users may send requests.
             may_spawn: a separate process may restore a large database.
             apart_bytes_min: the size from which a database is treated as large.
@@ -124,7 +124,7 @@ class OpenPoints:
         return point is not None and point.used_s > trio.current_time() - age_s
 
     async def find(self, wanted: PointInTime) -> Link | None:
-        """Return the chain link of a point in time, or None if it is in the future or not retained.
+        """Return the chain link of a point in time; None if it is in the future or not retained.
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
@@ -218,7 +218,7 @@ class OpenPoints:
             try:
                 state = await trio.to_thread.run_sync(self._state_of, txg)  # syncs to disk
                 # The size is estimated from the present database, whose file never shrinks.
-                # ``hold_more`` corrects the estimated size when the size of the image is known.
+                # ``hold_more`` corrects the estimate as soon as the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
                 apart = self._may_spawn and size_bytes >= self._apart_bytes_min
@@ -238,9 +238,9 @@ class OpenPoints:
             return point
 
     def _failure(self, txg: Txg, exc: Exception) -> PastUnavailableError | NoSpaceLeftError:
-        """Return the error of a request for a point in time whose database failed.
+        """Return the error to report when the database of a point in time failed.
 
-        A disk that other programs fill during the restore does not damage the point in time.
+        If other programs filled the disk during the restore, the point in time itself is intact.
         """
         is_full = isinstance(exc, OSError) and exc.errno in FULL_ERRNOS
         if not is_full and not isinstance(exc, DatabaseFullError):

@@ -2,11 +2,11 @@
 
 Owns: the order *open the point, hold its packs, check them, copy*.
 Does not know: rows (``meta.trees.past_content``), slices (``fs.trees.clone``), requests of users.
-Keeps: no content is downloaded. If content of the tree is no longer retained, or is damaged, nothing
-changes. A pack that the copy needs is never condemned during the copy: it is *held* from before the
-check until the copy has its name, or becomes a removed tree. If garbage collection condemned the
-pack earlier, the check fails. Later, garbage collection finds live blocks in the pack. Held packs
-are recorded only in memory, because a crash also ends the copy.
+Keeps: no content is downloaded. If content of the tree is no longer retained, or is damaged,
+nothing changes. A pack that the copy needs is never condemned during the copy: the pack is *held*
+from before the check until the copy has its name, or becomes a removed tree. The check fails if the
+pack was condemned earlier. After the copy, garbage collection finds live blocks in the pack. Held
+packs are recorded only in memory, because a crash also ends the copy.
 Tasks: one copy at a time, including copies of the present state.
 Design: docs/design/durability.md, "Copies of the past".
 """
@@ -30,7 +30,7 @@ from s3fs_meta.meta.trees.past_survey import PastSurvey
 from s3fs_meta.model import Attributes, BlockId, Ino, ObjectKey, PackId, Txg
 
 Find = Callable[[Database], Attributes]
-"""A function that finds the inode to copy in a past database, and raises if there is none."""
+"""A function that finds the inode to copy in a past database, and raises if none exists."""
 
 
 class PastClone:
@@ -105,7 +105,7 @@ class PastClone:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """At the end of a ``with`` block, permit garbage collection of the copied packs again."""
+        """Permit garbage collection of the copied packs again at the end of a ``with`` block."""
         assert not self._db.held_packs, "only one copy from the past runs at a time"
         try:
             yield
@@ -140,7 +140,7 @@ class PastClone:
     async def _require_blocks(
         self, survey: PastSurvey, txg: Txg, packs: Mapping[PackId, ObjectKey]
     ) -> None:
-        """Refuse the copy if a chosen block has no copy in a retained, intact pack."""
+        """Refuse the copy unless each chosen block is in a retained, intact pack."""
         after, read = BlockId(0), survey.blocks_after
         while rows := await trio.to_thread.run_sync(read, after, self._slice_blocks):
             for piece in slices(rows):
@@ -152,7 +152,7 @@ class PastClone:
             after = rows[-1].block
 
     async def _revived(self, count: int) -> None:
-        """Upload the changes before the next changelog would list too many packs."""
+        """Upload the changes if the next changelog would otherwise list too many revived packs."""
         self._unreported += count
         if self._unreported >= self._revived_packs_max:
             self._unreported = 0

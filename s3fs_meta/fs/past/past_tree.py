@@ -66,7 +66,7 @@ class PastTree:
 
         Args:
             points: opens points in time.
-            name: the name of the directory of points in time, which is in the root directory.
+            name: the name of the directory of points in time; the directory is in the root.
             block_bytes: size of a block.
             root: returns the attributes of the root directory, whose owner also owns *name*.
             now_ns: returns the current time, from which ages such as 1h-ago are subtracted.
@@ -118,7 +118,7 @@ class PastTree:
             return self._attributes(point, txg, past_ino)
 
     def top(self) -> Attributes:
-        """Return the attributes of ``.snapshots``: those of the root, without write permission."""
+        """Return the root's attributes without write permission, for ``.snapshots``."""
         root = self._root()
         return root._replace(
             ino=PAST_TOP_INO,
@@ -242,8 +242,8 @@ class PastTree:
     async def _point(self, name: bytes) -> Attributes | None:
         """Return the root directory at the point in time that a name specifies.
 
-        While the point in time is used, its name refers to the same txg. Otherwise a copy of the
-        tree would mix two points in time.
+        While a point in time is used, a relative name such as 1h-ago refers to the same txg.
+        Otherwise a copy of the tree would mix two points in time.
         """
         kept = self._meanings.get(name)
         if kept is not None and self._points.was_used_within(kept, PAST_NAME_KEPT_S):

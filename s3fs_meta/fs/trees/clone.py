@@ -56,7 +56,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Continue at once after a slice, because a copy of the present state revives no pack."""
+    """Do nothing after a slice, because a copy of the present state revives no pack."""
     await trio.lowlevel.checkpoint()
 
 
@@ -197,7 +197,7 @@ class TreeClone:
             raise NoEntryError(source.parent, target.name)
 
     def require_free(self, source: Attributes, target: CloneTarget) -> Attributes:
-        """Return the target directory, if the copy can be added to it under its new name."""
+        """Return the target directory; raise if the new name cannot be added to it."""
         self._status.require_writable()
         directory = self._namespace.require_free(*target)
         if stat.S_ISDIR(source.mode) and directory.nlink >= LINKS_MAX:
@@ -226,7 +226,7 @@ class TreeClone:
         *,
         is_living: bool,
     ) -> trio.Event:
-        """Give a finished copy its name, and return the event of ``clone``."""
+        """Give a finished copy its name; return the event that ``clone`` returns."""
         if is_living:
             self._require_left(source, target)
         self.require_free(source, target)
@@ -296,7 +296,7 @@ class TreeClone:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # raises PastUnavailableError before any row changes
+            raise  # PastUnavailableError is raised before any row changes
         except S3fsError:
             self._db.undo()
             raise
@@ -333,8 +333,8 @@ class TreeClone:
     async def _copy_living(self, files: Sequence[tuple[Ino, Ino]]) -> None:
         """Share or copy the blocks of present files.
 
-        During the copy, the sources are treated as open. Otherwise a source that is unlinked would
-        lose its blocks, and its copy would be all zeros.
+        During the copy, the sources are treated as open. Otherwise a source file that is unlinked
+        meanwhile would lose its blocks, and the copy would contain only zeros.
         """
         for old, _new in files:
             self._open_files.opened(old)
@@ -382,8 +382,8 @@ class TreeClone:
     def _copy_piece(self, new: Ino, piece: _Piece, reach: int) -> int:
         """Share or copy some blocks; return the end offset of the last block.
 
-        The rows of the copy match its blocks even after an error. Otherwise the deletion of the
-        unfinished copy would leave these blocks.
+        The rows of the copy match its blocks even after an error. Otherwise blocks without a row
+        would remain after the deletion of the unfinished copy.
         """
         size_bytes = inodes.get(self._db, new).size_bytes
         mapped = 0
@@ -405,7 +405,7 @@ class TreeClone:
             return
         self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
-        # The original stays in use, and a write may change it in place. After a power cut, the copy
-        # would then be restored with bytes that it never had.
+        # A write may change the original block in place. After a power cut, the copied block would
+        # then be restored with bytes that it never had.
         self._cache.copies.forget([block])
         block_map.set(self._db, new, index, block)

@@ -22,7 +22,7 @@ async def path_of(db: Database, ino: Ino) -> bytes | None:
 
 
 async def texts_of(db: Database, inos: Sequence[Ino]) -> list[str]:
-    """Return a path of each inode that has one, for messages."""
+    """Return one path of each inode for messages; skip inodes without a path."""
     return await _read(db, tree_paths.texts_of, inos)
 
 

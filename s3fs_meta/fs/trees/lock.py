@@ -1,4 +1,4 @@
-"""Locking a tree: afterwards its names and inodes cannot be changed.
+"""Locking a tree, so that its names and inodes can no longer be changed.
 
 Owns: ``s3fs-meta lock``.
 Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
@@ -90,7 +90,7 @@ class TreeLock:
         return progress.done
 
     def _require(self, parent: Ino, name: bytes, ino: Ino) -> Attributes:
-        """Return the inode of a name. Raises NoEntryError if it is not *ino*."""
+        """Return the inode of a name. Raises NoEntryError if the inode is not *ino*."""
         found = self._lookup(parent, name)
         if found is None or found.ino != ino:
             raise NoEntryError(parent, name)
@@ -125,10 +125,10 @@ class TreeLock:
         return len(found), sum(child.names for child in found)
 
     async def _mark_names(self, directory: Ino, linked: Collection[Ino]) -> None:
-        """Mark the directories above all names of files, which the caller then locks.
+        """Mark the directories above all names of files; the caller then locks these files.
 
-        While this method yields, another task may add a name; then another pass is needed. Nothing
-        interrupts the last pass.
+        While this method yields, another task may add a name; then another pass is needed. The last
+        pass does not yield.
         """
         passes = 0
         while parents := removed_trees.unmarked_parents(self._db, linked):
@@ -139,7 +139,7 @@ class TreeLock:
 
 
 def _up_to(listed: list[Child], links_max: int) -> list[Child]:
-    """Return the first entries, until the names of their files with several names exceed a limit."""
+    """Return the first entries, up to the entry with which the sum of links exceeds a limit."""
     links = 0
     for count, child in enumerate(listed, 1):
         links += child.links

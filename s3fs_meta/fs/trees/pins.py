@@ -3,9 +3,9 @@
 Owns: the list of pins, the set of blocks that eviction must keep, and the task that downloads
 missing blocks. Does not know: the control socket, the download of blocks (``warm``). A pin refers
 to a path. If another inode is at the path, for example after a program replaced a file, the pin
-applies to that inode. If the path no longer exists, the pin follows its inode to the new path, or
-is deleted if its inode was removed. A check walks the pinned trees after changes. Between two
-checks, blocks that are written on this host below a pin are also kept (``cache.pinned_trees``).
+applies to that inode. If the path no longer exists, the pin follows its inode to the new path; if
+the inode was removed, the pin is deleted. A check walks the pinned trees after changes. Between
+two checks, blocks written below a pin on this host are also kept (``cache.pinned_trees``).
 Keeps: pinned blocks stay within the limit of ``cache.pinned_trees``. If trees grow beyond the
 limit, blocks that are already cached are pinned first.
 """
@@ -85,7 +85,7 @@ class Pins:
         self._is_unreadable = False
 
     async def load(self) -> None:
-        """Read the pins of this host and pin their blocks, before any eviction; log errors."""
+        """Before any eviction, read the pins of this host and pin their blocks; log errors."""
         try:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
         except S3fsError as exc:
@@ -301,7 +301,7 @@ class Pins:
                 await trio.lowlevel.checkpoint()
             self.over_bytes = content.over_bytes
             blocks = list(content.sizes.items())
-            for is_cached in (True, False):  # blocks that are already cached are pinned first
+            for is_cached in (True, False):  # pin blocks that are already cached first
                 for piece in slices(blocks):
                     self._pin_slice(piece, is_cached=is_cached)
                     await trio.lowlevel.checkpoint()

@@ -142,7 +142,7 @@ class TreeRemoval:
             parent: the directory that contains the name.
             name: the name to remove.
             ino: the expected inode of the name; with any other inode the call fails.
-            locked: remove the name even if its inode is protected, or its tree contains or once
+            locked: permit the removal even if the inode is protected, or the tree contains or once
                 contained protected inodes.
 
         Returns:
@@ -171,7 +171,7 @@ class TreeRemoval:
         if protection:
             self._db.begin()
             inodes.set_flag(self._db, ino, protection, on=False)
-        # The file remains under its other names.
+        # A file with other names remains.
         is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1
         try:
             self._remove_found(parent, name, found)
@@ -325,7 +325,7 @@ class TreeRemoval:
             self._invalidate_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
-        """Return the next slice, as large as the limits for names and blocks allow."""
+        """Return the next slice, which is as large as the limits for names and blocks allow."""
         tops = self._trees.last(self._slices.directories)
         purged_max, most = self._slices.purged_blocks, self._slices.names
         names_max = min(self._names_max, most)
@@ -336,7 +336,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
-            # Choose fewer directories, so that the slice has room for their entries.
+            # Choose fewer directories, so that the slice has room for the entries of each.
             names_max = max(most * chosen.entries // whole, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
@@ -360,7 +360,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add all entries of small directories to the slice, which then removes whole directories."""
+        """Add all entries of small directories, so that the slice removes complete directories."""
         room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:
@@ -480,7 +480,7 @@ def _is_dir(name: Name) -> bool:
 
 
 def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sorted:
-    """Group inodes by the effect of the removal of their names; skip names without an inode."""
+    """Group inodes by how the removal affects them; skip names without an inode."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(
@@ -497,7 +497,7 @@ def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sor
 
 
 def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: bool) -> int:
-    """Add one inode to the list that applies to it; return its size if it is a deleted file.
+    """Add one inode to the matching list; return the size of the inode if a file is deleted.
 
     Args:
         fates: the lists to extend.

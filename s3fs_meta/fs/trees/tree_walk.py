@@ -18,7 +18,7 @@ from s3fs_meta.meta.trees.tree_content import TreeBlock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Ino
 
 Take = Callable[[Sequence[TreeBlock]], None]
-"""A function that receives the blocks of one slice and must not wait; an error ends the walk."""
+"""A function that receives the blocks of one slice. It must not wait; its error ends the walk."""
 
 
 async def walk(
@@ -26,7 +26,7 @@ async def walk(
 ) -> None:
     """Call *take* with the blocks of all files in trees.
 
-    A block that is shared by files, or belongs to a file with several names, may be passed again.
+    A block that files share, or whose file has several names, may be passed more than once.
 
     Args:
         db: the database of the mount.
@@ -76,7 +76,7 @@ def _next_names(
 ) -> tuple[list[tuple[Ino, BlockIndex]], int]:
     """Read one slice of the names of directories; keep the directories among them.
 
-    A directory that is already kept because it is also a root keeps its position, and is read once.
+    If a directory is also a root, it keeps its position in the list and is read only once.
 
     Returns:
         The inodes that are not directories, each once, and the number of names.

@@ -45,7 +45,7 @@ class Warmed(NamedTuple):
 
 
 class TreeContent:
-    """The blocks of trees, and the blocks that are missing in the cache."""
+    """The blocks of trees, and which of them are missing in the cache."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TreeContent:
 
         Args:
             cache: the cache.
-            may_exceed: if there are more blocks than a cache can hold, count them and do not raise.
+            may_exceed: count the blocks instead of raising if a cache cannot hold all of them.
             blocks_max: the maximum number of blocks in a cache.
         """
         self._cache = cache
@@ -211,7 +211,7 @@ async def download(
     Args:
         db: the database of the mount.
         cache: its cache.
-        content: the blocks from a recent call of ``content_of``.
+        content: the result of a recent call of ``content_of``.
         on_progress: called with the number of bytes processed so far, and the total.
         wanted: returns whether a missing block is to be downloaded.
 

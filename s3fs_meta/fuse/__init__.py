@@ -1,12 +1,12 @@
 """The adaptor to pyfuse3 and the kernel.
 
 frequent_requests: handlers that the C extension calls directly; none of them waits.
-operations:        handlers that pyfuse3 calls, for all other requests and those that wait.
+operations:        handlers that pyfuse3 calls: all other requests, and requests that wait.
 raw_operations:    handlers of requests that pyfuse3 does not support.
 error_boundary:    a wrapper of every handler that converts exceptions to errnos.
 kernel_session:    one session: mounts, serves requests, unmounts.
 request_loop:      receives requests from the kernel.
-request_times:     the durations of requests, and the threads that send them.
+request_times:     the durations of requests, and the threads that send requests.
 kernel_cache:      invalidates the kernel's caches after changes made outside the kernel.
 collection/:       collects dirty pages from the kernel.
 

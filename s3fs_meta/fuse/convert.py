@@ -24,9 +24,9 @@ IO_BYTES: Final = 4096
 
 # The attributes of an inode (fuse_attr in linux/fuse.h).
 _ATTRIBUTES: Final = struct.Struct("=QQQqqqIIIIIIIII4x")
-# The time for which attributes are valid: seconds and nanoseconds (fuse_attr_out in linux/fuse.h).
+# The period for which attributes are valid: seconds, nanoseconds (fuse_attr_out in linux/fuse.h).
 _ATTRIBUTES_VALID: Final = struct.Struct("=QI4x")
-# Inode, generation, and the times for which name and attributes are valid (fuse_entry_out).
+# Inode, generation, and the periods for which name and attributes are valid (fuse_entry_out).
 _ENTRY: Final = struct.Struct("=QQQQII")
 # A listed entry after its attributes (fuse_dirent): inode, position, length of the name, type.
 DIRENT: Final = struct.Struct("=QQII")
@@ -41,7 +41,7 @@ GENERATION_MAX: Final = 0xFFFF_FFFF  # exported file handles have 32 bits for th
 
 
 class _DirentLayouts(dict[int, struct.Struct]):
-    """The layouts of a listed entry, by the length of the name, which is followed by padding."""
+    """The layout of a listed entry for each length of the name, including the padding."""
 
     def __missing__(self, length: int) -> struct.Struct:
         if length > NAME_BYTES_MAX:
@@ -82,10 +82,10 @@ class Converter:
             overrides: attributes that the mount options replace.
             timeout_s: time for which the kernel may cache the replies.
             has_generations: True to compute generations of inodes from birth times. An NFS handle
-                contains inode and generation. If the last changes of a host were lost, the numbers
-                of its newest inodes are reused for other files. Old handles must
-                not open these files. False on a follower, because the birth time of an inode
-                changes when a writer with schema version 1 changes its ctime.
+                contains inode and generation. If the last changes of a host were lost, its newest
+                inode numbers are reused for other files. Old handles must not open these files.
+                False on a follower, because a writer with schema version 1 changes an inode's
+                birth time together with its ctime.
         """
         self._block_bytes = block_bytes
         self._has_generations = has_generations
@@ -153,7 +153,7 @@ class Converter:
     def attributes_out(self, attributes: Attributes) -> bytes:
         """Return the reply with the attributes of an inode, in the layout of the kernel.
 
-        The result equals that of pyfuse3 for ``entry``, in a third of the time.
+        The result is the reply that pyfuse3 makes from ``entry``, in a third of the time.
         """
         return self._valid_out + self._attributes(attributes)
 
@@ -172,11 +172,11 @@ class Converter:
         return b"".join((self.entry_out(attributes), dirent, name, padding))
 
     def dirent_of_row(self, row: Row) -> bytes:
-        """Return ``dirent_out`` for a row from ``dentries.page_rows``, in a third of the time.
+        """Return the result of ``dirent_out`` for an unchecked row, in a third of the time.
 
         Raises:
-            TypeError, ValueError, struct.error: a value is not a number or too large, or mount
-            options replace attributes. Then use ``dentries.listed`` and ``dirent_out``.
+            TypeError, ValueError, struct.error: a value is not a number or is too large, or a mount
+                option replaces attributes. Then use ``dentries.listed`` and ``dirent_out``.
         """
         if self._overrides is not None:
             raise ValueError("a mount option overrides attributes of the row")

@@ -44,7 +44,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.ControlError: errno.EIO,
 }
 
-# Errors that make a mount read-only: contradictory rows, or operations that SQLite may have undone.
+# Errors that make a mount read-only: rows contradict each other, or SQLite may have undone changes.
 # A damaged block does not make a mount read-only; only reads of that block fail.
 DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 

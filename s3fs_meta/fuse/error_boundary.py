@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that never leave a change incomplete, so that their errors do not undo the open group.
+# Handlers that never leave a change incomplete, so an error in one does not undo the open group.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
@@ -123,7 +123,7 @@ def failed(
 
 
 def _advice(exc: S3fsError) -> str:
-    """Return advice if an object is damaged; the messages of other errors include advice."""
+    """Return the advice for a damaged object; the messages of other errors include advice."""
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
         return (
             "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y repairs it after"

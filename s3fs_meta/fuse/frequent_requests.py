@@ -3,8 +3,8 @@
 Owns: the layouts of these requests, and the decision whether a request can be answered immediately.
 Does not know: semantics (``fs``), replies that must wait, past points in time (``Operations``).
 pyfuse3 creates a coroutine and several objects for each request, and waits for the next request
-through its loop. The C extension receives the next request itself after a reply of this module.
-A handler returns None if the request must wait or is about the past; ``Operations`` handles it.
+in an event loop. After a reply of this module, the C extension itself receives the next request.
+If a request must wait or is about the past, its handler returns None; ``Operations`` handles it.
 Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
 """
 
@@ -65,7 +65,7 @@ Handler = Callable[["FrequentRequests", int, Ino, int, bytes], bool]
 
 
 def at_once(function: Answer) -> Handler:
-    """Create a handler that replies with the result of a function, or with an errno."""
+    """Turn a function into a handler that replies with the function's result, or with an errno."""
     name = function.__name__
     changes_rows = name not in CHANGES_NO_TWO_ROWS
 
@@ -104,7 +104,7 @@ class FrequentRequests:
 
     @at_once
     def lookup(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
-        """Reply with the inode of a name, or that it is missing; the kernel caches either reply."""
+        """Reply with the inode of a name, or with its absence; the kernel caches both replies."""
         found = self._fs.lookup(parent, content[:-1])
         if found is not None:
             answer = self._converter.entry_out(found)
@@ -125,7 +125,7 @@ class FrequentRequests:
     def setattr(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
         """Change attributes other than the size.
 
-        For the time "now", the kernel also sends the current time.
+        If a process sets the time "now", the kernel sends the current time as well.
         """
         valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
             content
@@ -294,7 +294,7 @@ class FrequentRequests:
         return b""
 
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with an empty list if an inode has no xattrs; return whether it replied."""
+        """Reply with an empty list if an inode has no xattrs; return whether a reply was sent."""
         if not self._has_none(ino):
             return False
         self.operations.requests["listxattr"] += 1

@@ -75,10 +75,10 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Invalidate the inodes that have a lookup count, and all names in directories among them.
+        """Invalidate the inodes with a lookup count, and all names in those that are directories.
 
-        Before the database switches, these are the old names. After the switch, these are new names
-        that the kernel may have cached as missing.
+        Before the database switches, these are the old names. After the switch, they are the new
+        names, which the kernel may have cached as missing.
         """
         inodes = [ROOT_INO, *self._lookups.known()]
         self._forget_capabilities(inodes)
@@ -99,7 +99,7 @@ class KernelCache:
                 record.forget_capability()
 
     async def _known(self, inodes: Collection[Ino]) -> list[Ino]:
-        """Return the inodes among *inodes* that have a lookup count."""
+        """Return those inodes of *inodes* that have a lookup count."""
         known: list[Ino] = []
         for piece in slices(list(inodes), _SLICE_ROWS):
             known += [ino for ino in piece if self._knows(ino)]
@@ -141,7 +141,7 @@ def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
     """Invalidate the kernel's attributes of an inode, and its pages unless *attr_only*."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # usually, the kernel has not cached the inode
+    except OSError as exc:  # usually the kernel has not cached this inode
         _log.debug("the kernel did not invalidate its cache of inode %d: %s", ino, exc.strerror)
 
 

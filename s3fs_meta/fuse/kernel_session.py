@@ -2,10 +2,10 @@
 
 Owns: the mountpoint and the request loop. Does not know: the meaning of requests.
 A session ends when the filesystem is unmounted, when the daemon receives SIGTERM, SIGINT or SIGHUP,
-or when ``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests, because
-closing /dev/fuse first would lose the dirty pages of the kernel. After a second SIGTERM or SIGINT,
-or if the mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends after dirty pages were collected
-for at most COLLECT_S_MAX.
+or when ``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests,
+because closing /dev/fuse first would lose the dirty pages of the kernel. After a second SIGTERM or
+SIGINT, or if the mountpoint stays busy for UNMOUNT_GRACE_S, the daemon collects dirty pages for at
+most COLLECT_S_MAX, and the loop ends.
 A closed terminal may send SIGHUP twice, from the kernel and from the shell, so a second SIGHUP has
 no effect. Under nohup(1), the daemon ignores SIGHUP.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
@@ -50,9 +50,9 @@ _PRINTABLE: Final = "/:@+~=%._-"
 
 @dataclass(frozen=True)
 class FuseOptions(KernelOptions):
-    """The mount options for the kernel."""
+    """The options of a mount that the kernel and libfuse receive."""
 
-    # The URL of the bucket, which the mount table shows as the device.
+    # The URL of the bucket; the mount table shows the URL as the device.
     source: str = field(kw_only=True)
 
     def words(self) -> set[str]:
@@ -129,7 +129,7 @@ async def serve(
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # Until now, the write-back process may have waited for a reply from the daemon.
+            # Only now can the write-back process exit: before, it may have waited for the daemon.
             await operations.write_back.close()
 
 
@@ -196,7 +196,7 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 def end() -> None:
     """End the request loop, even while programs use the filesystem. Never yields to other tasks.
 
-    Without a running loop, the call does nothing: pyfuse3 would access a session that does not exist.
+    If no loop runs, do nothing, because pyfuse3 would access a session that does not exist.
     """
     if request_loop.is_running():
         pyfuse3.terminate()

@@ -121,7 +121,7 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        # Number of directory entries in the last reply that was full.
+        # Number of directory entries in the last full reply to READDIRPLUS.
         self._readdir_rows = READDIR_ROWS_MIN
         self.barrier = Barrier()
         self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)
@@ -145,7 +145,7 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
-        """Reply with the inode of a name, or that it is missing; the kernel caches either reply."""
+        """Reply with the inode of a name, or with its absence; the kernel caches both replies."""
         found = self._fs.lookup(parent, name)
         if found is None:
             if parent == ROOT_INO:
@@ -527,7 +527,7 @@ class Operations(pyfuse3.Operations):
         self.forget_all(pairs)
 
     def forget_all(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Decrease lookup counts; each pair is an inode and the number to subtract."""
+        """Decrease lookup counts; each pair consists of an inode and the number to subtract."""
         self.requests["forget"] += 1
         for ino, times in pairs:
             self._forget(Ino(ino), times)

@@ -50,7 +50,7 @@ _CHANGES: Final = frozenset(
 def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | None:
     """Return the errno of a request that failed because an inode is from the past, or None.
 
-    The handlers that change files do not find such an inode, or a name in it.
+    A past inode, or a name in one, does not exist for the handlers that change files.
     """
     if not isinstance(exc, FsError):
         return None
@@ -99,7 +99,8 @@ class PastRequests:
     async def lookup(self, parent: Ino, name: bytes) -> pyfuse3.EntryAttributes:
         """Return the reply to a lookup in a past directory.
 
-        The txg of a time or an age may change, so the kernel caches the reply only briefly.
+        A name such as a time or an age may later mean another txg, so the kernel caches the reply
+        only briefly.
         """
         found = await self.for_caller().lookup(parent, name)
         if found is None:
@@ -122,9 +123,10 @@ class PastRequests:
         return self._entry(await self.for_caller().getattr(ino))
 
     def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the reply with a past inode; a later mount may use its number for another txg.
+        """Return the reply with a past inode; its generation depends on the txg.
 
-        A file handle of NFS also contains the generation, so it never opens a file of another txg.
+        A later mount may use the inode number for another txg. An NFS file handle also contains the
+        generation, so the handle never opens a file of another txg.
         """
         entry = self._converter.entry(found)
         entry.generation = (entry.generation + self.tree.txg_of(found.ino)) & GENERATION_MAX

@@ -51,14 +51,14 @@ COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # header of IOCTL: command, number of bytes that follow
 IOCTL_OUT: Final = bytes(16)  # result 0, then fields that only unrestricted ioctls use
 
-# Reserved fields are 0, and so are fields that the kernel ignores or fills in itself.
+# Reserved fields are 0. Fields that the kernel ignores or fills in itself are also 0.
 # The constants in the masks are from linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
 _SECOND_NS: Final = 1_000_000_000
 
-# Constants of statx(2), which returns the kernel's length of a file.
+# Constants for calling statx(2), which returns the kernel's length of a file.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
@@ -101,7 +101,7 @@ class RawOperations(FrequentRequests):
 
         Args:
             operations: the other handlers of the mount.
-            nursery: runs the tasks; open from the first request to the last reply.
+            nursery: runs the tasks; it is open from the first request to the last reply.
             device: the device number of the mount.
         """
         super().__init__(operations)
@@ -154,7 +154,7 @@ class RawOperations(FrequentRequests):
 
         The kernel does not write back dirty pages before this request. So a file that is open for
         writing is treated as data without holes, up to the kernel's length of the file. Without this
-        handler the kernel would do this for every file.
+        handler the kernel would treat every file in this way.
         """
         if ino >= PAST_INO_MIN:
             found = await self.operations.past.tree.getattr(ino)
@@ -175,7 +175,7 @@ class RawOperations(FrequentRequests):
 
     @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
-        """Reply to a fallocate request, which checks for free space or makes holes."""
+        """Check for free space or make holes; return the reply to the fallocate request."""
         begin = None if uid == 0 else self._clear_privileges
         await self._fs.ranges.allocate(ino, mode, offset, length, begin)
         return b""
@@ -203,7 +203,7 @@ class RawOperations(FrequentRequests):
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
     ) -> int | None:
-        """Copy a small range; if the copy must wait, return None without a change of the content."""
+        """Copy a small range; return None, with the content unchanged, if the copy must wait."""
         begin = None if uid == 0 else self._clear_privileges
         return self._fs.ranges.try_copy(source, offset, target, at, length, begin)
 

@@ -6,8 +6,8 @@ costs about 20 µs of interpreter time. pyfuse3 calls both functions through its
 ``trio`` (its asyncio layer also replaces this attribute). Here the attribute is a ``DirectTrio``. A
 worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S.
 A program that makes many system calls sends its next request within that time. If no request
-arrives, the worker waits through trio. If a worker takes over while another worker handles the last
-request, it does not poll, because the poll would delay that work.
+arrives, the worker waits through trio. A worker that takes over while another worker handles the
+last request does not poll, because polling would delay that request.
 
 Keeps: under any load, every other task runs at least once per millisecond: ``STREAK_S_MAX``, plus
 the time for which the extension serves frequent requests itself (``STREAK_NS`` in
@@ -52,7 +52,7 @@ class Gate:
         task = current_task()
         while True:
             if time.perf_counter() > self._streak_end_s:
-                await checkpoint()  # meanwhile, another worker may receive a request
+                await checkpoint()  # another worker may receive a request meanwhile
                 self._streak_end_s = time.perf_counter() + STREAK_S_MAX
             wait_s = 0.0
             if self._receiver is task:
@@ -93,7 +93,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available, another worker received the request first.
+                # If no request is available now, another worker has received the request.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:

@@ -2,8 +2,8 @@
 
 Owns: names of operations, conversion of the C extension's counters.
 Does not know: how times are shown, processes (``mount.handlers.requesters``).
-The C extension counts, so a request costs two clock readings and runs no Python code. A time is
-measured from the receipt of a request to its reply.
+The C extension counts requests, so the count of a request costs two clock readings and no Python
+code. A time is measured from the receipt of a request to its reply.
 Source: linux/fuse.h, enum fuse_opcode.
 """
 
@@ -69,7 +69,7 @@ class Recent(NamedTuple):
     """A copy of the C extension's list of last requests."""
 
     now_ns: int
-    received: int  # number of all requests of the session; *requests* has only the latest
+    received: int  # number of all requests of the session; *requests* contains only the latest
     requests: bytes
 
 

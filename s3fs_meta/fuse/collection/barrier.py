@@ -1,7 +1,7 @@
 """The barrier: a hidden file whose release shows that all queued writes have arrived.
 
 Owns: waiting until every write that the kernel queued before a point in time is complete.
-Does not know: the cause of writes by the kernel (``write_back``).
+Does not know: why the kernel sends a write (``write_back``).
 
 The kernel sends the release of a file through the same background queue as write-back, in order.
 So when a release of the barrier arrives, the daemon has received each write that was queued before.
@@ -54,7 +54,7 @@ class Barrier:
         self._opened += 1
 
     def released(self) -> None:
-        """Count a release of the barrier, and wake the tasks in ``passed``."""
+        """Count a release of the barrier, and wake the tasks that wait in ``passed``."""
         self._released += 1
         self._was_released.set()
         self._was_released = trio.Event()

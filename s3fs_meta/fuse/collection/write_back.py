@@ -5,7 +5,7 @@ Does not know: how collected data becomes durable (``sync.durability``, ``sync.c
 
 With a write-back cache, write(2) and writes to mapped pages only reach the kernel's memory.
 The kernel sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals
-of background syncs and cuts must bound what a killed daemon, a power cut or a lost machine loses.
+of background syncs and cuts must limit the loss after a kill, a power cut or a loss of the machine.
 So all dirty pages are collected before each sync and each cut. This costs nothing if no file is
 open for writing, because the kernel writes back at close(2).
 
@@ -44,12 +44,12 @@ from s3fs_meta.limits import (
 _log = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("write_back_process.py")
-# All other environment variables are omitted, because they may contain a secret.
+# The write-back process gets only these environment variables: others may contain a secret.
 _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")
 
 
 class WriteBack:
-    """The dirty pages of one mount in the kernel."""
+    """Collects the dirty pages that the kernel has of one mount."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class WriteBack:
         """Prepare collections; the write-back process is not started yet.
 
         Args:
-            barrier: counts its opens and releases, which the handlers of the mount report.
+            barrier: the barrier of the mount; handlers report each open and each release of it.
             open_files: the open files of the mount.
             requests: the number of requests of each kind, updated by the handlers.
         """
@@ -127,8 +127,8 @@ class WriteBack:
             limit_s: time limit; afterwards the caller continues with incomplete data.
 
         Returns:
-            Whether all data was collected. If not, ``last_error`` has the reason; write-back was
-            started anyway, unless the write-back process hangs.
+            Whether all data was collected. If not, ``last_error`` has the reason, and the kernel
+            still writes back, unless the write-back process hangs.
 
         Yields to other tasks only if a file is open for writing.
         """
@@ -204,14 +204,14 @@ class CollectingProcess:
     """One write-back process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process. Call this in the main thread, because the process exits with it.
+        """Start the process. Call this in the main thread: when it exits, the process exits.
 
         Raises:
             OSError: the process cannot be started.
         """
-        # The daemon is blocked until execve(2) has read the program.
-        # The program must not be on the daemon's own mount, because a blocked daemon cannot answer.
-        # The module subprocess would also wait until the new process has closed inherited files.
+        # The daemon is blocked until execve(2) has read the program. So the program must not be on
+        # the daemon's own mount: a blocked daemon cannot answer. posix_spawn(3) is used, because
+        # the module subprocess would also wait until the new process has closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
             if os.path.commonpath([path, place]) == place:
                 raise OSError(
@@ -271,7 +271,7 @@ class CollectingProcess:
     async def end(self) -> None:
         """Kill the process, and wait at most COLLECTOR_END_S_MAX for its exit.
 
-        If the kernel blocks the process in a request to this daemon, it exits when the mount ends.
+        A process that waits in the kernel for this daemon exits only when the mount ends.
         """
         self._socket.close()
         os.kill(self.pid, signal.SIGKILL)

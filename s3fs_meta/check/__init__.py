@@ -1,6 +1,6 @@
 """fsck: numbered invariants over the complete database, and their repairs.
 
-invariant:     a rule that always holds, a query for the rows that break it, and a repair.
+invariant:     a rule that always holds, with a query for rows that break the rule, and a repair.
 rules/:        the invariants, grouped by subject.
 observations:  the results of surveys, in temporary tables.
 survey/:       reading the bucket, packs, the cache and the chain of changelogs.
@@ -9,7 +9,7 @@ lost_data:     the record of lost bytes, in an extended attribute of each file.
 from_packs:    rebuilds a filesystem without images, from packs and changelogs (--rebuild).
 object_copies: restores missing or damaged objects from copies in another store.
 marks:         sets and removes damage marks after fsck has read the packs.
-report:        findings, and the exit status that follows from them.
+report:        the findings, and the exit status computed from the findings.
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.
 ``fsck`` checks all invariants in one transaction. Before that, ``sums`` counts names, links and

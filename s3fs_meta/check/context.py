@@ -1,13 +1,13 @@
 """The class of an invariant, and the state of one fsck run over one database.
 
-Owns: the class ``Invariant``, the order *derive, count, list*, and the state of the derived sums.
+Owns: the class ``Invariant``, the order of steps (derive, count, list), the state of derived sums.
 Does not know: any single invariant.
 Reading needs a stable view: a read transaction, or no other user of the database. Repairs need a
 group. No function yields to other tasks.
 
-An invariant has a query over the complete database that yields the rows that break it. The query has
-two parts: ``source``, the rows to check, and ``damaged``, a condition that is true for rows that
-break the invariant. One scan of a source checks all invariants with that source.
+An invariant has a query over the complete database for the rows that break the invariant. The query
+has two parts: ``source`` selects the rows to check, and the condition ``damaged`` is true for rows
+that break the invariant. One scan of a source checks all invariants with that source.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ Repair = Callable[["Examination", "Invariant"], None]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A numbered rule about the database, the query for rows that break it, and its repair.
+    """A numbered rule about the database, with a query for rows that break the rule, and a repair.
 
     Attributes:
         title: the rule, as a sentence.
@@ -44,8 +44,8 @@ class Invariant:
         damaged: an SQL condition that is true for the rows that break the invariant.
         columns: the columns of a finding; the first is an inode number if ``about_inode``.
         text: the text of a finding; ``{0}`` is the value of the first column.
-        repair: corrects damaged rows, but perhaps not all; None: the program cannot repair them.
-        safe: fsck -p may run the repair: it only recomputes rows from other rows or removes garbage.
+        repair: corrects damaged rows, but perhaps not all; None if the program cannot repair them.
+        safe: fsck -p may run the repair, which only recomputes rows or removes garbage.
         listing: a query for the findings, if these differ from the damaged rows.
         scan: finds the damaged rows if SQL alone cannot.
         advice: what the user can do about findings that were not repaired.
@@ -110,14 +110,14 @@ class Examination:
             facts: the settings of mkfs according to the superblock.
         """
         self.facts = facts or {}
-        db.inodes.write_through()  # queries and repairs read the tables, not cached inodes
+        db.inodes.write_through()  # queries and repairs read the tables, not the cache of inodes
         self.db = db
         self.evidence = evidence
         self.report = report
         self.now_ns = now_ns
         # The cache directory, or None if repairs cannot use it.
         self.files: BlockFiles | None = None
-        # Function that hashes the content of cache files; None if their content is not verified.
+        # Function that hashes the content of cache files; None if cache files are not verified.
         self.block_hash: BlockHash | None = None
         self.mounted = mounted
         self.changed = False  # True if a repair changed a row
@@ -128,7 +128,7 @@ class Examination:
 
     @property
     def block_bytes(self) -> int:
-        """Return the size of a block, as chosen at mkfs."""
+        """Return the size of a block, which mkfs has set."""
         return int(properties.get(self.db, "block_bytes"))
 
     def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
@@ -149,7 +149,7 @@ class Examination:
         self.db.sync_wal()
 
     def can_judge(self, invariant: Invariant) -> bool:
-        """Return whether all surveys that an invariant needs have been made."""
+        """Return whether fsck has made all surveys that an invariant needs."""
         available = self.evidence.surveyed
         if not self.mounted:
             available |= Need.UNMOUNTED
@@ -157,12 +157,12 @@ class Examination:
 
     @property
     def quarantine(self) -> Path:
-        """Return the directory for unknown cache files, which may not exist yet."""
+        """Return the path of the directory for unknown cache files; it may not exist yet."""
         assert self.files is not None, "only files of the cache directory are quarantined"
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def use_files(self, files: BlockFiles) -> None:
-        """Allow repairs to use the cache directory, whose files must be among the observations."""
+        """Allow repairs to use the cache directory, whose files the observations must list."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
@@ -220,7 +220,7 @@ class Examination:
         return self._name_hashes.any_misplaced()
 
     def rows(self, invariant: Invariant) -> Iterator[Row]:
-        """Yield the rows that break an invariant, with the columns that its message needs."""
+        """Yield the rows that break an invariant, with the columns for the invariant's message."""
         if invariant.uses_sums:
             self.derive()
         if invariant.scan is not None:
@@ -266,7 +266,7 @@ class Examination:
             self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:
-        """Return the uid and gid of the root directory, for new inodes; 0 for an invalid one."""
+        """Return uid and gid of the root directory, for new inodes; 0 replaces an invalid ID."""
         row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1") or (0, 0)
         uid, gid = (one if 0 <= one <= ID_MAX else 0 for one in row)
         return uid, gid
@@ -289,7 +289,7 @@ class Examination:
         self.db.all("DROP TABLE IF EXISTS temp.check_found")
 
     def indexed_by(self, index: str) -> str:
-        """Return SQL that selects an index, or "" if it is missing, which only I2 may report."""
+        """Return SQL that selects an index; "" if the index is missing, which only I2 reports."""
         sql = "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ?"
         return "" if self.db.one(sql, (index,)) is None else f"INDEXED BY {index}"
 
@@ -305,7 +305,7 @@ class Examination:
         self.forget()
 
     def undone(self, invariants: Container[str]) -> None:
-        """Report that a rollback undid the repairs of invariants, given by name."""
+        """Report that a rollback undid the repairs of the invariants with these names."""
         self.changed = False
         self.report.undo(invariants)
         self.forget()

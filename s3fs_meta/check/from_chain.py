@@ -7,8 +7,8 @@ refused, because the rebuilt state would be older than that program's state.
 
 Two facts are in the first image and in no changelog: the first attributes of the root directory and
 the cookie key. The attributes are derived from the first changes of the root directory
-(``meta.offline.first_root``). The old cookie key is lost, so a new key is generated, and fsck computes
-new cookies for all names.
+(``meta.offline.first_root``). Without the first image the cookie key is lost, so a new key is
+generated, and fsck computes new cookies for all names.
 """
 
 import logging
@@ -61,7 +61,7 @@ class ChainReader:
         self._progress = progress
 
     async def lay_out(self, path: Path) -> Txg | None:
-        """Write the rows to a database file, as a restore does; return the last applied txg.
+        """Write the rows to a database file, like a restore; return the last applied txg.
 
         Return None if the first changelog is missing or unreadable.
 
@@ -89,12 +89,12 @@ class ChainReader:
     async def _refuse_newer_end(self) -> None:
         """Raise NewerFormatError if the end of the chain has an unknown version.
 
-        The replay may stop before the end, and would then not detect the version.
+        The replay may stop before the end of the chain, and would then miss the newer version.
         """
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]
         end = await names.reached(self._store, self._keyring, Txg(0), named)
-        # If no changelog is authentic, a newer program may have written them, so all are examined.
+        # If no changelog is authentic, all are examined: a newer program may have written them.
         counted = [txg for txg in listed if txg <= end] or listed
         for txg in reversed(counted[-TXG_GAP_MAX:]):
             try:
@@ -107,7 +107,7 @@ class ChainReader:
             return
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
-        """Apply the chain to an empty database; return the last txg, and whether all were applied."""
+        """Apply the chain to an empty database; return the last txg, and whether nothing failed."""
         await trio.to_thread.run_sync(image_copy.remove, path)
         db = await trio.to_thread.run_sync(self._create, path)
         reached = Txg(0)

@@ -1,13 +1,14 @@
 """Rebuilding a filesystem without images from its chain, its packs and intact image pieces.
 
 Owns: the choice of objects, and the order in which the new image and lease are stored. Only
-``fsck --rebuild`` does this, and only if no image can be restored. The rows come from the intact
-pieces of the newest image whose first piece is intact. If the chain can be replayed from its first
-changelog to the image's txg or a later txg, the rows come from the chain instead (``from_chain``).
+``fsck --rebuild`` rebuilds a filesystem, and only if no image can be restored. The rows come from
+the newest image whose first piece is intact, and only from its intact pieces. If the chain can be
+replayed from its first changelog to the image's txg or further, the rows come from the chain
+(``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted. The lease is replaced only if it has not changed in the meantime, so
-another host that acquired the lease does not lose it. The new epoch is higher than any plausible
-epoch in an object's name.
+a host that acquires the lease meanwhile keeps it. The new epoch is higher than any plausible epoch
+in an object's name.
 """
 
 import logging
@@ -109,7 +110,7 @@ async def rebuild(
             rows were found and an image claims a newer version; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is unavailable; nothing was changed.
-        PreconditionError: another process stored a lease concurrently; it is unchanged.
+        PreconditionError: another process stored a lease concurrently; that lease is unchanged.
     """
     traces = await _list_traces(store)
     path, old_path, chain_path = (tmp / f"{name}.db" for name in ("rebuilt", "damaged", "chain"))
@@ -153,8 +154,8 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # The names of objects are not authenticated.
-            # A huge txg in a forged name would leave no numbers for later txgs.
+            # The names of objects are not authenticated. If a forged name contained a huge txg, no
+            # numbers would remain for later txgs.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:
@@ -168,7 +169,7 @@ async def _list_traces(store: ObjectStore) -> _Traces:
 
 
 def _epoch_of(key: ObjectKey) -> Epoch:
-    """Return the epoch in the name of an object, or 0 if the name has none."""
+    """Return the epoch in the name of an object, or 0 if the name contains no epoch."""
     image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
     if image is not None:
         return image.epoch
@@ -198,9 +199,9 @@ async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
 async def _make_from_metadata(
     store: ObjectStore, keyring: Keyring, new: "_New", old_path: Path, chain_path: Path
 ) -> Rebuilt | None:
-    """Create the database from an image or from the chain, whichever has the newer rows.
+    """Create the database from the image or the chain, depending on which has the newer rows.
 
-    Return None if neither has usable rows.
+    Return None if neither the image nor the chain has usable rows.
 
     Raises:
         NewerFormatError: no rows are usable, and an image claims a newer version.
@@ -238,8 +239,8 @@ async def _images_of_old_points(
 ) -> set[ObjectKey]:
     """Return the manifests of images that only kept points need.
 
-    The changelogs after such an image were deleted. The kept points can still be restored after the
-    rebuild, so names from later images are preferred.
+    The changelogs after such an image were deleted. So names from later images are preferred; the
+    kept points themselves can still be restored after the rebuild.
     """
     points = (await KeptPointReader(store, keyring, uuid).all()).points
     if not points:
@@ -247,7 +248,7 @@ async def _images_of_old_points(
     first = min(point.image_txg for point in points)
     numbers = await chain.numbers_from(store, keyring, first)
     floor = await chain.floor_after(store, keyring, uuid, first)
-    missing_after: dict[int, int] = {}  # for each existing txg, the next missing txg
+    missing_after: dict[int, int] = {}  # the next missing txg after each existing txg
     for number in reversed(numbers):
         missing_after[number] = missing_after.get(number + 1, number + 1)
     found: set[ObjectKey] = set()

@@ -23,7 +23,7 @@ from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
 _BY_NAME: Final = {one.name: one.number for one in INVARIANTS}
-# Damage of rows that only Mode.ALL repairs. Other damage is in the cache directory or the bucket.
+# Damage of rows, which only Mode.ALL repairs. Other damage is in the cache directory or bucket.
 ROW_DAMAGE: Final = tuple(
     one
     for one in INVARIANTS
@@ -91,7 +91,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     db.begin()
     try:
         if not (_foundation_holds(exam, mode) and _rows_are_repaired(exam, mode)):
-            # Repaired rows would have to be published in an image, together with the damage.
+            # After a repair an image must be published, and would contain the remaining damage.
             db.undo()
             db.mark_changed(changed_before)
             exam.undone(_BY_NAME)
@@ -181,9 +181,10 @@ def _rows_are_repaired(exam: Examination, mode: Mode) -> bool:
 
 
 def _is_repairable(exam: Examination, allowed: Sequence[Invariant]) -> bool:
-    """Return whether the allowed repairs leave no damage of rows; the caller may undo them.
+    """Make the allowed repairs of rows; return whether no row remains damaged.
 
-    This makes only repairs of rows, because a rollback undoes no repair of the cache directory.
+    The caller may undo the repairs. So the cache directory is not repaired here, because a rollback
+    cannot undo repairs of files.
     """
     if not exam.broken(ROW_DAMAGE):
         return True
@@ -208,9 +209,9 @@ def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
     for verdict in exam.report.verdicts:
         number = _BY_NAME.get(verdict.invariant)
         if number is None:
-            continue  # the finding was made at the opening, so these repairs did not correct it
+            continue  # the finding is from opening the filesystem; these repairs did not correct it
         exam.report.settle(verdict.invariant, left.pop(number, 0))
-    for number in left:  # invariants that a repair of another invariant broke
+    for number in left:  # invariants that became broken by repairs of other invariants
         _list(exam, _BY_NUMBER[number])
 
 

@@ -1,7 +1,7 @@
 """Paths of inodes for fsck reports, computed from dentries.
 
-Owns: temporary tables ``path_*``: the names of all directories, and of the inodes in the report.
-Does not know: the choice of reported inodes. Requires the table ``check_dirs`` of ``sums``.
+Owns: temporary tables ``path_*`` with the names of all directories and of the reported inodes.
+Does not know: which inodes are reported. Requires the table ``check_dirs`` of ``sums``.
 """
 
 from typing import Final
@@ -19,11 +19,11 @@ _DIRECTORIES: Final = (
 
 
 class Paths:
-    """The paths of inodes at the time of construction. Requires the tables of ``sums``.
+    """The paths that inodes have when the object is created. Requires the tables of ``sums``.
 
     All dentries are scanned once for the directories and once for the other inodes of a report. So
-    the number of scans does not depend on the number of inodes. ``inodes.parent`` may be wrong and
-    is not used.
+    the number of scans does not depend on the number of inodes. The column ``inodes.parent`` is not
+    used, because it may be wrong.
     """
 
     def __init__(self, db: Database) -> None:

@@ -1,4 +1,4 @@
-"""The ordered table of invariants; those of FOUNDATION are repaired before all others.
+"""The ordered table of invariants; the invariants in FOUNDATION are repaired before all others.
 
 Owns: the order of repairs. The invariants are defined in the modules of ``rules``, by subject.
 docs/design/invariants.md lists, for each invariant, the code that maintains it and the tests that
@@ -24,7 +24,7 @@ from s3fs_meta.check.rules.link_counts import LINK_COUNTS
 from s3fs_meta.check.rules.names import NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
-# Invariants on which all other queries rely: if one is broken, other queries return wrong results.
+# Invariants on which all other queries rely: if one is broken, these queries give wrong results.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

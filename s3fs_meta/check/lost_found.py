@@ -69,7 +69,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
 
 def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino) -> bytes:
-    """Add a dentry; append a number to its name if the name is in use; return the final name."""
+    """Add a dentry, with a number after its name if the name is in use; return the final name."""
     for name in _names(wanted):
         try:
             dentries.add(exam.db, parent, name, ino)
@@ -133,7 +133,7 @@ def move_target(exam: Examination, ino: Ino) -> None:
 
 
 def _follow(exam: Examination, ino: Ino, new: Ino) -> None:
-    """Replace the inode number in the rows of an inode's cached blocks."""
+    """Replace an inode's number in the rows of its cached blocks."""
     exam.run("UPDATE cached_blocks SET ino = ? WHERE ino = ?", (new, ino))
 
 

@@ -1,6 +1,6 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: choosing the marks to set, and finding wrong marks, whose locations are readable.
+Owns: choosing the marks to set, and finding wrong marks (marks of readable locations).
 Does not know: reading packs (``survey.packs``), the use of marks (``sync.upload.healing``).
 ``settle`` opens its own transaction, after all repairs.
 """
@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId
 
 _SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
-# A damage mark is removed if its location was read, or if the row of its pack was deleted.
+# A damage mark is removed if the marked location is readable, or the pack's row was deleted.
 _IS_REFUTED: Final = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
     " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"
@@ -24,7 +24,7 @@ _IS_REFUTED: Final = (
 
 
 def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
-    """Return the names of a pack's damage marks that are wrong, because the bytes are readable.
+    """Return the names of a pack's wrong damage marks, whose bytes are readable.
 
     Args:
         marked: all marks of one pack.

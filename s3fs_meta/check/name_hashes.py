@@ -1,12 +1,12 @@
-"""The check that each dentry's cookie matches the hash of its name, which SQL cannot compute.
+"""The check that each dentry's cookie matches the hash of its name; SQL cannot compute this hash.
 
-Owns: a thread that hashes every name while the other queries run, with its own connection. SQLite
-releases the interpreter lock while it scans, so on two cores a check takes a third less time.
+Owns: a thread with its own connection, which hashes every name while the other queries run. SQLite
+releases the interpreter lock during a scan, so on two cores a check takes a third less time.
 Does not know: the repair of a dentry with a wrong cookie.
 Tasks: one thread; ``close`` ends it.
 
-The thread's connection may read a later state than the check. This changes only which names are
-checked, because each name is checked independently.
+The thread's connection may read a later state than the other queries. This does no harm, because
+each name is checked independently; only the set of checked names differs.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class NameHashes:
 
         Args:
             db: the database of the check.
-            beside: True if all changes are committed, so a second connection reads the same rows.
+            beside: True if all changes are committed, and a second connection reads the same rows.
         """
         self._db = db
         self._other: Database | None = None

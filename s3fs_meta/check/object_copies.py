@@ -3,10 +3,10 @@
 Owns: the choice of objects to compare, and the proof that a copy is the lost object.
 Does not know: the origin of the copies, repairs without copies.
 Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
-compare-and-set, after its bytes were saved in the state directory, and only by its original. Names
+compare-and-set, only by its original, and after its bytes were saved in the state directory. Names
 of packs, changelog parts and objects of images have random digits, so an authentic copy with the
-same name is the original. A copy of a changelog or level is the original in two cases: its
-neighbours in the chain record its hash, or it shares random bytes with the damaged object.
+same name is the original. A copy of a changelog or level is the original in two cases: neighbours
+in the chain record the copy's hash, or the copy shares random bytes with the damaged object.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
     data: bytes | None  # content of the object, or None if the object is missing
     etag: str
     why: str  # reason why the object is invalid; empty if the object is valid
-    too_large: ObjectTooLargeError | None = None  # set if data is only the beginning
+    too_large: ObjectTooLargeError | None = None  # set if *data* is only the object's beginning
 
 
 class ObjectCopies:
@@ -88,7 +88,7 @@ class ObjectCopies:
         self._uuid = uuid
         self._replaced = replaced
         self._hashes: dict[Txg, str] = {}  # hash of each intact changelog, by txg
-        # Expected hash of each changelog, which the next changelog or a kept point records.
+        # Expected hash of each changelog, as recorded in the next changelog or in a kept point.
         self._named: dict[Txg, str] = {}
         self._kept: list[KeptPoint] = []
         self.done: list[str] = []  # a line of the report for each restored object
@@ -241,13 +241,13 @@ class ObjectCopies:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        # If no object records the hash of a copy, the copy must record the hash of its predecessor.
+        # If no object records a copy's hash, the copy itself must record its predecessor's hash.
         for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named
 
     async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
-        """Restore the parts of a valid changelog; return a list with its image manifest, if any."""
+        """Restore the parts of a valid changelog; return [] or a list with its image manifest."""
         if changelog is None:
             return []
         for part in changelog.parts:
@@ -258,7 +258,7 @@ class ObjectCopies:
         return lambda data: changelog_codec.decode_part(part, data, self._keyring)
 
     async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
-        """Return a changelog, or None if it is lost; restore a missing or damaged one first.
+        """Return a changelog, after restoring it if necessary; return None if it is lost.
 
         Args:
             follows: accept a copy of a missing changelog if it records its predecessor's hash.
@@ -297,7 +297,7 @@ class ObjectCopies:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        # A fence record may record the hash of an earlier changelog than its predecessor.
+        # The hash in a fence record may be that of an earlier changelog than the previous one.
         if changelog.kind is not Kind.FENCE:
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
@@ -343,7 +343,7 @@ class ObjectCopies:
             await self._mend_manifests(first, copied)
 
     async def _mend_manifests(self, first: Txg, keys: Iterable[ObjectKey]) -> int:
-        """Restore the images with these manifests; return the number of valid manifests."""
+        """Restore the images of these manifests; return the number of valid manifests."""
         count = 0
         anywhere = set(await self._union(_IMAGES))
         for key in sorted(keys):

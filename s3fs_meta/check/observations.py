@@ -1,7 +1,7 @@
 """Observations of the cache directory and of the bucket, in temporary tables of the database.
 
 Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
-reading packs. So invariants about files and objects are also SQL queries, and use bounded memory.
+reading packs. Therefore invariants about files and objects are SQL queries too, in bounded memory.
 Does not know: the surveys (``survey``), which observations are faults (``invariants``).
 """
 
@@ -92,7 +92,7 @@ class Need(enum.Flag):
 
 
 def _text(key: str) -> str:
-    """Return a key with bytes that are not UTF-8 escaped, because SQLite cannot store them.
+    """Return a key as UTF-8 for SQLite; bytes that are not UTF-8 are escaped.
 
     Only files of other programs in the directory of a local store have such keys.
     """
@@ -221,7 +221,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_false_marks VALUES (?)", rows)
 
     def note_bad_indexes(self, packs: Iterable[tuple[int, str]]) -> None:
-        """Record packs with a damaged index, each with the reason."""
+        """Record packs whose index is damaged, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_bad_indexes VALUES (?, ?)", packs)
 
     def note_sound_copies(self, blocks: Iterable[BlockId]) -> None:

@@ -33,7 +33,7 @@ class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
     DAMAGE = "damage"  # an error, which changes the exit status of fsck
-    LEFTOVER = "leftover"  # harmless to the current files; does not change the exit status
+    LEFTOVER = "leftover"  # harmless for the current files; does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Report:
         self._on_finding(finding)
 
     def forget_all_but(self, invariant: str) -> None:
-        """Delete the findings about all other invariants, because the database was replaced."""
+        """Keep only findings about the given invariants, because the database was replaced."""
         self._verdicts = {
             name: verdict for name, verdict in self._verdicts.items() if name == invariant
         }
@@ -164,7 +164,7 @@ class Report:
             self._verdicts[invariant].left = left
 
     def undo(self, invariants: Container[str]) -> None:
-        """Set the findings of invariants to not repaired, because their repairs were undone."""
+        """Record that the findings of invariants are not repaired, because repairs were undone."""
         self.changes_rows = False
         self.is_undone = True
         for verdict in self.verdicts:

@@ -56,7 +56,7 @@ class Examined:
 
     Attributes:
         db: the database. No other process changes it, or it is open read-only for a report.
-        cache: the block cache of this host; None if it is missing or a mount uses it.
+        cache: the block cache of this host; None if the cache is missing or a mount uses it.
         mounted: processes may have files open, so inodes without a name are valid.
         epoch: the current epoch; the writers of earlier epochs are fenced.
         facts: uuid and block_bytes according to the superblock, in the form of ``properties``.

@@ -69,9 +69,9 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# No index has the order of check_names or check_refs. A directory's inodes have similar numbers.
-# Unsorted inserts are twice as fast while the table fits into the page cache.
-# A table larger than the page cache is filled in sorted order, to avoid accesses to random pages.
+# No index has the order of check_names or check_refs. While a table fits into the page cache,
+# unsorted inserts are twice as fast as sorting, because inodes of a directory have similar numbers.
+# A larger table is filled in sorted order, to avoid accesses to random pages.
 # Rows with values of wrong types are skipped, because invariant I70 may report them only later.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"
@@ -144,7 +144,7 @@ def fill_tables(db: Database) -> None:
 
 
 def _is_small(db: Database, table: str) -> bool:
-    """Return whether sums over a table fit into the page cache of temporary tables."""
+    """Return whether the sums over a table fit into the page cache for temporary tables."""
     row = db.one(f"SELECT count(*) FROM {table}")
     assert row is not None, "an aggregate query returns one row"
     return int(row[0]) <= FSCK_SUMS_ROWS_MAX

@@ -36,7 +36,7 @@ NULLS: Final = (
 )
 PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
 CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
-# Valid states of a cached block that has a location. While compaction moves it, it is sealed.
+# Valid states of a cached block that has a location; SEALED while compaction moves the block.
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
@@ -73,12 +73,12 @@ def relocate(exam: Examination, damaged: str) -> None:
         for table in (
             "seen_searched",
             "seen_intact_copies",
-        ):  # the evidence is outdated once the row is repaired
+        ):  # after the repair of the row, this evidence is outdated
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Set the pack with a key to STORED, create its row if missing, and return its number."""
+    """Set a pack to STORED, after creating its row if missing; return the pack's number."""
     row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
     number = PackId(row[0]) if row is not None else _renumbered(exam, key, object_bytes)
     exam.run(
@@ -89,7 +89,7 @@ def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
 
 
 def _renumbered(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Create a row, with a new number, for a pack that has lost its row."""
+    """Create a row with a new number for a pack whose row is lost."""
     number = packs.create(exam.db, ObjectKey(key), object_bytes)
     properties.renumber_packs(exam.db, exam.db.counters.txg, number + 1)
     return number
@@ -126,7 +126,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
         "copies are verified only after the survey of the cache directory"
     )
     copy = exam.db.counters.take_block()
-    # A block file with this number may be left over from a later state of the database.
+    # Skip numbers of existing block files, which may be from a later state of the database.
     while exam.files.size(copy) is not None:
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
@@ -148,11 +148,11 @@ def record_lost(exam: Examination, damaged: str) -> None:
 
 
 def _overlapping(exam: Examination) -> Iterator[Row]:
-    """Yield blocks that begin before the previous block in their pack ends.
+    """Yield blocks that begin before the previous block of the same pack ends.
 
-    Blocks usually have ascending numbers within a pack; only other packs are sorted.
+    In most packs the blocks are in the order of their numbers; only the others are sorted.
     """
-    mixed: set[int] = set()  # packs whose blocks are not stored in the order of their block numbers
+    mixed: set[int] = set()  # packs whose blocks are not in the order of their numbers
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         f"SELECT pack, pack_offset, stored_bytes FROM blocks {exam.indexed_by('blocks_by_pack')}"
@@ -260,7 +260,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
     """Delete blocks without references; the next mount removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
-    # The query also tests the state of the cached block, so that one query is sufficient.
+    # The query also tests the state of the cached block; otherwise a second query would be needed.
     exam.run(
         "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
         " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"

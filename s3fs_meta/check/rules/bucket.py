@@ -14,7 +14,7 @@ from s3fs_meta.model import PackState
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _NOT_NAMED: Final = (
     "NOT IN (SELECT object_key FROM packs)"
-    # fsck --rebuild records each unreadable pack as a property, not as a row.
+    # fsck --rebuild records an unreadable pack as a property, not as a row of packs.
     " AND {0} NOT IN (SELECT name FROM properties)"
 )
 IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
@@ -98,9 +98,9 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a new image, which does not depend on earlier images, at the end of the run."""
+    """Request a new image at the end of the run; it does not depend on earlier images."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    # Only points in time before the new image need the faulty changelogs.
+    # The faulty changelogs are then needed only for points in time before the new image.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")
     exam.report.remember("a complete image of the metadata will be stored in the bucket")
 

@@ -1,7 +1,7 @@
 """Invariants of cached blocks: their rows match their blocks, and their files match the rows.
 
-Invariants about files require ``survey.cache``. If the file of a dirty block is too short, its bytes
-are kept and the missing bytes are recorded as lost.
+Invariants about files require ``survey.cache``. If the file of a dirty block is too short, the
+bytes in the file are kept, and the missing bytes are recorded as lost.
 """
 
 import os
@@ -87,8 +87,8 @@ def _forget_origins(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
-# Cache files that no row or repair needs. Repairs need the files of all rows in cached_blocks.
-# Repairs also need the files of dirty, searched and unknown blocks, and verified copies.
+# Cache files that no row or repair needs. Repairs need the files of all rows in cached_blocks,
+# the files of dirty, searched and unknown blocks, and verified copies.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"
@@ -115,7 +115,7 @@ def _put_away(path: Path, root: Path, quarantine: Path) -> None:
 def _remove_strays(exam: Examination, invariant: Invariant) -> None:
     """Remove unused block files whose content is in the bucket; quarantine all other strays.
 
-    A later rollback of the group is harmless, because no row refers to these files.
+    If the group is rolled back later, no row refers to the removed files.
     """
     files = exam.files
     assert files is not None, "stray files are known only after the survey of the cache directory"

@@ -1,6 +1,6 @@
 """Invariants of the database file: SQLite's checks, tables, properties, numbers, types, counters.
 
-All other invariants rely on these. ``fsck`` stops if an invariant of FOUNDATION cannot be repaired.
+All other invariants rely on them. ``fsck`` stops if an invariant of FOUNDATION cannot be repaired.
 """
 
 import os
@@ -70,7 +70,7 @@ _COUNTS: Final = " UNION ALL ".join(
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Key columns: if a value has the wrong type, its row is deleted, and other repairs create it again.
+# Key columns: a row with a value of the wrong type is deleted, and other repairs recreate the row.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -164,7 +164,7 @@ _NUMBER: Final = re.compile(rb"[1-9][0-9]{0,8}")
 
 
 def _property_faults(exam: Examination) -> Iterator[Row]:
-    """Yield the names of properties that are missing, invalid, or not as in the superblock.
+    """Yield the names of properties that are missing, invalid, or different from the superblock.
 
     Also yields damaged records of repairs, and damage marks that name no location.
     """
@@ -212,7 +212,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# All columns with inode, block or pack numbers. Each has an index that returns the maximum at once.
+# All columns with inode, block or pack numbers. An index returns the maximum of each at once.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -343,7 +343,7 @@ TOTALS: Final = (
 
 @cache
 def integer_columns() -> Mapping[str, Mapping[str, bool]]:
-    """Return the integer columns of each table, and whether each belongs to the primary key."""
+    """Return the integer columns of each table, and whether a column is in the primary key."""
     reference = connections.in_memory()
     try:
         schema.create_tables(reference)
@@ -388,7 +388,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
                 f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
                 f" WHERE {_wrong(column)}"
             )
-            if columns[table][column]:  # rows whose corrected key is already in use
+            if columns[table][column]:  # delete rows whose corrected key is already in use
                 exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
     exam.touched()
     exam.db.load_counters()
@@ -400,7 +400,7 @@ def _value(table: str, column: str) -> str:
     If the value cannot be derived, the replacement violates another invariant, which reports it.
     """
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # cached_blocks may record which block belongs in this row
+    if table == "block_map":  # cached_blocks may contain the block number of this row
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):

@@ -40,7 +40,7 @@ def _find_missing(exam: Examination, invariant: Invariant) -> None:
 
 
 def _grow_files(exam: Examination, invariant: Invariant) -> None:
-    """Extend files to the end of their last block, so that its content can be read."""
+    """Extend files to the end of their last block, so that all of the block can be read."""
     exam.run(
         "UPDATE inodes SET size_bytes = (SELECT m.reach FROM temp.check_mapped AS m"
         f" WHERE m.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
@@ -79,7 +79,7 @@ FILES: Final = (
     ),
 )
 
-# This repair follows the repairs of blocks, because a wrong block length would extend the file.
+# These repairs follow the repairs of blocks, because a wrong block length would extend the file.
 MAPPED: Final = (
     Invariant(
         59,

@@ -1,7 +1,7 @@
 """Invariants of inodes: root, numbers, types, times, rows that need an inode, removed trees.
 
-Repairs keep all content. Content without an inode, or content that its inode's type forbids, is put
-into a new inode in lost+found.
+Repairs keep all content. Content without an inode, or of an inode whose type forbids such content,
+is put into a new inode in lost+found.
 """
 
 import stat
@@ -42,7 +42,7 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
 _REMOVED: Final = InodeFlag.REMOVED
 
-# A removed directory with content is called a top. Any other directory without a name has lost it.
+# A removed directory with content is a top. Any other directory without a name has lost its name.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
@@ -131,7 +131,7 @@ def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
 
     Args:
         kind: the current type.
-        entries, mapped, target: whether the inode has dentries, blocks, a symlink target.
+        entries, mapped, target: whether the inode has dentries, blocks, and a symlink target.
     """
     shown = [
         shown_kind
@@ -372,10 +372,10 @@ FLAGS: Final = (
 
 
 def _purge_trees(exam: Examination, invariant: Invariant) -> None:
-    """Delete removed trees, and the inodes that have all their names in removed trees.
+    """Delete removed trees, and all inodes that have no name outside removed trees.
 
     Later repairs recompute link counts and free blocks. A directory that also has a name outside
-    removed trees is kept, because the repair of I25 decides which of its names is right.
+    removed trees is kept, because the repair of I25 decides which of the names is right.
     """
     exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
     exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")

@@ -48,7 +48,7 @@ def _good_name(name: object) -> bytes:
 
 
 def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) -> None:
-    """Move a dentry to the cookie that its name's hash requires."""
+    """Give a dentry the cookie that matches the hash of the name."""
     exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     given = lost_found.add_under_free_name(exam, parent, name, ino)
     if given != name:
@@ -71,7 +71,7 @@ def _misplaced(exam: Examination) -> Iterator[Row]:
 
 
 def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
-    """Move dentries that have a wrong cookie to the cookie that the hash of the name requires."""
+    """Give each dentry with a wrong cookie the cookie that matches the hash of its name."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_misplaced")
     exam.db.all("CREATE TEMP TABLE check_misplaced (parent, name, cookie, ino)")
     for row in _misplaced(exam):
@@ -145,7 +145,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
-    """Return a directory in the cycle above a directory that the search did not reach."""
+    """Return a directory in the cycle to which the parents of an unreached directory lead."""
     seen = set()
     while ino not in seen:  # the loop ends after at most one pass per directory
         seen.add(ino)
@@ -189,7 +189,7 @@ NAMES: Final = (
     Invariant(
         24,
         "a name occurs at most once in a directory",
-        # Of two names with equal hashes, the second one has a collision number above 0.
+        # If two names have equal hashes, the second has a collision number above 0.
         source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
         f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
         " AND f.name = e.name",

@@ -37,8 +37,8 @@ def _bad_rows(exam: Examination) -> Iterator[Row]:
 def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     """Derive the state and the size of packs from other rows.
 
-    A lost key cannot be derived, but a search of the bucket can find the pack's blocks. Invalid rows
-    of packs without blocks are deleted.
+    A lost key cannot be derived, but a search of the bucket can find the pack's blocks. If a pack
+    has no blocks, its invalid row is deleted.
     """
     for pack, _key, state, object_bytes in list(_bad_rows(exam)):
         exam.run(

@@ -2,8 +2,8 @@
 
 Owns: reading the bucket. Only ``delete_unknown`` changes it, at the user's request.
 Does not know: which observations are faults (``rules.bucket``).
-Tasks: one; only packs without a row and packs that the listing omits are requested concurrently. No
-transaction may be open.
+Tasks: one, except that packs without a row, and packs missing in the listing, are requested
+concurrently. No transaction may be open.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -79,7 +79,7 @@ async def survey(
         keyring: the keys of the filesystem.
         progress: called with the number of listed objects.
         deep: also read the pieces of the kept images.
-        epoch: the current epoch. Writers of earlier epochs are fenced and can add no more rows.
+        epoch: the current epoch. Fenced writers of earlier epochs can add no more rows.
         rescue: copy readable blocks of damaged packs to the cache directory.
 
     Raises:
@@ -124,7 +124,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request every object that the listing omits, because -y records missing content as lost."""
+    """Request every object missing in the listing, because -y records its content as lost."""
 
     async def ask(row: Row) -> None:
         key, object_bytes = row
@@ -176,7 +176,7 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
 async def _note_unnamed(
     exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
 ) -> None:
-    """Record packs of earlier epochs without a row: as unnamed if authentic, else as foreign.
+    """Record packs of earlier epochs without a row: authentic packs as unnamed, others as foreign.
 
     At most FSCK_UNNAMED_PACKS_MAX packs are read; the remaining packs are recorded as foreign.
     """
@@ -224,7 +224,7 @@ async def _note_images(
 
 
 class _KeptImages(NamedTuple):
-    """The lease, the manifests of the images that it keeps, and the faults of these images."""
+    """The lease, the manifests of the images that the lease lists, and faults of these images."""
 
     lease: bytes | None  # content of the lease object, or None if it is missing or too large
     manifests: set[ObjectKey]

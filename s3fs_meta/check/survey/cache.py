@@ -23,10 +23,10 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
     """Record every file of the cache directory, and the unfinished files in *tmp*.
 
     Content that is only in the intent log is treated as content of block files, because the next
-    mount writes it into these files.
+    mount writes this content into the block files.
 
     Raises:
-        OSError: a directory or a file cannot be examined. Its blocks must not be taken for missing,
+        OSError: a directory or a file cannot be examined. Blocks in it must not count as missing,
             because -y would record them as lost.
     """
     exam.report.note(f"listing the cache directory {files.root}")

@@ -1,7 +1,7 @@
 """The survey of the chain in the bucket: changelogs from the oldest retained image to the last one.
 
-Owns: reading changelogs. Those after the newest image are always read. Older changelogs are needed
-only for earlier points in time: they must be in the listing, and are read only with --deep.
+Owns: reading changelogs. Changelogs after the newest image are always read. Older changelogs serve
+only earlier points in time: they must be in the listing, and are read only with --deep.
 Does not know: which observations are faults (``rules.bucket``).
 Tasks: one. No transaction may be open.
 """
@@ -150,7 +150,7 @@ class _Chain:
         return max((name.txg for name in names if name and name.txg <= floor), default=None)
 
     async def _note_past(self, head: Txg) -> None:
-        """Record faults of changelogs before the newest image, except abandoned ones."""
+        """Record faults of changelogs before the newest image; ignore abandoned changelogs."""
         mended = Txg(0)  # txg from which the latest repair continued the chain
         for txg in sorted(self._past):
             if txg < mended:
@@ -193,7 +193,7 @@ class _Chain:
             return None
 
     async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
-        """Read changelogs after a link up to *end*, record faults, return the last readable link."""
+        """Read changelogs after *link* to *end*; return the last readable link; record faults."""
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
             self._progress("changelogs", start - link.txg, end - link.txg)
             found: dict[Txg, FetchedChangelog | None] = {}

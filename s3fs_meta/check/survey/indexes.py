@@ -1,10 +1,10 @@
 """The search for blocks whose rows have a wrong location, in the indexes of all packs.
 
-A pack contains a block if its index lists the block's number, or a record with the hash in the
-block's row. Such a record may exist for two reasons. Compaction keeps the old pack until the end of
-the retention. Equal content may be written again after its first block was freed.
+A pack contains a block if the pack's index lists the block's number, or a record with the hash in
+the block's row. Such a record may exist for two reasons. Compaction keeps the old pack until the
+end of the retention. Equal content may be written again after its first block was freed.
 
-Owns: reading the indexes, and the proof that a block found under another number is readable.
+Owns: reading the indexes, and proving that a block found under another number is readable.
 Does not know: the reason for a search, the use of a location (``rules.blocks``).
 Keeps: no object is changed. A location in a condemned pack is not used, because a delayed request
 may still delete the pack. The block's content is copied to the cache directory instead.
@@ -105,7 +105,7 @@ async def search(
 
 
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
-    """Return the searched blocks that have the number or the hash of an index entry."""
+    """Return those searched blocks that have the number or the hash of an index entry."""
     numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
     with_hash = _WITH_HASH.format(wanted, exam.indexed_by("blocks_by_hash"))
     hashed = exam.db.all(_LEFT.format(with_hash), (entry.hash, entry.block))
@@ -140,7 +140,7 @@ def _note(
 ) -> None:
     """Record a location that was read without error.
 
-    If *files* is given, the pack is condemned: content with the hash in the block's row is then
+    If *files* is given, the pack is condemned. Then content with the hash in the block's row is
     copied to the cache directory instead.
     """
     row = exam.db.one("SELECT hash FROM blocks WHERE block = ?", (block,))

@@ -71,7 +71,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
     """Forget the packs without a row that points in time may need, so that they are not deleted.
 
     Returns:
-        A note with the number of these packs, "" if there are none.
+        A note with the number of these packs, or "" without such packs.
 
     Raises:
         StoreError: the kept points cannot be read.
@@ -92,9 +92,9 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
 
 
 def _retains_one_history(exam: Examination) -> bool:
-    """Return whether the retention floor is later than every history that a repair replaced.
+    """Return whether the retention floor is later than all histories that repairs replaced.
 
-    Until then, a retained txg may need any pack without a row.
+    Before that, a retained txg may need any pack without a row.
     """
     link = chain.recorded(exam.db)
     floor = NO_FLOOR if link is None else link.floor
@@ -107,7 +107,7 @@ def _epoch_of(pack: ObjectKey) -> Epoch:
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:
-    """Return the kept points. The superblock has the uuid even if the rows have lost it (I5)."""
+    """Return the kept points, with the uuid of the superblock, because rows may lack it (I5)."""
     uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
     return await KeptPointReader(store, keyring, uuid.decode("ascii", "replace")).all()
 
@@ -121,7 +121,7 @@ class _Read(NamedTuple):
 
 
 class _Survey:
-    """The survey of the metadata of kept points; it reads an object of several points once."""
+    """The survey of the metadata of kept points; an object that points share is read once."""
 
     def __init__(
         self, exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
@@ -137,7 +137,7 @@ class _Survey:
     async def faults(self, point: KeptPoint) -> list[_Fault]:
         """Return the faults in a point's image and changelogs.
 
-        After KEPT_FAULTS_MAX bad changelogs the others are not examined, because a wrong object may
+        The survey of a point ends after KEPT_FAULTS_MAX bad changelogs, because a wrong object may
         contain a txg far in the future.
         """
         found: list[_Fault] = []

@@ -1,7 +1,7 @@
 """Recovery of packs that are stored under the name of another pack.
 
-This happens if objects are swapped, or copied to a wrong name. A pack is authenticated together
-with its name, so its bytes are invalid under any other name. All names that rows list are tried.
+Objects may have been swapped, or copied to a wrong name. A pack is authenticated together with its
+name, so its bytes are invalid under any other name. The survey tries all names that rows list.
 
 Owns: the names that are tried, and saving the content. Does not know: the search for damaged packs
 (``packs``).
@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
-# Packs whose objects are missing or damaged. Their content may be stored under other keys.
+# Packs whose objects are missing or damaged. The content may be stored under another key.
 _CANDIDATES: Final = (
     "SELECT p.pack, p.object_key FROM packs AS p"
     " WHERE p.object_bytes = ? AND p.object_key <> ?"
@@ -37,7 +37,7 @@ _NO_PACK_OF_THEIR_NAME: Final = (
 
 
 class _Candidate(NamedTuple):
-    """A missing or damaged pack whose bytes are perhaps stored under the examined object's key."""
+    """A missing or damaged pack whose bytes may be in the examined object, under a wrong key."""
 
     pack: PackId
     key: ObjectKey

@@ -1,4 +1,4 @@
-"""The survey of packs: it reads their indexes, and every block that a row locates in them.
+"""The survey of packs: reading the index of a pack, and every block in it that a row lists.
 
 Either all packs are read, or only packs of a wrong size.
 Owns: downloading and verifying packs, a few at a time. No object is changed.
@@ -97,7 +97,7 @@ async def survey_wrong_sizes(
     *,
     rescue: bool = False,
 ) -> None:
-    """Fetch packs whose listed size differs from their row, and compare them as ``survey`` does.
+    """Fetch packs whose listed size differs from the size in the row; compare them like ``survey``.
 
     Packs never change, so a different size indicates damage. If the fetched object has the size in
     the row, the listing was stale.
@@ -169,7 +169,7 @@ async def _read_pack(
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # a second read of the pack confirms the damage
+    if verdict.index_fault or verdict.unreadable:  # read the pack again to confirm the damage
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 

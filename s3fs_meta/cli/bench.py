@@ -93,7 +93,7 @@ class _Phase(NamedTuple):
     # Function that runs the operations of one thread; yields the byte count after each operation.
     steps: Callable[[int], Steps]
     operations: int  # number of operations per thread
-    cold: bool = False  # drop the kernel's caches before the phase, if the user may do so
+    cold: bool = False  # drop the kernel's caches before the phase, if this process may
 
 
 def can_drop_caches() -> bool:
@@ -321,7 +321,7 @@ def bench(
     _check(where, sizes)
     with TerminalFront(quiet=json) as front:
         workload = Workload(where, sizes, front.progress)
-        # An exception in a signal handler could leave a half-started thread that is never joined.
+        # If a signal handler raised an exception, a half-started thread might never be joined.
         with _handled(workload.stop):
             results = workload.run()
     if json:

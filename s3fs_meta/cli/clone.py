@@ -121,7 +121,7 @@ def clone(
 
 
 def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
-    """Return a source at a past point in time; its path need not exist now.
+    """Return a source at a past point in time; the path need not exist now.
 
     Raises:
         UsageError: the time is malformed, or the path itself names a past point in time.
@@ -138,6 +138,6 @@ def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
 
 
 def _at_mountpoint(source: PastSource) -> Entry:
-    """Return the directory at the mountpoint of a source, as an entry."""
+    """Return the root directory of the mount that contains a source, as an entry."""
     path = os.path.join(source.place.mountpoint or os.sep, os.curdir)
     return Entry(source.place, Ino(0), os.fsencode(os.curdir), Ino(0), path)

@@ -1,8 +1,8 @@
 """Candidates for shell completion: mount options and values, mountpoints, points in time.
 
-Owns: the candidates. Does not know: shells, whose scripts ``contrib.docs.reference`` writes.
-Keeps: no request is sent to a bucket or a daemon, because the shell waits. Only the mount
-table and small files of the local state are read.
+Owns: the candidates. Does not know: shells (``contrib.docs.reference`` writes their scripts).
+Keeps: only the mount table and small files of the local state are read. No request is sent to a
+bucket or a daemon, because the shell waits for the candidates.
 """
 
 import itertools
@@ -82,7 +82,7 @@ def options_after(incomplete: str, place: NamedFilesystem) -> list[str]:
 
 
 def _values(option: Option, value: str, place: NamedFilesystem) -> list[str]:
-    """Return the values of an option that begin with a text and are known on this host."""
+    """Return the values of an option that this host knows and that begin with a text."""
     if isinstance(option.parse, OneOf):
         found = list(option.parse.words)
     elif option.parse is page_size:
@@ -151,9 +151,9 @@ def _filesystem(context: typer.Context) -> NamedFilesystem:
 
 
 def _url_at(target: str) -> str | None:
-    """Return a URL unchanged, and for a path the URL of its mount, or None if it has no mount.
+    """Return a URL unchanged; for a path, return the URL of its mount, or None without a mount.
 
-    The path itself is not accessed, because an access blocks if a daemon hangs.
+    The path itself is not accessed, because an access would block if the daemon hangs.
     """
     if not target or "://" in target:
         return target or None
@@ -168,7 +168,7 @@ def _url_at(target: str) -> str | None:
 
 
 def _state(place: NamedFilesystem) -> Path | None:
-    """Return the state directory of a URL; without a URL, the only one on this host, or None."""
+    """Return the state directory of a URL; without a URL, that of the only filesystem, or None."""
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:
         return targets.of_url(place.url, cachedir).state

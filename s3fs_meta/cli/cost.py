@@ -100,7 +100,7 @@ def cost(
 
 
 async def _ledger(place: Target) -> Ledger:
-    """Return the request counts on this host, after a running mount has saved its counts.
+    """Return the request counts on this host; a running mount first saves its counts.
 
     Raises:
         NotMountedError: nothing is mounted on the given mountpoint.
@@ -113,7 +113,7 @@ async def _ledger(place: Target) -> Ledger:
         if place.mountpoint is not None:
             raise
     except ControlError:
-        pass  # an earlier version of the daemon does not count requests
+        pass  # the daemon has an earlier version, which does not count requests
     try:
         ledger = await trio.to_thread.run_sync(request_log.read, state)
     except NewerFileError as exc:

@@ -86,7 +86,7 @@ class _Wanted(NamedTuple):
     secret: Secret | None
     confirm: str | None
     force_takeover: bool
-    mount: str  # command that mounts the filesystem; shown after a killed mount
+    mount: str  # command that mounts the filesystem; shown if a mount was killed
 
 
 def destroy(

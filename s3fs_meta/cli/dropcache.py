@@ -71,7 +71,7 @@ def dropcache(
 
 
 def _wanted(paths: list[Path], cachedir: Path | None) -> tuple[Target, list[int] | None]:
-    """Return the mount and the inodes of paths; None as the inodes means the complete cache."""
+    """Return the mount and the inodes of paths; None instead of inodes means the complete cache."""
     if len(paths) == 1 and mount_table.find(mount_table.resolve(paths[0])) is not None:
         return targets.of_mountpoint(paths[0], cachedir), None
     found = mount_paths.nodes(paths, cachedir)

@@ -83,7 +83,7 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command in which a dataclass parameter is replaced by its fields."""
+    """Return a command whose parameters are the fields of a dataclass, not the dataclass."""
     parameters: list[inspect.Parameter] = []
     structs: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -147,7 +147,7 @@ def program() -> NoReturn:
         sys.stdout.reconfigure(errors="surrogateescape")
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
-        # Skip the normal exit: it can wait forever for a thread whose start was interrupted.
+        # Skip Python's normal exit, which may wait forever for a thread with an interrupted start.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -291,7 +291,7 @@ def _check(
 
 
 def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
-    """Print a report; its exit status is the same if no program reads the report."""
+    """Print a report; a closed pipe does not change the exit status."""
     try:
         _print(plan, report, json=json)
         sys.stdout.flush()

@@ -87,7 +87,7 @@ _NOT_UPLOADED: Final = "nothing was uploaded, because the database is damaged"
 _LEASE_KEPT: Final = (
     "the lease is not released, so a mount without this local state needs --takeover"
 )
-_FUTURE: Final = "times"  # name of the check for wrong times; the check has no invariant number
+_FUTURE: Final = "times"  # name of the check for wrong times, which has no invariant number
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
     Raises:
         UsageError: an image or the local database is readable; nothing was changed.
-        HeldError: the filesystem is mounted on this host, or another host holds the lease and has
-            all names in its local state.
+        HeldError: the filesystem is mounted on this host, or another host, whose local state has
+            all names, holds the lease.
     """
     state_dir = StateDir(plan.place.state)
     async with opened_store(
@@ -194,7 +194,7 @@ async def _refuse_readable(
     except NewerFormatError as exc:
         if image_codec.parse_manifest_key(exc.key) is None:
             raise
-        return  # the rebuild refuses an authentic image of a newer format
+        return  # the rebuild itself refuses an authentic image of a newer format
     except BrokenChainError as exc:
         last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
@@ -272,11 +272,11 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # an exiting process or another fsck holds the lock; opening waits for it
+        return None  # an exiting process or another fsck has the lock; opening waits for the lock
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
-    """Refuse a check that is impossible while the filesystem is mounted.
+    """Refuse a check that is not possible while the filesystem is mounted.
 
     Raises:
         HeldError: the plan demands repairs, or the journal mode excludes other readers.
@@ -380,7 +380,7 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            # Faults of the superblock are not notes: the report lists them as findings.
+            # The report lists faults of the superblock as findings, so they are not also notes.
             if notice not in volume.superblock_faults:
                 report.remember(notice)
         state_dir = volume.state_dir
@@ -402,7 +402,7 @@ async def _check_alone(
             if future is not None and _span_was_begun(volume):
                 future.left = 0
     except BaseException:
-        # The first error is reported; the lease is released if nothing has to be uploaded.
+        # Report only the first error. Release the lease if there is nothing to upload.
         with (
             trio.move_on_after(CLEANUP_S_MAX, shield=True),
             contextlib.suppress(S3fsError, OSError),
@@ -483,7 +483,7 @@ async def _note_superblock(volume: Volume, report: Report) -> None:
 
 
 def _note_future(volume: Volume, report: Report) -> Verdict | None:
-    """Report if the last txg has a time in the future and the clocks of host and store agree."""
+    """Report a last txg with a time in the future, if the clocks of host and store agree."""
     if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg has a time in the future", Severity.DAMAGE))
@@ -526,13 +526,13 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
     Args:
         volume: the checked filesystem.
         front: receives the progress.
-        anew: publish an image as the next txg. Otherwise, the changes of this host are shipped as
-            at unmount, because the history cannot list the changes of such an image.
+        anew: publish an image as the next txg. Otherwise ship the changes of this host like an
+            unmount, because the history cannot list the changes of such an image.
     """
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     if anew:
-        await session.publish_anew(front.progress)  # the report already lists all lost data
+        await session.publish_anew(front.progress)  # lost data needs no report: it was listed
     else:
         await session.flush_at_end(front.progress)
     if volume.position.link.created_ns < volume.link.created_ns:
@@ -543,8 +543,8 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
 def _needs_no_lease(volume: Volume, report: Report) -> bool:
     """Return whether the bucket has all changes of this host.
 
-    After a crash, all rows count as changed. But if no host held the lease before this run, and the
-    lease was not lost, the crashed process was a read-only mount, which has nothing to upload.
+    After a crash, all rows count as changed. But if no host held the lease before this run, and it
+    was not lost, the crashed process was a read-only mount, which had nothing to upload.
     """
     db = volume.db
     was_released = volume.keeper.has_replaced_released and _CLOSED not in report.broken
@@ -557,7 +557,7 @@ def _needs_no_lease(volume: Volume, report: Report) -> bool:
 
 
 async def _close(volume: Volume, *, release: bool) -> None:
-    """Close the filesystem; keep the mark of an unclean shutdown for the next mount."""
+    """Close the filesystem; leave the mark of an unclean shutdown to the next mount."""
     if not volume.crashed:
         await close_filesystem(volume, release=release)
         return

@@ -105,7 +105,7 @@ class Counts:
 
 
 class _Wanted(NamedTuple):
-    """The action that the user chose: to list, drop or expire points, or to keep a point."""
+    """The action that the user chose: list, drop or expire points, or keep a point."""
 
     name: str
     at: str | None
@@ -323,7 +323,7 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
 
 
 async def _listed(target: _Opening) -> dict[str, Any]:
-    """Return the kept points that the mount reports; without a mount, read them in the bucket."""
+    """Return the kept points as the mount reports them; without a mount, read the bucket."""
     place, access, _opening, front = target
     try:
         return await keep_requests.request_list(place)

@@ -20,13 +20,13 @@ BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 
 # --- the command s3fs-meta status --watch -------------------------------------------------------
-WATCH_S_MIN: Final = 0.2  # minimum time between two screens; making one takes a few ms
+WATCH_S_MIN: Final = 0.2  # minimum time between two screens; a screen takes a few ms
 # Numbers of operations and processes that fit on a screen of 24 lines.
 WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4
 
 # --- the command s3fs-meta bench ----------------------------------------------------------------
-# Maximum number of threads. More threads would only wait, and each one needs memory.
+# Maximum number of threads. More threads would only wait, and each thread needs memory.
 BENCH_THREADS_MAX: Final = 256
 BENCH_FILES_MAX: Final = 1_000_000  # maximum files per thread; each latency takes 8 bytes
 BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # maximum size of one read or write, held in memory

@@ -20,7 +20,7 @@ from s3fs_meta.options.settings import parse_mount_options
 PROGRAM: Final = "mount.s3fs-meta"
 USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
 
-# Defaults of mount(8) for root. Instead, s3fs-meta mount has the FUSE defaults, nodev and nosuid.
+# Defaults of mount(8) for root; ``s3fs-meta mount`` has the FUSE defaults nodev and nosuid instead.
 ROOT_DEFAULTS: Final = "dev,suid"
 
 
@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> HelperArguments:
 
 def run(arguments: list[str]) -> int:
     """Mount or remount, as mount(8) requests."""
-    # Imported inside the error boundary: the import fails if the compiled extension is missing.
+    # The import fails if the compiled extension is missing; here the error is reported.
     from s3fs_meta.cli.mount import start
     from s3fs_meta.mount.plan import make_plan
 

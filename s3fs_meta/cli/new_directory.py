@@ -1,4 +1,4 @@
-"""A directory that a command creates, and removes if the command fails early.
+"""A directory that a command creates, and removes again if the command fails early.
 
 Owns: the directory, and the missing directories above it. Does not know: its purpose.
 Keeps: a directory that already existed, that another process has changed, or that has
@@ -20,7 +20,7 @@ class _Made(NamedTuple):
     path: Path
     device: int
     inode: int
-    ctime_ns: int  # if it is later, the directory was changed or replaced
+    ctime_ns: int  # a later ctime shows that the directory was changed or replaced
 
 
 class NewDirectory:
@@ -70,7 +70,7 @@ def _create(path: Path, mode: int, created: list[Path]) -> None:
 
 
 def _missing(path: Path) -> Sequence[Path]:
-    """Return the missing directories among a path and its parents, from the path upwards."""
+    """Return a path and those of its parents that do not exist, from the path upwards."""
     found = []
     for one in (path, *path.parents):
         if os.path.lexists(one):

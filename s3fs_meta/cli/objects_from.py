@@ -1,7 +1,7 @@
 """fsck --objects-from: the restoration of objects from a copy of the bucket.
 
-Metadata objects are restored before the filesystem is opened, because opening reads them. Packs are
-restored afterwards, because the rows of the metadata show which packs are missing.
+Metadata objects are restored before the filesystem is opened, because opening reads these objects.
+Packs are restored afterwards, because rows of the metadata show which packs are missing.
 """
 
 import contextlib

@@ -162,7 +162,7 @@ class BucketOptions:
 
     @property
     def words(self) -> list[str]:
-        """Return the given options as arguments, for a command line in a message."""
+        """Return the options that were given, as arguments of a command line in a message."""
         named = (
             (f"--{one.name.replace('_', '-')}", getattr(self, one.name)) for one in fields(self)
         )

@@ -91,7 +91,7 @@ def recover_key(
 
 
 def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
-    """Print a new recovery key, then replace the old one, so that an interruption loses neither."""
+    """Print a new recovery key before it replaces the old one, so an interruption loses neither."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)

@@ -180,7 +180,7 @@ async def _copy(
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
 ) -> AsyncIterator[FindElsewhere | None]:
-    """Yield a function that finds lost content in the bucket's newest state; None if unreadable."""
+    """Yield a function that finds lost content in the newest state; None if that is unreadable."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
     try:
@@ -206,7 +206,7 @@ async def _base(
     keyring: Keyring,
     front: Front,
 ) -> AsyncIterator[Database | None]:
-    """Yield the database on which the quarantined state was based; None to copy all files.
+    """Yield the database on which the quarantined state is based; None to copy all files.
 
     Raises:
         SettingsError: the bucket no longer has that database, or its txg is unknown.

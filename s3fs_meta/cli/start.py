@@ -58,7 +58,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 
 def _report(exc: BaseException) -> int:
-    """Print an error as all other commands do; return the exit status."""
+    """Print an error in the same form as all other commands; return the exit status."""
     from s3fs_meta.console import boundary  # imported late, because loading the parser is slow
 
     def again() -> int:

@@ -215,7 +215,7 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     """Print a line for one mount or each mount; return the worst exit status."""
     try:
         places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
-    except NotMountedError as exc:  # a monitoring program reads only standard output
+    except NotMountedError as exc:  # print it: a monitoring program reads only standard output
         output.print_text(_critical(exc).text)
         return int(HealthLevel.CRITICAL)
     worst = HealthLevel.OK if places else HealthLevel.CRITICAL

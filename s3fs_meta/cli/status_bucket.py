@@ -33,8 +33,8 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 async def facts(place: Target, access: options.BucketOptions) -> dict[str, Any]:
     """Return the facts about a filesystem, read from the bucket; nothing is written.
 
-    The user is not asked for the passphrase. Without it, an encrypted filesystem is described by the
-    names and times of its objects.
+    The user is not asked for the passphrase. Without a passphrase, the facts about an encrypted
+    filesystem are the names and times of its objects.
 
     Raises:
         The errors of ``overview.examine``.

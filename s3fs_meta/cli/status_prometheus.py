@@ -17,8 +17,8 @@ from s3fs_meta.mount_errors import NotMountedError
 def show(target: str | None, cachedir: Path | None) -> None:
     """Print the statistics of a mount, or of all mounts on this host.
 
-    A mount that does not answer, or does not exist, is reported with ``s3fs_meta_up`` 0. If the
-    command failed instead, node_exporter would continue to read the old values.
+    If a mount does not answer or does not exist, its ``s3fs_meta_up`` is 0. If the command failed
+    instead, node_exporter would continue to read the old values.
     """
     readings = trio.run(_readings, target, cachedir)
     sys.stdout.write(prometheus.text(readings, open_metrics=False).decode())

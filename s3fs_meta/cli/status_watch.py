@@ -106,7 +106,7 @@ async def _read(place: Target) -> TimedFigures:
 
 
 async def _requesters(place: Target, within_s: float) -> Mapping[str, Any]:
-    """Return the processes that send the most requests; an older daemon reports no processes."""
+    """Return the processes that send the most requests; {} if the daemon is too old."""
     with suppress(ControlError):
         return await request_requesters(place, within_s)
     return {}

@@ -167,7 +167,7 @@ async def _unmount_and_wait(
 
 
 def _judge_killed(place: Target, front: Front) -> None:
-    """Report the state after a killed daemon; raise StoreError if the bucket lacks changes."""
+    """Report what a killed daemon left; raise StoreError if the bucket lacks changes."""
     found = killed_state.unshipped(place.state)
     again = targets.mount_command(place)
     if found is not None and found.is_nothing:
@@ -200,7 +200,7 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise an error with the reason if the bucket lacks changes of the mount."""
+    """Raise an error that gives the reason if the bucket lacks changes of the mount."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
@@ -274,7 +274,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
             " A process has a file open or its working directory there, or another filesystem is "
             f"mounted below it: fuser -vm {mountpoint} lists the processes"
         )
-    # If the mount table no longer has the filesystem, another process has unmounted it meanwhile.
+    # If the filesystem is no longer in the mount table, another process has unmounted it meanwhile.
     if why and mount_table.find(mountpoint) is not None:
         raise SettingsError(f"the filesystem on {mountpoint} is still mounted: {why}")
 

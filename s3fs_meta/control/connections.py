@@ -1,8 +1,8 @@
-"""The open connections of a control server, and which of them makes room for another.
+"""The open connections of a control server, and the choice of a connection to close for another.
 
 Owns: the number of open connections, the phase of each, the choice of a connection to close when
 a client arrives and there is no room. Does not know: messages, handlers.
-Keeps: a connection is not closed to make room while a handler runs that must not be interrupted.
+Keeps: a connection is never closed to make room while its handler must not be interrupted.
 Tasks: one task accepts connections and calls ``ControlConnections.add``; one per connection serves it.
 """
 
@@ -56,7 +56,7 @@ class ControlConnection:
         self.scope.deadline = math.inf
 
     async def send(self, data: bytes) -> None:
-        """Send a message; wait while the client does not read earlier ones.
+        """Send a message; wait while the client does not read earlier messages.
 
         Raises:
             trio.BrokenResourceError: the client has disconnected.
@@ -80,10 +80,10 @@ class ControlConnection:
 
     @property
     def age(self) -> tuple[bool, float] | None:
-        """Return a key for the order in which connections make room; None if this one must not.
+        """Return the sort key by which connections make room; None if this one must stay open.
 
-        Silent clients come first; then those that wait for an event. The second item is the time
-        since which the client has been silent or has waited.
+        Silent clients make room first, then clients that wait for an event. The second item of the
+        key is the time at which the silence or the wait began.
         """
         if self._phase is Phase.HANDLER:
             return None
@@ -92,7 +92,7 @@ class ControlConnection:
 
     @property
     def _silent_since_s(self) -> float | None:
-        """Return the time since which the server waits for the client; None if it does not."""
+        """Return the time at which the server began to wait for the client; None if it does not."""
         if self._phase is Phase.HANDLER:
             return None
         if self._sends_since_s is not None:
@@ -111,8 +111,8 @@ class ControlConnections:
     async def add(self, stream: trio.SocketStream) -> ControlConnection:
         """Return a new connection as soon as there is room for it.
 
-        If there is no room, close the connection that has waited longest for its client. It must
-        have waited for ``silence_s``, so that a new client can send its request.
+        If there is no room, close the connection that has waited longest for its client, but only
+        after ``silence_s``, so that a new client has time to send its request.
         """
         try:
             while len(self._open) >= self._bounds.connections:

@@ -5,17 +5,17 @@ from typing import Final
 # Maximum number of open connections. If there are more, silent clients are disconnected. Each
 # connection can hold one request in memory, of at most CONTROL_MESSAGE_BYTES_MAX.
 CONTROL_CONNECTIONS_MAX: Final = 64
-# Maximum number of requests that are handled at once, apart from prompt and waiting ones.
+# Maximum number of requests that are handled at once; prompt and waiting requests do not count.
 CONTROL_REQUESTS_MAX: Final = 16
-# Maximum number of requests that wait until another one ends. Any others are refused. Their clients
-# are not silent, so their connections never make room for status and umount.
+# Maximum number of requests that wait until another request ends; further requests are refused.
+# The clients of waiting requests are not silent, so they never make room for status and umount.
 CONTROL_QUEUED_MAX: Final = 32
-# Maximum number of queued progress events per client. Any others are dropped.
+# Maximum number of queued progress events per client; further events are dropped.
 CONTROL_EVENTS_MAX: Final = 64
 # Time after which a client that sends no request, or does not read its answer, is disconnected.
 CONTROL_IDLE_S_MAX: Final = 60.0
-# Time after which such a client is disconnected if another client needs its connection. Even a
-# busy machine lets a client send its request within that time.
+# Time after which a silent client is disconnected if another client needs the connection. Even on
+# a busy machine, a client can send its request within this time.
 CONTROL_SILENCE_S_MAX: Final = 5.0
 
 assert CONTROL_REQUESTS_MAX + CONTROL_QUEUED_MAX < CONTROL_CONNECTIONS_MAX, (

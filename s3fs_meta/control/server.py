@@ -1,9 +1,9 @@
-"""The server of a mount's control socket.
+"""The server side of a mount's control socket.
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
 effects of commands, the choice of a connection that makes room (``connections``).
-Keeps: a client that closes its connection, sends garbage, stops reading or is stopped does not
-affect other clients; an exception in a handler becomes an error message and never ends the mount.
+Keeps: no client affects other clients, even if it closes the connection, sends garbage, or stops
+reading. An exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, and one per connection.
 """
 
@@ -50,8 +50,8 @@ _ACCEPT_RETRY_S = 1.0
 class RequestKind(enum.Enum):
     """How the server treats the requests of a command."""
 
-    # Waits for its turn, and finishes even if the client disconnects, because an interrupted flush
-    # is useless. Is refused if too many others wait.
+    # Waits for its turn, and is refused if too many requests wait. Finishes even if the client
+    # disconnects, because an interrupted flush is useless.
     ORDINARY = "ordinary"
     # As ORDINARY, but is cancelled if the client disconnects.
     BOUND = "bound"
@@ -83,7 +83,7 @@ class ControlServer:
                 is left over from an earlier mount.
             handlers: the handler of each command, by the command's name.
             kinds: the kind of each command that is not ordinary.
-            bounds: the bounds of the server; None for the usual ones.
+            bounds: the bounds of the server; None for the default bounds.
         """
         self._directory = directory
         self._handlers = handlers
@@ -115,7 +115,7 @@ class ControlServer:
         """Wait until every request is answered, so that the server can stop.
 
         Args:
-            limit_s: time limit. A client that has not read its messages for that time already is
+            limit_s: time limit. A client that has already read no message for that time is
                 disconnected at once.
         """
         self._connections.close_silent(limit_s)
@@ -156,7 +156,7 @@ class ControlServer:
         """Handle one request: send its progress messages, then its answer.
 
         Returns:
-            False if the client did not read them in time; the connection must then be closed.
+            False if the client did not read the messages in time; then close the connection.
         """
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
@@ -276,7 +276,7 @@ def _may_ask(stream: trio.SocketStream) -> bool:
 
 
 async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel *scope* when the client disconnects; leave its next request unread."""
+    """Cancel *scope* when the client disconnects; do not consume the client's next request."""
     try:
         if not await stream.socket.recv(1, socket.MSG_PEEK):
             scope.cancel()

@@ -2,8 +2,8 @@
 
 Owns: creating files with content, modes, owners, times, attributes, links, holes; special files;
 reporting missing content. Does not know: the choice of files, the source of their content.
-Keeps: no file outside the target is written. Entries are created by path, and damaged rows may
-contain a symbolic link and a directory of the same name: the caller must copy the directory first.
+Keeps: no file outside the target is written. Entries are created by path. So if damaged rows
+contain a symbolic link and a directory of the same name, the caller must copy the directory first.
 All other operations use file descriptors, which no symbolic link can redirect.
 """
 
@@ -76,7 +76,7 @@ class CopiedFile(NamedTuple):
     size_bytes: int
     missing: list[tuple[int, int]]  # byte ranges of lost content, which are holes in the copy
     unsure: list[tuple[int, int]]  # byte ranges that were not synced before a power loss
-    why: str = ""  # reason why the entry could not be copied, or only in part
+    why: str = ""  # reason why the entry was not copied, or was copied only in part
 
 
 class ContentSource(Protocol):
@@ -117,8 +117,8 @@ class Copier:
             db: the database with the inodes.
             source: returns the content of blocks.
             target: the directory to copy to.
-            privileges: True to copy set-user-ID and set-group-ID bits of files, file capabilities
-                and devices, too, which give privileges to users of the copy.
+            privileges: True to copy also set-user-ID and set-group-ID bits of files, file
+                capabilities and devices; these give privileges to users of the copy.
             block_bytes: the block size of the filesystem; None to use that in *db*.
         """
         self._db = db
@@ -201,7 +201,7 @@ class Copier:
         return made
 
     def _is_made(self, kind: str, place: bytes, make: Callable[[], None]) -> bool:
-        """Create a name; return False, and count it, if the target does not permit its kind.
+        """Create a name; if the target does not permit this kind of entry, count it, return False.
 
         FAT has no links, and only root may create device files.
         """
@@ -345,9 +345,9 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress an error in a context, and count it as refused by the target.
+        """Suppress an error in a context, and count *what* as refused by the target.
 
-        Python refuses the name of an attribute that contains a NUL byte with ValueError.
+        If the name of an attribute contains a NUL byte, Python raises ValueError.
         """
         try:
             yield
@@ -395,7 +395,7 @@ class Tally:
         self.size_bytes = 0
         self.incomplete_files = 0
         self.refused_files = 0  # number of incomplete entries that only the target refused
-        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete entries. Any others are only counted.
+        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete entries. All others are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:
@@ -406,7 +406,7 @@ class Tally:
             self._list(copied)
 
     def omit(self, path: bytes, why: str) -> None:
-        """Count an entry that could not be copied, or only in part, because it is damaged."""
+        """Count a damaged entry that was not copied, or was copied only in part."""
         _log.info("%r is not copied: %s", os.fsdecode(path), why)
         self._list(CopiedFile(path, 0, [], [], why))
 
@@ -419,8 +419,8 @@ class Tally:
     def noting_faults(self, path: bytes) -> Iterator[None]:
         """Count an entry as incomplete if it cannot be copied; other entries follow.
 
-        Damaged rows may prevent its copy, or the target does not accept its name or size: FAT
-        accepts neither colons nor files of 4 GiB, and some targets ignore case.
+        Rows may be damaged, or the target may refuse the name or the size: FAT accepts neither
+        colons nor files of 4 GiB, and some targets ignore case.
         """
         try:
             yield

@@ -51,7 +51,7 @@ class KeptContent:
             blocks: the directory of its block files.
             store: the bucket.
             keyring: the keys of the filesystem.
-            find_elsewhere: finds content by its hash if the recorded location lost the content.
+            find_elsewhere: finds content by its hash if the content at its location is lost.
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
@@ -78,8 +78,8 @@ class KeptContent:
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.
 
-        After a power loss only synced content is reliable. For a block that replaced an earlier
-        block and was never synced, return the content of the earlier block, as a mount does.
+        After a power loss only synced content is reliable. If a block was never synced, and it
+        replaced an earlier block, return the content of that earlier block, as a mount does.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -202,8 +202,8 @@ def _logged_pieces(db: Database, blocks: Path) -> list[LoggedPiece]:
 def _power_was_lost(db: Database) -> bool:
     """Return whether power was lost and no mount has recovered the state since then.
 
-    A power loss is known from the record of a mount. It is also assumed if the machine was rebooted
-    or the disk was attached again after an unclean shutdown.
+    A mount may have recorded the power loss. A power loss is also assumed if, after an unclean
+    shutdown, the machine was rebooted or the disk was attached again.
     """
     if local_state.get(db, "power_lost") == "1":
         return True

@@ -132,8 +132,8 @@ class Restoring:
     async def copy(self, paths: Sequence[bytes]) -> None:
         """Copy the trees at paths, with their parent directories; by default copy all files.
 
-        A path below another given path is copied once. The target receives the attributes of the
-        root only if the root is copied.
+        A path below another given path is copied only once. If the root itself is copied, the
+        target directory receives the attributes of the root.
 
         Raises:
             UsageError: a path does not exist; nothing was copied.

@@ -40,12 +40,12 @@ class Kept(NamedTuple):
 
     @property
     def database(self) -> Path:
-        """Return the path of the metadata database, which may be missing."""
+        """Return the path of the metadata database; the file may be missing."""
         return self.path / "meta.db"
 
     @property
     def blocks(self) -> Path:
-        """Return the directory of the block files, which may be missing."""
+        """Return the path of the directory with the block files; it may be missing."""
         return self.path / "blocks"
 
 
@@ -100,7 +100,7 @@ def _head_txg(db: Database) -> Txg | None:
     """Return the txg of the head, or None if it is unknown, because its row is missing or damaged."""
     try:
         head = image_head.recorded(db, "head")
-    except FormatError:  # files can be copied without it
+    except FormatError:  # files can be copied without this row
         return None
     return None if head is None else head.txg
 
@@ -179,7 +179,7 @@ class Names:
         way: list[Ino] = []
         while ino not in self._paths:  # the loop ends, because each pass adds a directory
             way.append(ino)
-            self._paths[ino] = None  # so that the loop ends if damaged rows form a cycle
+            self._paths[ino] = None  # ends the loop if damaged rows form a cycle
             if ino not in self._directories:
                 break
             ino = self._directories[ino][0]

@@ -32,7 +32,7 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         try:
             if stream is not None:  # stdout is None if the caller closed it
                 stream.flush()
-        except OSError:  # on a full disk or a closed terminal; the first failure was reported
+        except OSError:  # the disk is full or the terminal closed; the first failure was reported
             _discard(stream)  # a failed flush at the exit would change the exit status
     return status
 
@@ -65,7 +65,7 @@ def _reported(body: Body, program: str) -> ExitStatus | int:
 def _status(body: Body) -> ExitStatus | int:
     """Run the body of a program and flush its output; return its exit status.
 
-    If the reader of the output closes the pipe, the status is that of the body; it is DONE if the
+    If the reader of the output closes the pipe, the status of the body is returned, or DONE if the
     body could not end.
 
     Raises:
@@ -96,15 +96,15 @@ def _is_closed_pipe(exc: BaseException) -> bool:
 
 
 def discard_output() -> None:
-    """Discard all output that cannot be written, and further output.
+    """Discard the output that cannot be written, and all further output.
 
-    The reader, such as head, has closed the pipe, or the disk is full.
+    Call this if the disk is full, or if the reader, such as head, has closed the pipe.
     """
     _discard(sys.stdout)
 
 
 def discard_messages() -> None:
-    """Discard all messages on standard error that cannot be written, and further ones."""
+    """Discard the messages on standard error that cannot be written, and all further messages."""
     _discard(sys.stderr)
 
 
@@ -142,8 +142,8 @@ def text_of(exc: BaseException) -> str:
 def print_line(program: str, text: str) -> None:
     """Print a line to standard error, prefixed with the name of the program.
 
-    If its reader has closed the pipe, or the disk is full, the line is lost, and the command
-    continues.
+    If the reader of standard error has closed the pipe, or the disk is full, the line is lost, and
+    the command continues.
     """
     try:
         sys.stderr.write(f"{program}: {printable(text)}\n")

@@ -2,7 +2,7 @@
 
 Owns: the statuses, their meanings, and the table that maps error classes to statuses.
 docs/reference/exit-codes.md is generated from this module. The command fsck returns the statuses of
-fsck(8), and mount.s3fs-meta those of mount(8).
+fsck(8), and mount.s3fs-meta returns the statuses of mount(8).
 """
 
 import enum
@@ -120,7 +120,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error, or the daemon's error inside it, has one of the given classes."""
+    """Return whether an error, or a daemon's error inside this error, has a given class."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = next((getattr(home, exc.kind) for home in HOMES if hasattr(home, exc.kind)), None)

@@ -1,7 +1,7 @@
 """The message after Ctrl-C: the state that the command leaves, and the next step.
 
 Owns: the exception, and the conversion of KeyboardInterrupt to it. Does not know: commands.
-The exception is not a KeyboardInterrupt, because the command-line parser prints no message for it.
+The exception is not a KeyboardInterrupt, because the parser prints no message for that class.
 ``boundary`` prints the message and returns the status of an interrupted command.
 """
 

@@ -36,7 +36,7 @@ Complete = Callable[[str], str]
 class CompletingFormatter(logging.Formatter):
     """Formats log records, and adds the user's options to commands in messages.
 
-    A log cannot contain bytes that are not UTF-8, such as those of a file name; they are escaped.
+    Bytes that are not UTF-8, for example in a file name, are escaped, because a log must be UTF-8.
     """
 
     def __init__(self, text: str, complete: Complete = str) -> None:
@@ -76,7 +76,7 @@ class _DaemonLogHandler(logging.handlers.RotatingFileHandler):
         """Rotate the log, and redirect the standard streams from the old to the new file.
 
         Otherwise messages of libraries and the stacks after a fatal signal would be written to the
-        old file, or to none once that file is deleted.
+        old file, and would be lost when that file is deleted.
         """
         directed = [fd for fd in _OUTPUTS if _is_same_file(fd, self.baseFilename)]
         super().doRollover()

@@ -20,7 +20,7 @@ _SECOND_IN_MS = 0.9995  # times below this number of seconds are shown in ms
 _MS_IN_US = 0.0009995  # times below this number of seconds are shown in µs
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
-_COLUMNS_MAX = 10_000  # wider than any row of any table
+_COLUMNS_MAX = 10_000  # width of a table in characters; no row is wider
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The sources of a passphrase: a file, the environment, the terminal.
 
 Owns: the order of the sources, and the prompt. Does not know: keys.
-Keeps: no passphrase is a command-line argument, which every user could read (proc(5), cmdline).
+Keeps: no passphrase is a command-line argument, because every user can read it (proc(5), cmdline).
 """
 
 import getpass
@@ -15,11 +15,11 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-# Maximum size of a passphrase file: limits the memory use if it is, for example, a disk image.
+# Maximum size of a passphrase file; limits memory if the file is, for example, a disk image.
 PASSPHRASE_BYTES_MAX: Final = 64 << 10
 
 Ask = Callable[[str], str]
-"""Shows a prompt and returns the typed line; raises PassphraseError without a terminal."""
+"""A function that shows a prompt and returns the typed line, or raises PassphraseError."""
 
 
 INSTEAD: Final = f"--passphrase-file or ${secret_environment.VARIABLE}"
@@ -52,7 +52,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
     Args:
         environment: the result of ``from_environment``.
         file: a file, which overrides the environment.
-        ask: prompts the user if file and environment are missing.
+        ask: prompts the user if neither the file nor the variable is given.
 
     Raises:
         PassphraseError: the passphrase is empty, or the process has no terminal.

@@ -2,8 +2,8 @@
 
 Owns: escaping characters that a terminal would interpret or cannot show, and the name of a user who
 has only a number. Does not know: tables, errors.
-Names of files and processes, and texts from a bucket, may be chosen by other users. An escape
-sequence in a name could change the screen of the terminal, or even the input that it sends.
+Other users may choose names of files and processes, and texts in a bucket. An escape sequence in a
+name could change the screen of a terminal, or even the input that the terminal sends.
 Source: ECMA-48; ls(1), --quoting-style=escape.
 """
 
@@ -44,7 +44,7 @@ def with_bytes(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name as it is; in quotes, with escapes, if it has unprintable characters."""
+    """Return a name unchanged, or quoted and escaped if it has unprintable characters."""
     return name if name.isprintable() else with_bytes(repr(name))
 
 

@@ -1,6 +1,6 @@
 """Removing the passphrase from the environment of the process at its start.
 
-Owns: the variable, and the memory that contains its value. Does not know: who uses the value.
+Owns: the variable, and the memory with its value. Does not know: the use of the value.
 Root and processes of the same user can read the initial environment of a process, and child
 programs inherit the environment. unsetenv(3) prevents only this inheritance. The kernel shows the
 memory into which execve(2) wrote the strings, so the passphrase is overwritten in this memory.

@@ -17,7 +17,7 @@ _CLOSED_OUTPUT: Final = os.O_RDONLY  # write(2) fails with EBADF, as on a closed
 
 
 def open_missing() -> None:
-    """Open each standard stream that is closed; call this before any other file is opened."""
+    """Open each closed standard stream; call this before any other file is opened."""
     # open(2) returns the lowest free number, so the order of the streams matters.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
@@ -28,10 +28,10 @@ def open_missing() -> None:
 
 
 def output_failure(exc: OSError) -> str:
-    """Return why standard output cannot be written, if that is the cause of *exc*; "" otherwise.
+    """Return why standard output cannot be written, or "" if *exc* has another cause.
 
-    Python does not add the name of the stream to such an error. A stream keeps the text that it
-    could not write, so a second flush fails in the same way.
+    Python does not name the stream in such an error. So the stream is flushed again: it has kept
+    the text that it could not write, and fails in the same way.
     """
     if exc.filename is not None or sys.stdout is None:
         return ""

@@ -72,7 +72,7 @@ class TerminalFront:
     def notice(self, text: str) -> None:
         """Print a line to standard error, above the progress bars."""
         if self._bars is not None:
-            # Lines are not broken: the terminal wraps them, so a copied URL has no line break.
+            # Long lines are wrapped by the terminal, not broken, so a copied URL has no line break.
             with self._drawing():
                 self._bars.console.print(
                     f"{PROGRAM}: {printable(text)}", markup=False, highlight=False, soft_wrap=True

@@ -3,7 +3,7 @@
 plan:            checks and converts the options before anything is changed.
 acquisition:     opens the filesystem for the mount: local state, bucket, lease.
 service:         one mount: connects the components, starts the tasks, stops them in order.
-daemon:          the process in the background, and its parent that waits for it.
+daemon:          the background process, and the parent process that waits for its start.
 existing/:       the mounts of this host: finding them, and the reason why one does not answer.
 requests/:       the requests that commands send to a running mount, and their output.
 handlers/:       the daemon's handlers of these requests.

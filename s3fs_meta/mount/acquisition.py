@@ -1,7 +1,7 @@
-"""Opening a filesystem for a mount, with a change of its page size on request.
+"""Opening a filesystem for a mount; on request, the page size of the database is changed.
 
-Owns: the sequence *open, close, rewrite, open again* for another page size. Opening selects the
-database, and only a closed database can be rewritten.
+Owns: the sequence *open, close, rewrite, open again* for another page size. The first opening
+selects the database, and only a closed database can be rewritten.
 Does not know: how a database is rewritten (``meta.offline.page_size``).
 """
 
@@ -57,7 +57,7 @@ async def open_for_mount(
         plan: the plan of the mount.
         store: the bucket of the filesystem.
         secret: opens the superblock.
-        clock: the clock for the times in the lease.
+        clock: supplies the times in the lease.
         front: shows notices and progress.
 
     Raises:
@@ -140,7 +140,7 @@ def page_size_of(db: Database) -> int:
 
 
 async def _announce_superblock(volume: Volume, page_size: int) -> list[str]:
-    """Record the page size in the superblock, for the command ``status``; return notices."""
+    """Record the page size in the superblock, where ``status`` reads it; return notices."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)

@@ -2,8 +2,8 @@
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
 Keeps: no thread and no trio loop exist before the fork, because a lock that a thread holds stays
-locked in the child; the parent reports the child's error and exit status; a child whose parent is
-killed before the child is ready is killed as well, so that a killed command mounts nothing.
+locked in the child. The parent reports the child's error and exit status. If the parent is killed
+before the child is ready, the child is killed as well, so that a killed command mounts nothing.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}
@@ -97,7 +97,7 @@ def run_in_background(
         body: receives a front that sends messages to the parent; continues after ``ready``.
         log: file for the child's standard output and error.
         front: shows the messages and prompts of the child in this process.
-        automounted: True to keep the child in this process group until it is ready, because only
+        automounted: True to keep the child in this process group until the child is ready: only
             processes of the automounter's group can use an unmounted mountpoint (autofs(5)).
 
     Returns:
@@ -126,7 +126,7 @@ def run_in_background(
 
 
 def _end_with_parent(number: int) -> None:
-    """Make the kernel send a signal to this process when its parent exits; 0 for none."""
+    """Make the kernel send *number* to this process when the parent exits; 0 sends no signal."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
@@ -171,7 +171,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller closed descriptor 0, 1 or 2, a new descriptor has its number and stays open.
+    # If the caller had closed descriptor 0, 1 or 2, a new descriptor has that number; keep it open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 

@@ -45,9 +45,9 @@ Stream = Callable[[Send], Awaitable[None]]
 
 
 class Bounds(NamedTuple):
-    """The limits that one server sets for its clients."""
+    """The limits of one server for its clients."""
 
-    # Maximum number of clients that are sending a request, and of those that are receiving a reply.
+    # Maximum number of clients that send a request, and also of clients that receive a reply.
     connections: int
     request_bytes: int  # maximum size of the request line and all headers
     request_s: float  # maximum time for a client to send a request

@@ -1,4 +1,4 @@
-"""The requests from a mount's session and control socket to the kernel.
+"""Requests to the kernel from a mount's session and control socket.
 
 Owns: ignoring requests before the mountpoint exists. Does not know: how requests are sent.
 The session is created before the FUSE handlers, so it uses a ``KernelSide``, which forwards
@@ -44,6 +44,6 @@ class KernelSide:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop replies older than the txg, and the file content that changed."""
+        """Make the kernel drop replies older than the txg, and changed file content."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

@@ -32,7 +32,7 @@ SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which commands report a silent da
 # --- processes and mounts on this host ----------------------------------------------------------
 # Limit of open files to which a mount raises its own limit, if permitted.
 OPEN_FILES_WANTED: Final = 8192
-# Time that the daemon has to exit after an unmount, if no process visibly uses the mount.
+# Time for the daemon to exit after an unmount, if no process is known to use the mount.
 HELD_S_MAX: Final = 5.0
 HELD_PAUSE_S: Final = 0.1  # pause between two checks for the exit of the daemon
 # Maximum number of processes in other mount namespaces that a message lists.
@@ -48,7 +48,7 @@ DEAD_MOUNT_S_MAX: Final = 5.0  # time within which statfs(2) fails if the daemon
 
 # --- prices of requests -------------------------------------------------------------------------
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
-PRICE_MAX: Final = 1e6  # maximum price; a higher price must be a mistake
+PRICE_MAX: Final = 1e6  # maximum price; a higher price is certainly a mistake
 
 # --- systemd ------------------------------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd

@@ -45,7 +45,8 @@ def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
 def _may_spawn(mountpoint: Path) -> bool:
     """Return whether the daemon can start Python without accessing its own mount.
 
-    The daemon is blocked until execve(2) has read the program, so it could not answer.
+    The daemon is blocked until execve(2) has read the program. If the program were on the daemon's
+    own mount, the daemon could not answer the read.
     """
     return not Path(sys.executable).resolve().is_relative_to(mountpoint)
 
@@ -58,7 +59,7 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     def state_of(txg: Txg) -> StateDir:
         return StateDir(temporary_state(plan.place.state, txg, os.getpid()))
 
-    async def find_elsewhere(located: Located) -> Found | None:  # noqa: RUF029 - as one that waits
+    async def find_elsewhere(located: Located) -> Found | None:  # noqa: RUF029 - callers await it
         return intact_location(session.db, located)
 
     points = OpenPoints(

@@ -44,12 +44,12 @@ class PastSources:
         self.clone = clone
 
     async def find(self, source: Message, report: Report) -> tuple[Txg, Find]:
-        """Return the txg of a source, and a function that finds its inode at that time.
+        """Return the txg of a source, and a function that finds the source's inode at that txg.
 
         Raises:
             UsageError: the source is malformed, or contains all points in time.
-            SettingsError: its point in time is not available.
-            NoInodeError: no past inode has the number.
+            SettingsError: the point in time is not available.
+            NoInodeError: no past inode has the number in the request.
             StoreError, BrokenChainError: the bucket cannot be reached or read.
             The same errors as ``Session.flush``.
         """

@@ -69,7 +69,7 @@ class MountPlan:
 
 
 def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
-    """Return the plan of a mount.
+    """Check the options, and return the plan of a mount.
 
     Raises:
         UsageError: an option, the URL or the mountpoint is unusable; nothing was changed.
@@ -200,7 +200,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
-        return  # an s3fs-meta mount, which may hang; the caller queries its daemon later
+        return  # s3fs-meta is mounted here; its daemon may hang, so the caller queries it later
     if not os.path.lexists(path):
         raise UsageError(f"mountpoint {path!r} does not exist; create it, or use --mkdir")
     if not os.path.isdir(path):
@@ -236,7 +236,7 @@ def _open_metrics(options: MountOptions) -> tuple[str, ...]:
 def _check_own_files(mountpoint: str, place: Target) -> None:
     """Raise UsageError if the mount would hide files that its daemon uses.
 
-    The daemon would wait for its own reply to the request for such a file, and never reply again.
+    To read such a file, the daemon would have to answer its own request, and would hang forever.
     """
     address = urls.parse(place.url)
     used = {"the state directory": (place.state, "; choose another with --cachedir")}

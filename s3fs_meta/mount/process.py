@@ -25,8 +25,8 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
     """Raise the soft limit on open files to *wanted*, or to the hard limit if that is lower.
 
-    The usual soft limit of 1,024 protects programs that use select(2), which this program does
-    not use. The hard limit is usually much higher.
+    The usual soft limit of 1,024 protects programs that use select(2) with many files. This program
+    does not. The hard limit is usually much higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -56,10 +56,10 @@ def explain_aborts() -> None:
 def outlast_signals() -> None:
     """Ignore signals to end from now on, except while a receiver of signals handles them.
 
-    Receivers handle them while the mount serves and during its last upload. A signal between these
-    two, or while the mount releases its lease, would otherwise kill the process. Both take little
-    time. A handler is used instead of SIG_IGN, because child processes would inherit SIG_IGN.
-    A closed terminal may send SIGHUP twice; the second one does not stop the last upload.
+    Receivers handle signals while the mount serves, and during its last upload. Between these two
+    phases, and while the mount releases its lease, a signal would otherwise kill the process. Both
+    intervals are short. A handler replaces SIG_IGN, because child processes would inherit SIG_IGN.
+    A closed terminal may send SIGHUP twice; the second SIGHUP does not stop the last upload.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP

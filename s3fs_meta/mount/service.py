@@ -123,7 +123,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
-    # The state directory of a past point is temporary, so count requests in the permanent one.
+    # A past point has a temporary state directory, so count requests in the permanent directory.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
     try:
@@ -172,10 +172,10 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
-    """Return the statistics of the mount that uses the state directory; None if it does not answer.
+    """Return the statistics of the mount that uses the state directory; None without an answer.
 
     A killed daemon holds the lock until its process has exited. If its mount is still on the
-    mountpoint, wait for its exit.
+    mountpoint, wait for the exit.
     """
     with LockWatch(plan.place.state) as watch:
         try:
@@ -273,7 +273,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
-        self._keeps = trio.Event()  # set to stop the last upload: unsent changes stay on this host
+        self._keeps = trio.Event()  # set to stop the last upload; unsent changes stay on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
@@ -337,12 +337,12 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            if self._plan.options.at is None:  # its past point may be part of an abandoned history
+            if self._plan.options.at is None:  # a past point may be part of an abandoned history
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
-            # The removal ends before the last upload, which ships its changes.
+            # The removal ends before the last upload, so that the upload ships its changes.
             async with background_task(self._remove):
                 with quoting_libfuse(StateDir(self._plan.place.state).log):
                     await fuse.serve(
@@ -359,7 +359,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Purge removed files once the mount accepts changes, files of earlier mounts first."""
+        """Purge removed files, those of earlier mounts first, once the mount accepts changes."""
         await self._accepting.wait()
         await self._session.supervise("removal and read-ahead", self._filesystem.run)
 
@@ -394,7 +394,7 @@ class Mount:
         self._front.ready()
 
     def _is_kernel_read_only(self) -> bool:
-        """Record and return whether the filesystem was remounted read-only."""
+        """Return whether the filesystem was remounted read-only, and record the result."""
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:
@@ -413,7 +413,7 @@ class Mount:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(self._cancel_when_kept, nursery.cancel_scope)
-            await self._changes.end()  # so that the last upload contains their changes
+            await self._changes.end()  # the last upload then contains the changes of all requests
             self._outcome = await self._last_flush()
             nursery.cancel_scope.cancel()
         if not self._outcome["complete"]:

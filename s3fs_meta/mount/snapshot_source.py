@@ -78,7 +78,7 @@ async def opened_snapshot(
         bucket: its bucket.
         wanted: the point in time.
         part: distinguishes points in time that one process has open.
-        earlier: an open snapshot; its database is copied if later changelogs lead to *wanted*.
+        earlier: an open snapshot; its database is copied if changelogs lead from it to *wanted*.
 
     Raises:
         The same errors as ``open_snapshot``.

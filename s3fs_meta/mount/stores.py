@@ -1,8 +1,8 @@
 """Opening and closing the store of a command, and adding the store's URL to errors.
 
 Most errors of a store name only the key of an object, because the same code serves all stores.
-If the URL or the endpoint is wrong, the user needs to see the URL. A command that an error suggests
-needs the S3 options of the failed command.
+If the URL or the endpoint is wrong, the user needs to see the URL. If an error suggests a command,
+that command needs the S3 options of the failed command.
 """
 
 import contextlib
@@ -52,11 +52,11 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         url: URL of the store.
         options: S3 options, used for a bucket.
         make_root: True to create the directory of a local store.
-        probe_only: True if the caller reads only a few objects, perhaps not in a store.
+        probe_only: True if the caller reads only a few objects, which may not be in a store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
         notify: shows a message while the store cannot be reached.
-        counts: the state directory that records the billed requests, if it contains a
-            filesystem's state at the end; None to record no requests.
+        counts: the state directory in which billed requests are recorded, if it contains a
+            filesystem's state at the end; None to record nothing.
         charge: called before each retry to send or receive an object or a range.
 
     Raises:
@@ -112,7 +112,7 @@ def words_of(options: S3Options) -> list[str]:
 def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
     """Return a message with the URL and its S3 options added to the commands in it.
 
-    Modules that do not know the URL advise ``s3fs-meta fsck`` without it. The S3 options precede
+    Modules that do not know the URL advise ``s3fs-meta fsck`` without a URL. The S3 options precede
     the URL.
     """
     text = _FSCK.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)

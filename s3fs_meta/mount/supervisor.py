@@ -31,7 +31,7 @@ _EVERYTHING: Final = "everything is in the bucket"
 
 
 def watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
-    """Return the interval at which the watchdog expects messages; None if there is no watchdog."""
+    """Return the interval at which the watchdog expects messages; None without a watchdog."""
     value = environment.get("WATCHDOG_USEC", "")
     if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return None

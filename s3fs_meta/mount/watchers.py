@@ -25,6 +25,6 @@ class Watchers:
             self._of_the_end.discard(report)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Report the progress of the last upload to its clients."""
+        """Report the progress of the last upload to the clients."""
         for report in self._of_the_end:
             report({"what": what, "done": done, "total": total})

@@ -1,9 +1,9 @@
 """The mount that remains on a mountpoint after its daemon was killed.
 
-Owns: distinguishing the mount of a killed daemon from that of a running daemon. Does not know:
+Owns: distinguishing the mount of a killed daemon from the mount of a running daemon. Does not know:
 how a mount is detached. The kernel keeps the mount of a killed daemon and answers all requests with
-ENOTCONN. The kernel is queried, because the note of a running daemon is not always found: it may
-belong to another user or another PID namespace.
+ENOTCONN. This module queries the kernel, because the note of a running daemon is not always found:
+the note may belong to another user or another PID namespace.
 """
 
 from pathlib import Path

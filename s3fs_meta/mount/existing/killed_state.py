@@ -34,7 +34,7 @@ class Unshipped(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Return a clause that says where the unshipped changes are."""
+        """Return a clause for a message: where the unshipped changes are."""
         if self.is_nothing:
             return "everything is in the bucket"
         content = f"{human_bytes(self.content_bytes)} in {counted(self.blocks, 'block')}"
@@ -46,8 +46,8 @@ class Unshipped(NamedTuple):
 def unshipped(path: Path) -> Unshipped | None:
     """Return the unshipped changes in a state directory, or None if they cannot be read.
 
-    The call blocks. Operations that were not committed when the daemon was killed are lost and not
-    counted.
+    The call blocks. Operations that were not committed when the daemon was killed are lost, and are
+    not counted.
     """
     if not path.is_dir():
         return None
@@ -70,6 +70,6 @@ def unshipped(path: Path) -> Unshipped | None:
 
 
 def described(path: Path) -> str:
-    """Return a clause that says where a directory's unshipped changes are. The call blocks."""
+    """Return a clause for a message: where a directory's changes are. The call blocks."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described

@@ -42,7 +42,7 @@ def find(wanted: Mounted) -> list[Holder]:
     hundred processes, so call it in a thread.
 
     Args:
-        wanted: the filesystem as it was first mounted; its mountpoint is ignored.
+        wanted: the filesystem as it was first mounted; the mountpoint is ignored.
     """
     found = []
     for pid in sorted(int(name) for name in os.listdir(_PROC) if name.isdigit()):

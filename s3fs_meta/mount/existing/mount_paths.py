@@ -4,8 +4,8 @@ Owns: finding the mount of a path; refusing paths that do not end in a directory
 caller may not read; waiting until programs see a change; the request that removes an entry.
 Does not know: other control requests (``control_api``).
 Keeps: no event loop is used, because ``rm`` must start fast.
-Symbolic links in a path are followed, except at its end, as by rm(1); commands that read a tree
-(``nodes``) also follow a link at the end.
+Symbolic links in a path are followed, but, as in rm(1), not a link at the end of the path. Commands
+that read a tree (``nodes``) also follow a link at the end.
 """
 
 import errno
@@ -114,8 +114,8 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     """Return the entry for a new name in an existing directory on the filesystem of *near*.
 
     Raises:
-        UsageError: the name exists, or its directory is missing, read-only (in the past) or on
-            another filesystem.
+        UsageError: the name exists, or its directory is missing, is in the past and thus
+            read-only, or is on another filesystem.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -154,11 +154,11 @@ def hand_over(entry: Entry) -> None:
 def require_seen(
     wanted: Iterable[Entry], *, there: bool, within_s: float = KERNEL_FORGET_S_MAX
 ) -> None:
-    """Wait until programs see that entries exist, or that they do not exist.
+    """Wait until programs see that entries exist, or that the entries do not exist.
 
     The kernel answers lookups from its dentry cache until the mount has invalidated the entries.
-    The mount waits only briefly for this. Invalidating a tree with 100,000 cached names blocks
-    every lookup in the tree for a few tenths of a second.
+    The mount replies before that if it takes long: invalidating a tree with 100,000 cached names
+    blocks every lookup in the tree for a few tenths of a second.
 
     Raises:
         ControlError: the change was made, but did not become visible within *within_s*.

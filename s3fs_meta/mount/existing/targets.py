@@ -1,14 +1,14 @@
 """The mapping of a user's URL or mountpoint to the filesystem and its local state.
 
-Owns: the mapping, and a note about each running mount. With the note a command finds a mount with
-another ``cachedir``, and an unmounted filesystem that still uploads.
+Owns: the mapping, and a note about each running mount. The note lets a command find a mount that
+has another ``cachedir``, and an unmounted filesystem whose daemon still uploads.
 
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device,
-                                 start time of the process, outcome of a mount that has ended,
-                                 and the command that mounts it again
+                                 start time of the process, outcome of the mount after its end,
+                                 and the command for mounting again
 
-Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. In a container
-that shares /run, the PIDs in notes refer to other processes, so running mounts would look killed.
+Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``: in a container
+that shares /run, a PID refers to another process, so running mounts would otherwise look killed.
 Source: pid_namespaces(7), namespaces(7).
 
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` command that
@@ -65,8 +65,8 @@ class Target(NamedTuple):
     url: str
     state: Path  # path of the state directory, which may not exist
     mountpoint: str | None = None
-    mounted: bool = False  # True if the mount table has the mount; a daemon may outlast it
-    outcome: dict[str, Any] | None = None  # outcome of an ended mount; None while it runs
+    mounted: bool = False  # True if the mount table has the mount; the daemon may run longer
+    outcome: dict[str, Any] | None = None  # outcome of an ended mount; None for a running mount
     note: Path | None = None  # path of the daemon's note; None if it could not be written
     started: int = 0  # start time of the daemon as recorded in its note
     again: str = ""  # command that mounts the filesystem again; "" if unknown
@@ -99,7 +99,7 @@ def of_snapshot(place: Target, mountpoint: str) -> Target:
 
 
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
-    """Return the target of a mountpoint, even if it is unmounted and its daemon still uploads.
+    """Return the target of a mountpoint, even an unmounted one whose daemon still uploads.
 
     Raises:
         NotMountedError: no filesystem is mounted on the path, and no note mentions the path.
@@ -191,9 +191,9 @@ def of_either(target: str, cachedir: Path | None) -> Target:
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     """Return whether the note of a running mount describes *mounted*, at any mountpoint.
 
-    The device number is not enough, because the kernel reuses the numbers of ended mounts.
-    A daemon that uploads after its unmount can have the device number of a newer mount. Both mounts
-    may even have the same URL on different servers.
+    The device number is not enough, because the kernel reuses the numbers of ended mounts. If a
+    daemon still uploads after its unmount, a newer mount can have the same device number, and even
+    the same URL on another server.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
@@ -286,7 +286,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def outcome_of(place: Target) -> dict[str, Any] | None:
-    """Return the outcome in the note of a target's daemon, or None if it has no outcome yet."""
+    """Return the outcome in the note of a target's daemon, or None if no outcome is recorded."""
     if place.note is None:
         return None
     try:
@@ -304,7 +304,7 @@ def _write(path: Path, note: Mapping[str, Any]) -> None:
 
 
 def unquoted(source: str) -> str:
-    """Return a URL from the mount table, where the source of a mount is percent-encoded."""
+    """Decode the percent-encoded source of a mount in the mount table; return the URL."""
     return unquote(source)
 
 

@@ -25,7 +25,7 @@ from s3fs_meta.mount_errors import (
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Complete a NotMountedError: name the filesystem as the user does, and add the reason."""
+    """Complete a NotMountedError: name the filesystem like the user, and add the reason."""
     try:
         yield
     except NotMountedError as exc:
@@ -53,8 +53,8 @@ def _reason(place: Target) -> NotMountedError:
 def of_closed_path(path: str) -> OtherUserError | None:
     """Return the error for a path in a mount that this user may not access; None for other paths.
 
-    Without ``allow_other`` the kernel denies other users, including root, any access: even the
-    attributes of the mountpoint are unreadable.
+    Without ``allow_other`` the kernel denies all other users, including root, any access. Even the
+    attributes of the mountpoint are then unreadable.
     """
     for mounted in reversed(mount_table.read()):
         above = mounted.mountpoint.rstrip("/")

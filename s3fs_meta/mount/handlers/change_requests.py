@@ -1,6 +1,6 @@
 """The control requests that change a filesystem, and their end before the last upload.
 
-Owns: refusing such requests once the mount is ending, cancelling running ones or waiting for them.
+Owns: refusing such requests once the mount is ending, and cancelling or awaiting running requests.
 Does not know: how requests are carried out.
 Keeps: once ``end`` has returned, no request changes the filesystem. So the last upload contains the
 changes of every request, including those that were cancelled.
@@ -46,7 +46,7 @@ class ChangeRequests:
         """Return handlers that carry out no request after ``end``.
 
         The end of the mount cancels the commands in LONG. All others run to completion: they are
-        short, except for a promotion, which would leave its lease.
+        short, except for a promotion, which would leave its lease behind if cancelled.
         """
         return {
             command: partial(self.carry_out, handler, is_long=command in LONG)
@@ -79,7 +79,7 @@ class ChangeRequests:
             self._report_end()
 
     async def end(self) -> None:
-        """Refuse further requests, cancel running ones, and wait for those that must not stop.
+        """Refuse further requests; cancel running requests, or wait for those that must finish.
 
         Yields to other tasks only if a request is running.
         """

@@ -146,9 +146,9 @@ class RemountHandlers:
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
-        """Record and return whether the mount table shows the mount as read-only.
+        """Return whether the mount table shows the mount as read-only, and record the result.
 
-        The mount table is read because the daemon may have missed the report of a remount.
+        The mount table is read, because the daemon may have missed the report of a remount.
         """
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status

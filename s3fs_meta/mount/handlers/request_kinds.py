@@ -17,9 +17,9 @@ KINDS: Final[Mapping[str, RequestKind]] = MappingProxyType(
         control_api.REQUESTERS: RequestKind.PROMPT,
         control_api.COUNTS: RequestKind.PROMPT,
         control_api.END: RequestKind.PROMPT,
-        # A client that is disconnected still waits for the daemon's exit and reads its note.
+        # Even after a disconnection, the client waits for the daemon's exit and reads its note.
         control_api.FINISHED: RequestKind.WAITING,
-        # The user has interrupted the command.
+        # A disconnection means that the user has interrupted the command.
         cache_requests.WARM: RequestKind.BOUND,
     }
 )

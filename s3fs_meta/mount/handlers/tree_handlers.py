@@ -85,7 +85,7 @@ class TreeHandlers:
         locked = arguments.get("locked") is True
         remove = partial(self._removal.remove, parent, name, ino, locked=locked)
         forgotten = await until_checked(remove)
-        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the entry is removed already
+        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the entry is already removed
             await forgotten.wait()
         if arguments.get("wait") is True:
             await self.wait_for_removal(_throttled(report, "removing"))
@@ -147,7 +147,7 @@ class _Counted:
 
     async def result(self, forgotten: trio.Event) -> dict[str, Any]:
         """Return the reply, after the kernel has dropped its cached entry for the new name."""
-        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the copy is complete already
+        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the copy is already complete
             await forgotten.wait()
         return {"entries": self._entries}
 

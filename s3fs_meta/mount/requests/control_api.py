@@ -8,9 +8,9 @@ command, its arguments and its response; progress events may precede the respons
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
-    counts    → {"state": path}; the mount has saved its counts of requests (``sync.host_state.request_log``)
-    end       {"keep": bool} → {}; the mount refuses further changes and ends, even while programs use it; the
-              response precedes the end
+    counts    → {"state": path}; before, the mount saves its request counts (``request_log``)
+    end       {"keep": bool} → {}; then the mount refuses further changes and ends, even while
+                programs use it
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
     remount, remounted  see ``remount``
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
@@ -22,8 +22,8 @@ command, its arguments and its response; progress events may precede the respons
                 progress
     clone_past {"source": see ``past_sources``, "target": as clone} → {"entries": number, "txg":
                 number}, with progress
-    finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last flush
-                of a mount that is ending; also one empty event immediately, then progress
+    finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last upload
+                of a mount that is ending; one empty event at once, then progress
 """
 
 import contextlib
@@ -142,10 +142,10 @@ async def request_counts(place: Target) -> Path:
 
 
 async def used_by(place: Target) -> str:
-    """Return a description of the processes that use an unmounted filesystem, or "" if none does.
+    """Return a description of the processes that use an unmounted filesystem, or "".
 
     A process in another mount namespace is reported without delay. Otherwise the function waits
-    briefly for the daemon to exit, because the kernel may report the unmount to it late.
+    briefly for the daemon to exit, because the kernel may report the unmount to the daemon late.
     """
     deadline_s = trio.current_time() + HELD_S_MAX
     while True:
@@ -257,7 +257,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    # If the daemon stopped listening before the call, its mount note contains the outcome.
+    # If the daemon has already stopped listening, the note of its mount contains the outcome.
     return result or outcome_of(place) or dict(_UNREPORTED)
 
 

@@ -38,7 +38,7 @@ class PastPath(NamedTuple):
 
 
 def past_path(path: Path, cachedir: Path | None) -> PastPath:
-    """Return the mounted filesystem of a path; symbolic links in its directory are followed.
+    """Return a path's mounted filesystem; symbolic links before the last component are followed.
 
     Raises:
         NotMountedError: the path is not on a filesystem of s3fs-meta.

@@ -40,7 +40,7 @@ async def request_keep(
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the point was not kept; after an error of the store it may exist anyway.
+        ControlError: the point was not kept, or the store failed and the point may exist anyway.
     """
 
     def show(event: Message) -> None:

@@ -82,7 +82,7 @@ class RemainingUpload(NamedTuple):
 
     @property
     def is_away(self) -> bool:
-        """Return whether the bucket has failed longer than a retry takes, or refused an upload."""
+        """Return whether an outage is longer than a retry, or the bucket refused an upload."""
         return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
 
 
@@ -128,7 +128,7 @@ class UploadWatch:
         self._describe_remains()
 
     def on_outage(self, give_up: Callable[[], None]) -> None:
-        """Call *give_up* at each poll once the bucket has been failing for UPLOAD_FORCE_S_MIN."""
+        """From now on, call *give_up* at each poll if the bucket fails for UPLOAD_FORCE_S_MIN."""
         self._give_up = give_up
 
     def running(self) -> AbstractAsyncContextManager[None]:

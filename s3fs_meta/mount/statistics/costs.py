@@ -23,7 +23,7 @@ class CostSpan(NamedTuple):
     """A span of days up to today, over which counts are summed."""
 
     first_day: int
-    today: int  # last day to add up; counts of later days come from a wrong clock
+    today: int  # last day of the sums; later days in the counts come from a wrong clock
     # Factor that scales the sums, for example to a month; None if there are too few days.
     factor: float | None = 1.0
     is_rate: bool = False  # True to add the price of storing the current bytes for a month
@@ -101,7 +101,7 @@ def _latest(ledger: Ledger, day: int) -> int:
 
 
 def _stored(ledger: Ledger, span: CostSpan, now_ns: int) -> float:
-    """Return the average of the stored bytes in a span, multiplied by its fraction of a month.
+    """Return the average number of stored bytes in a span, times the span's fraction of a month.
 
     For a day without a record, the previous record applies.
     """

@@ -1,7 +1,7 @@
 """The mount option ``metrics=``: listening for clients that read the statistics.
 
 Owns: the order of steps: a mount listens before it changes the bucket, because the port may be in
-use. Does not know: requests (``metrics_server``, which is imported only with the option).
+use. Does not know: requests (``metrics_server``, which only mounts with the option import).
 """
 
 import contextlib

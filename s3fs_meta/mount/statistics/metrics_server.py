@@ -2,8 +2,8 @@
 
 Owns: refusing requests, the choice of the format. Does not know: the names of metrics
 (``prometheus``), how statistics are collected, connections (``http_server``).
-Keeps: at most METRICS_CONNECTIONS_MAX requests at a time. A thread makes one page at a time, which
-is reused for METRICS_PAGE_S. Neither a client nor a bug in this module can end the mount.
+Keeps: at most METRICS_CONNECTIONS_MAX requests at a time. A thread makes one page at a time, and a
+page is reused for METRICS_PAGE_S. Neither a client nor a bug in this module can end the mount.
 Clients can only read numbers (GET, HEAD), so there is no authentication.
 Tasks: one ``serve`` per mount.
 Source: RFC 9110; https://prometheus.io/docs/instrumenting/exposition_formats.

@@ -1,8 +1,8 @@
 """The address on which an HTTP server of this program listens.
 
 Owns: the pair of an IP address and a TCP port, and its text. Does not know: sockets, options.
-This module is not part of ``model``, because it imports ``typing_extensions``: ``rm`` imports
-``model``, and importing ``typing_extensions`` would take a quarter of the CPU time of ``rm``.
+The class is not in ``model``, because it needs ``typing_extensions``: ``rm`` imports ``model``, and
+importing ``typing_extensions`` would take a quarter of the CPU time of ``rm``.
 """
 
 import ipaddress

@@ -516,8 +516,8 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 def default_of(field: str) -> Any:
     """Return the default value of a MountOptions field.
 
-    At most one row of the field contains the default. If no row does, the result is None, or for a
-    flag the opposite of the flag's value.
+    At most one row of the field contains the default. Without such a row, the result is None, or,
+    for a flag, the opposite of the flag's value.
     """
     rows = [option for option in OPTIONS if option.field == field]
     for option in rows:

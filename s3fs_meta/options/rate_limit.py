@@ -21,7 +21,7 @@ _STRICT: Final = "strict"
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_CHARS: Final = 3  # length of an abbreviated weekday, such as "mon"
 _MINUTES_PER_DAY: Final = 24 * 60
-# Matches "08:00,512K" or "Mon-08:00=512K". After -o, where a comma ends an option, users write "=".
+# Matches "08:00,512K" or "Mon-08:00=512K". A comma ends an option of -o, so users write "=" there.
 _SLOT: Final = re.compile(r"(?:([a-z]+)-)?(\d\d):(\d\d)[,=](\S+)", re.IGNORECASE)
 _SEPARATORS: Final = re.compile(r"[\s;]+")
 _EXAMPLE: Final = "08:00,512K 23:00,off"

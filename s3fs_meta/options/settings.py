@@ -125,7 +125,7 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
-    """All options of a mount; an option with neither a value nor a default is None."""
+    """All options of a mount; an option without a value and without a default is None."""
 
     # mount options of SQLite
     page_size: int | None = default_of("page_size")

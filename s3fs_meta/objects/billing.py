@@ -5,9 +5,9 @@ Tasks: any thread may use the meter.
 
 The key prefix of an object determines the cause of a write. Reads, listings and deletions of one
 kind of object serve several purposes: followers, merges of levels, fsck and restores read
-changelogs with the same functions. So the code for such a purpose sets the cause with ``part``, and
-its tasks and threads inherit the cause (contextvars). Without ``part``, the key determines the
-cause.
+changelogs with the same functions. So the code for such a purpose sets the cause with ``part``.
+Tasks and threads that this code starts inherit the cause (contextvars). Without ``part``, the key
+determines the cause.
 Source: https://aws.amazon.com/s3/pricing/, "Requests & data retrievals".
 """
 
@@ -197,7 +197,7 @@ class Meter:
 
 
 class MeteredStore(StoreWrapper):
-    """A store without HTTP that counts its calls as the requests that a bucket would bill."""
+    """A store without HTTP that counts its calls like the billed requests of a bucket."""
 
     def __init__(self, inner: ObjectStore, meter: Meter) -> None:
         super().__init__(inner)

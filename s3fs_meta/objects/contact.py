@@ -40,7 +40,7 @@ class RetryBounds(Protocol):
     """The retry limits that determine how long a request can take."""
 
     def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
-        """Return the maximum time of a request whose attempts take *attempt_s* seconds each."""
+        """Return the maximum time of a request if each attempt takes *attempt_s* seconds."""
         ...
 
 

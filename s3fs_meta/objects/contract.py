@@ -99,9 +99,9 @@ class ObjectStore(Protocol):
 
         If several callers create the object at the same time, one call succeeds; all other calls
         raise PreconditionError.
-        After TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries
-        again; if the object then contains exactly these bytes, the call succeeds. So *data* must
-        contain bytes that no other caller sends.
+        After TransientStoreError the outcome is unknown: the object may exist. Then ``retry`` tries
+        again, and the call succeeds if the object contains exactly *data*. So *data* must contain
+        bytes that no other caller sends.
 
         Raises:
             PreconditionError: an object with the key has other bytes; nothing was written.
@@ -134,7 +134,7 @@ class ObjectStore(Protocol):
 
         Args:
             prefix: the beginning of keys; may end inside a component and may be empty.
-            after: only keys greater than this one are listed, to resume an interrupted listing.
+            after: only keys greater than *after* are listed, to resume an interrupted listing.
         """
         ...
 
@@ -149,7 +149,7 @@ def described(store: ObjectStore) -> str:
 
 
 def listing_of(prefix: str) -> str:
-    """Return the text that replaces the key in an error about a listing."""
+    """Return the text to show instead of a key in an error about a listing."""
     return f"the list of objects {prefix}*" if prefix else "the list of objects"
 
 

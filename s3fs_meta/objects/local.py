@@ -150,7 +150,7 @@ class LocalStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return False, because local disks use this host's clock; network disks go undetected."""
+        """Return False: a local disk uses this host's clock; network disks are not detected."""
         return False
 
     async def now_ns(self) -> int | None:
@@ -202,11 +202,11 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Run a function in a thread; a cancelled caller returns immediately; the thread continues.
+        """Run a function in a thread, which continues even after the caller is cancelled.
 
-        The directory may be on a network disk whose server never responds again. The abandoned
-        thread may still write, so the outcome of a cancelled request is unknown, as with a remote
-        store.
+        The directory may be on a network disk whose server never responds again, so a cancelled
+        caller returns at once. The abandoned thread may still write: as with a remote store, the
+        outcome of a cancelled request is unknown.
         """
         return await trio.to_thread.run_sync(
             self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
@@ -310,9 +310,9 @@ class LocalStore:
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
         """Return the keys of the files and subdirectories that a listing must visit, in key order.
 
-        Keys of subdirectories end with a slash, so that they sort like keys of objects. Other names
-        are dropped early, because a directory may have 100,000 changelogs, and most listings need
-        only the last few.
+        Keys of subdirectories end with a slash, so that they sort like keys of objects. All names
+        that need no visit are dropped early, because a directory may have 100,000 changelogs, and
+        most listings need only the last few.
         """
         above = f"{folder}/" if folder else ""
         begun = after[len(above) :] if after.startswith(above) else ""
@@ -348,7 +348,7 @@ class LocalStore:
 
     def _page(self, name: str, found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
         page = tuple(itertools.islice(found, LIST_PAGE_KEYS))
-        self._require_root(name)  # else the page may lack objects of a disk that was unmounted
+        self._require_root(name)  # the page could lack objects if the disk was unmounted
         return page
 
     # --- write objects ---------------------------------------------------------------------
@@ -363,7 +363,7 @@ class LocalStore:
             try:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
-                # Sync the existing object, because its writer may have crashed before its own sync.
+                # Sync the existing object, because its writer may have crashed before the sync.
                 self._tree.sync_parents([key])
                 raise PreconditionError(key) from exc
         self._tree.sync_parents([key])
@@ -381,11 +381,11 @@ class LocalStore:
     def _delete(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._tree.remove(key)
-        self._require_root(keys[0])  # else some objects may still be on a disk that was unmounted
+        self._require_root(keys[0])  # objects could remain on the disk if it was unmounted
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
-        """Yield the path of a new synced file with *data*; remove the file if it was not moved."""
+        """Yield the path of a new synced file with *data*; remove the file unless it was moved."""
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)

@@ -1,4 +1,4 @@
-"""A wrapper of a store that counts its requests.
+"""A wrapper that counts the requests to a store.
 
 Owns: the counts per method, which ``status`` shows. Requests and results stay unchanged.
 """

@@ -1,14 +1,14 @@
 """Receiving a response: objects directly into the caller's buffer, texts up to a limit.
 
-Owns: the calls that receive bytes, the return of the connection to urllib3's pool, the maximum
-length of a text, which is a listing, an error or another response that botocore parses, and the
-maximum time for the header and the body of a response.
+Owns: the calls that receive bytes; the return of the connection to urllib3's pool; the maximum time
+for the header and the body of a response; the maximum length of a text. A text is a listing, an
+error or another response that botocore parses.
 Does not know: keys, the expected length of an object.
 
-botocore and urllib3 return each piece of a body as new bytes. Their ``readinto`` copies these bytes
-while it holds the interpreter lock. The ``http.client`` response that they wrap can receive into
-any buffer. Their attributes for this response are private; if a version does not have them, the
-body is read through botocore.
+botocore and urllib3 return each piece of a body as new bytes, and their ``readinto`` copies these
+bytes while it holds the interpreter lock. Both wrap an ``http.client`` response, which can receive
+into any buffer. The attributes with this response are private; if a version of botocore or urllib3
+does not have them, the body is read through botocore.
 
 The timeouts of urllib3 apply to each piece that a socket receives, so a server that sends one byte
 at a time could hold a thread forever. Only the stream below ``http.client`` sees every piece.
@@ -47,14 +47,14 @@ from s3fs_meta.limits import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_PIECE_BYTES: Final = 2 * STORE_BODY_BYTES_PER_S_MIN  # sent within 2 s at the minimum speed
+_PIECE_BYTES: Final = 2 * STORE_BODY_BYTES_PER_S_MIN  # a piece takes 2 s at the minimum speed
 
 
 class TimedReader(io.RawIOBase):
     """The bytes that a socket receives for one response, until a time limit expires."""
 
     def __init__(self, source: io.RawIOBase, connection: socket.socket) -> None:
-        """Limit the time for the header: one timeout for its first byte, one for the others."""
+        """Limit the time for the header: one timeout for the first byte, one for all others."""
         self._source, self._connection = source, connection
         self._timeout_s = connection.gettimeout() or 0.0
         self._limit_s = 2 * self._timeout_s
@@ -146,7 +146,7 @@ _TIMED_POOLS: Final = {"http": _TimedHttpPool, "https": _TimedHttpsPool}
 
 
 class ResponseBody:
-    """The body of one response, which is read to its end or closed."""
+    """The body of one response; the caller reads it to the end or closes it."""
 
     def __init__(self, body: StreamingBody) -> None:
         self._body = body
@@ -164,7 +164,7 @@ class ResponseBody:
 
     @property
     def length(self) -> int | None:
-        """Return the number of bytes that remain, or None if the header does not contain it."""
+        """Return the number of remaining bytes, or None if the header has no length."""
         return None if self._inner is None else self._inner.length
 
     def allow(self, size_bytes: int) -> None:
@@ -173,7 +173,7 @@ class ResponseBody:
             self._reader.allow(size_bytes)
 
     def receive(self, buffer: memoryview) -> int:
-        """Receive bytes into *buffer*; return their number, 0 only at the end. The call blocks.
+        """Receive bytes into *buffer*; return the number, which is 0 only at the end. Blocks.
 
         Raises:
             OSError, BotoCoreError: the connection failed or timed out.
@@ -211,7 +211,7 @@ class BoundedSession:
     def __init__(self, inner: HttpSession) -> None:
         self._inner = inner
         pools = getattr(inner, "_pool_classes_by_scheme", None)
-        if isinstance(pools, dict):  # the attribute is private; a version may not have it
+        if isinstance(pools, dict):  # a version may lack the attribute, because it is private
             pools.update(_TIMED_POOLS)
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:

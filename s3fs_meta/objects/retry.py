@@ -1,8 +1,8 @@
 """A wrapper of a store that retries requests after transient failures.
 
-Owns: the number, duration and pauses of retries; recognising its own write if the reply was lost.
-This is the only retry loop; the inner stores make one attempt. A request is repeated only after
-TransientStoreError. Does not know: which store it wraps.
+Owns: the number, duration and pauses of retries; recognising an earlier attempt's own write.
+Requests are retried only here; the inner stores make one attempt. A request is repeated only after
+TransientStoreError. Does not know: which store is wrapped.
 """
 
 import random
@@ -112,7 +112,7 @@ def ignore_notice(_text: str) -> None:
 
 
 Charge = Callable[[ObjectKey, int, int], None]
-"""Counts the bytes that a repeated attempt sends and receives for an object."""
+"""A function that counts the bytes that a repeated attempt sends and receives for an object."""
 
 
 def ignore_charge(_key: ObjectKey, _sent_bytes: int, _received_bytes: int) -> None:
@@ -143,7 +143,7 @@ class RetryingStore(StoreWrapper):
         super().__init__(inner)
         self._charge = charge
         self._policy = policy or RetryPolicy()
-        self._jitter = jitter or random.Random()  # noqa: S311 - it only spreads load
+        self._jitter = jitter or random.Random()  # noqa: S311 - jitter only spreads the load
         self._contact = Contact(inner, self._policy, notify)
 
     @property

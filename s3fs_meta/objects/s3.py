@@ -5,8 +5,8 @@ listings, errors inside successful responses.
 Does not know: retries (``objects.retry``); every method makes one attempt.
 
 Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still finishes
-its request, or runs into a time limit. The thread may keep the bytes that it sends, which are
-immutable.
+its request, or runs into a time limit. Until then the thread may use the bytes that it sends, so
+these bytes are immutable.
 """
 
 import io
@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# Price class of each S3 operation; an operation that is not listed is billed as GET.
+# Price class of each S3 operation; all operations that are not listed are billed as GET.
 _CLASSES: Final = {
     "PutObject": RequestClass.PUT,
     "CreateMultipartUpload": RequestClass.PUT,
@@ -96,7 +96,7 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The key and body size of a thread's current request, counted when the response arrives."""
+    """The key and body size of a thread's current request; counted when the response arrives."""
 
     def __init__(self) -> None:
         self.key = ""
@@ -129,7 +129,7 @@ class S3Store:
             bucket: name of a bucket, which must exist.
             prefix: a prefix without leading or trailing slash; may be empty.
             place: server, region, profile, timeouts.
-            multipart_bytes: larger objects are uploaded in parts of this size; S3 requires at
+            multipart_bytes: the size of parts; larger objects are uploaded in parts. S3 requires at
                 least 5 MiB for every part but the last.
             meter: counts the billed requests.
         """
@@ -223,7 +223,7 @@ class S3Store:
                 before.add(info.key)
             if page.token is None:
                 return
-            # the server may ignore the token
+            # a server that ignores the token sends the same page again
             if page.token == token or (page.found and last == before_page):
                 raise UnexpectedStoreError(name, "the server repeated a page")
             before = {info.key for info in page.found}
@@ -394,8 +394,8 @@ class S3Store:
         """Return one entry of a listing.
 
         Raises:
-            UnexpectedStoreError: the key does not begin with the prefix, so that it could be an
-                object of another filesystem, or the size is impossible.
+            UnexpectedStoreError: the size is impossible, or the key does not begin with the prefix,
+                so it could be an object of another filesystem.
         """
         key, size_bytes = item["Key"], item["Size"]
         if not key.startswith(f"{self._prefix}{prefix}"):

@@ -126,8 +126,8 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
-    # The header "Expect: 100-continue" would add a round trip to each PUT.
-    # With a server that ignores the header "Expect", each PUT would wait for 1 s.
+    # The header "Expect: 100-continue" would add a round trip to each PUT, or a wait of 1 s if the
+    # server ignores the header.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
@@ -139,7 +139,7 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
 
 
 class _BoundedClient(BaseClient):
-    """A client whose responses are bounded; see ``BoundedSession``."""
+    """A client with limits for responses; see ``BoundedSession``."""
 
     def __init__(self, **parts: Any) -> None:
         endpoint = parts["endpoint"]
@@ -164,7 +164,7 @@ def _bound_responses(**event: Any) -> None:
 
 @functools.cache
 def _descriptions() -> Loader:
-    """Return botocore's descriptions of services, read and parsed once per process.
+    """Return botocore's descriptions of services, which are read and parsed once per process.
 
     Making a client takes 5 ms with cached descriptions and 140 ms without them, nearly all with the
     interpreter lock held. While credentials stay expired, every attempt makes a client.
@@ -234,7 +234,7 @@ def _config(place: S3Place) -> Config:
 
 
 def content_md5(data: bytes | memoryview) -> str:
-    """Return the value of a Content-MD5 header, for requests that servers refuse without it."""
+    """Return the value of a Content-MD5 header, for servers that refuse requests without it."""
     digest = hashlib.md5(data, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 

@@ -115,7 +115,7 @@ _TRANSIENT_EXCEPTIONS: Final = (
     boto.FlexibleChecksumError,
     boto.CredentialRetrievalError,
     boto.MetadataRetrievalError,
-    ResponseParserError,  # the response could not be parsed, so it probably came from a proxy
+    ResponseParserError,  # a response that cannot be parsed probably comes from a proxy
     OSError,
 )
 _SILENT: Final = "{0} accepts the connection, but does not respond"
@@ -129,7 +129,7 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _CHECK: Final = "check the network and the endpoint URL"
-# Parts of OpenSSL's messages, each with the code and advice for the resulting error.
+# Parts of OpenSSL's messages, each with the error code and the advice to report.
 _TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "CERTIFICATE_VERIFY_FAILED": (
         "certificate verification failed",

@@ -1,11 +1,11 @@
 """Limits of the rate of uploads and downloads: a token bucket for each direction.
 
 Owns: the order and the delay of transfers. Does not know: when a program waits for an upload
-(the callers of ``lifted`` know). Only packs and images are limited. A transfer waits
-until the rate allows all of its bytes. The transfer then runs at full speed, because a store
-accepts only complete objects. The bytes of a repeated attempt delay later transfers.
-Keeps: trio's clock measures waiting, so changes of the wall clock have no effect. The wall clock
-only selects an entry of the timetable, so its jumps never cause a burst above RATE_BURST_S.
+(callers of ``lifted`` know this). Only packs and images are limited. A transfer waits until the
+rate allows all of its bytes. The transfer then runs at full speed, because a store accepts only
+complete objects. The bytes of a repeated attempt delay later transfers.
+Keeps: trio's clock measures waiting. The wall clock only selects an entry of the timetable, so a
+jump of the wall clock never causes a burst above RATE_BURST_S.
 Tasks: any number of tasks may wait. Threads: none.
 """
 
@@ -35,7 +35,7 @@ class Rank(enum.IntEnum):
 
 
 class _Waiting(NamedTuple):
-    """One waiting transfer; the smallest tuple continues first."""
+    """One waiting transfer; the smallest tuple is served first."""
 
     rank: Rank
     number: int
@@ -45,7 +45,7 @@ class _Waiting(NamedTuple):
 def local_time() -> time.struct_time:
     """Return the local time in the current time zone of the machine.
 
-    tzset(3) is called first, because localtime_r(3) keeps the time zone of the process's start.
+    tzset(3) is called first, because localtime_r(3) keeps the time zone from the process's start.
     """
     time.tzset()
     return time.localtime()
@@ -148,7 +148,7 @@ class Throttle:
         self._changed = trio.Event()
 
 
-# Maximum time that one call adds, because the time before the first call counts as infinite.
+# Maximum time for which one call adds bytes; the time before the first call is unlimited.
 _LONG_S: Final = 7 * 86_400.0
 
 

@@ -41,7 +41,7 @@ StoreAddress = LocalAddress | S3Address
 
 
 class S3Options(NamedTuple):
-    """The settings of a bucket's store that are not in its URL; None means the AWS defaults."""
+    """The settings of a bucket that its URL does not contain; None means the AWS default."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -113,13 +113,13 @@ def open_store(
     notify: Callable[[str], None] = ignore_notice,
     charge: Charge = ignore_charge,
 ) -> CountingStore:
-    """Open the store at *url* with retries and counts; this may block only on a disk.
+    """Open the store at *url*, with retries and counts; only a local store may block here.
 
     Args:
         url: a URL of one of the forms that ``parse`` accepts.
         options: used only for buckets.
         make_root: True to create the directory of a local store, for mkfs.
-        probe_only: True if the caller reads only a few objects, perhaps not in a store.
+        probe_only: True if the caller reads only a few objects, which may not be in a store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
         notify, charge: arguments of ``RetryingStore``.
 

@@ -2,7 +2,7 @@
 
 command:       starts the server, and ends it at a signal.
 page_server:   a server of ``mount.http_server`` on loopback; its headers protect every reply.
-access:        the one-time token in the URL, the cookie and the secret path that replace it.
+access:        the one-time token in the URL; a cookie and a secret path replace the token.
 site:          maps each request to its page or download.
 pages/:        one module for each kind of page.
 sources/:      the data that the pages show, from the bucket alone.

@@ -2,9 +2,9 @@
 
 Owns: the token, the cookie, the secret path of the pages, names of this server in the Host header.
 Does not know: pages.
-Keeps: the token can be used only once. A web page of another host cannot guess the cookie. A host
-name that resolves to 127.0.0.1 does not give its pages access to this server. A page of another
-server on this host cannot make the browser send requests to this server.
+Keeps: the token can be used only once. A web page of another host cannot guess the cookie. If the
+name of another site resolves to 127.0.0.1, pages of that site cannot read this server. A page of
+another server on this host cannot make the browser send requests to this server.
 
 Browsers send a cookie to all ports of a host, even to a server of another user. But they send the
 cookie only below the path for which it was set, and only this server knows the path.
@@ -26,8 +26,8 @@ _HTTP_PORT: Final = 80  # browsers omit port 80 in the Host header
 # Accepted values of Sec-Fetch-Site; "none" means a typed URL or a bookmark.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 
-# Navigation that starts from this page makes the browser send the SameSite=Strict cookie.
-# After a redirect, browsers omit the cookie if another program or page opened the URL.
+# A page that navigates further, not a redirect: if another program or page opened the URL, browsers
+# omit the SameSite=Strict cookie after a redirect, but send it after navigation from this page.
 _ENTRANCE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>s3fs-meta</title>
 <meta http-equiv="refresh" content="0; url={url}"></head>

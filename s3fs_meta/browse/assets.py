@@ -1,8 +1,8 @@
 """The static files of the pages: the style sheet, the icon, and the only script.
 
 Owns: the content types, the hash of the script. Does not know: pages.
-Keeps: the content security policy permits the script by its hash. So no other script runs, even if
-a mistake in a template or a file adds a script to a page.
+Keeps: the content security policy permits only the script with this hash. So no other script runs,
+even if a mistake in a template or a file adds a script to a page.
 Source: https://www.w3.org/TR/CSP3/#external-hash; https://www.w3.org/TR/SRI.
 """
 

@@ -26,7 +26,7 @@ _BOUNDS: Final = Bounds(
 
 
 def _policy(ancestors: str) -> str:
-    """Return the content security policy of a page that *ancestors* may show in a frame."""
+    """Return the content security policy of a page; *ancestors* may show the page in a frame."""
     return (
         f"default-src 'none'; script-src '{SCRIPT.hash}'; style-src 'self'; img-src 'self';"
         f" frame-src 'self'; form-action 'self'; frame-ancestors {ancestors}; base-uri 'none'"

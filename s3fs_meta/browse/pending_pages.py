@@ -1,4 +1,4 @@
-"""Slow pages, which are generated in the background while the browser waits.
+"""Slow pages: generated in the background while the browser waits.
 
 Owns: the pages that are being generated, and their bounds. Does not know: URLs, HTML.
 Keeps: a page that is no longer requested is cancelled, and its memory is freed.
@@ -22,7 +22,7 @@ Make = Callable[[], Awaitable[Reply]]
 
 
 class _Pending:
-    """One page that is being generated, or that no request has fetched yet."""
+    """One page that is being generated, or waits until a request fetches it."""
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
@@ -41,7 +41,7 @@ class PendingPages:
     async def get(
         self, target: bytes, make: Make, pending_max: int = BROWSE_PENDING_MAX
     ) -> Reply | None:
-        """Return a page, or None if it is not ready in time; the next call waits for the same page.
+        """Return a page, or None if it is not ready in time; then the next call waits for it again.
 
         Args:
             target: the address of the page.

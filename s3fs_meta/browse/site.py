@@ -145,7 +145,7 @@ class Site:
         return reply._replace(headers={**reply.headers, "location": root + location})
 
     async def _promptly(self, target: bytes) -> Reply:
-        """Return a reply, or a waiting page that later loads the requested page."""
+        """Return a reply, or a waiting page; the waiting page later loads the requested page."""
         kind = _kind(target)
         if kind not in _PATIENT:
             return await self._answer(target)

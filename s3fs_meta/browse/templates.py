@@ -20,7 +20,7 @@ Render = Callable[..., bytes]
 
 
 def load(**constants: Any) -> Render:
-    """Return a function that creates a page from a template's name and values.
+    """Return a function that creates a page from the name of a template and values.
 
     Args:
         constants: values for every page: root, place, target (as arguments), has_mount.

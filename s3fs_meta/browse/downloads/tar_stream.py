@@ -2,7 +2,7 @@
 
 Owns: the records of the archive. Does not know: HTTP, how content is read (``source``).
 Keeps: memory does not grow with the tree: at most BROWSE_LINKS_MAX hard-linked files are
-remembered, and the content of all others is repeated.
+remembered; other hard-linked files are stored once for each name.
 An incomplete archive has no end mark, so tar(1) reports an error.
 Source: pax(1) of POSIX.1-2001; names that are not UTF-8 are binary records.
 """
@@ -45,7 +45,7 @@ class TarStream:
         Args:
             point: the point in time.
             put: sends bytes to the browser.
-            links_max: number of hard-linked files whose other names become links.
+            links_max: maximum number of hard-linked files to remember.
         """
         self._point = point
         self._links_max = links_max

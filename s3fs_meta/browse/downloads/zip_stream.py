@@ -142,7 +142,7 @@ def _record_of(step: Step) -> zipfile.ZipInfo:
     if mtime_s in _TIME_RANGE:
         record.extra = _TIME.pack(_TIME_ID, _TIME.size - 4, 1, mtime_s)
     if stat.S_ISREG(mode):
-        record.file_size = step.attributes.size_bytes  # use zip64 for files above 2 GiB
+        record.file_size = step.attributes.size_bytes  # makes zipfile use zip64 above 2 GiB
     return record
 
 
@@ -163,7 +163,7 @@ def _percent(character: str) -> str:
 
 
 def _dos_time(time_s: int) -> tuple[int, int, int, int, int, int]:
-    """Return a local time in the format of MS-DOS, limited to its range of years."""
+    """Return a local time in the format of MS-DOS, limited to the years that it can express."""
     when = datetime.fromtimestamp(time_s, tz=timezone.utc).astimezone()
     if when.year not in _YEARS:
         return (1980, 1, 1, 0, 0, 0)

@@ -48,7 +48,7 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
 
 
 async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
-    """Redirect to the path that an inode had at a txg, for versions before a rename."""
+    """Redirect to the path of an inode at a txg, for versions before a rename."""
     if len(wanted.names) != 1 or not _INODE.fullmatch(wanted.names[0]):
         raise WrongAddressError("the address must contain an inode number")
     async with site.used(wanted.txg) as point:

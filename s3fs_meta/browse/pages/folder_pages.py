@@ -74,9 +74,9 @@ def described(names: Sequence[bytes], attributes: Attributes) -> FolderEntry:
 def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[str, Any]:
     """Return one page of the names in a directory.
 
-    A small directory is sorted by name, folders first, and ``from`` is the number of names before
-    the page. A large directory is sorted by cookie, and ``after`` is the last cookie before the
-    page.
+    A small directory is sorted by name, with folders first; then ``from`` is the number of names
+    before the page. A large directory is sorted by cookie; then ``after`` is the last cookie before
+    the page.
     """
     ino, limit = directory.ino, BROWSE_SORTED_NAMES_MAX
     rows = dentries.page(point.db, ino, Cookie(0), limit + 1)

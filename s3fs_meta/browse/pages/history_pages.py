@@ -82,7 +82,7 @@ async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 def _chosen(found: Sequence[Version]) -> dict[str, Any]:
-    """Return the versions that can be compared, and the two versions to preselect."""
+    """Return the versions that can be compared, and the two versions selected by default."""
     unusable = {"removed", "unknown"}
     possible = [one for one in found if not unusable & set(one.changes)]
     return {"possible": possible, "new": possible[:1], "old": possible[:2][-1:]}

@@ -53,7 +53,7 @@ class Area(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A folder in which files grew; files of its subfolders are not counted."""
+    """A folder in which files grew, not counting files in subfolders."""
 
     path: bytes
     more_bytes: int

@@ -42,7 +42,7 @@ def _row(areas: Sequence[float], side: float) -> int:
     best, total = float("inf"), 0.0
     for count, area in enumerate(areas):
         total += area
-        # Areas are sorted, so the first or the last rectangle deviates most from a square.
+        # The areas are sorted, so the first or the last rectangle is the least square.
         thick = total / side if side else 0.0
         worst = max(_shape(one, thick) for one in (areas[0], area))
         if worst > best:

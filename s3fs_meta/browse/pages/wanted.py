@@ -104,5 +104,5 @@ def _renamed(name: bytes, txg: Txg) -> bytes:
 
 
 def _no_option(path: bytes) -> bytes:
-    """Return a path that does not look like an option of a command."""
+    """Return a path in a form that does not look like an option of a command."""
     return b"./" + path if path.startswith(b"-") else path

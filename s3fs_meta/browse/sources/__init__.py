@@ -5,7 +5,7 @@ time_line:   the retained txgs in runs, with the number of changed files.
 comparison:  differences between two points in time, or two versions of a text file.
 compared:    cached differences between the last viewed point in time and the newest txg.
 sizes:       cached sizes of all folders at recently viewed points in time.
-mount_watch: the statistics of the mount in the last hour.
+mount_watch: the statistics of the mount over the last hour.
 
 Start at ``source``.
 Below: fs.past (open points in time), sync.history, mount.

@@ -61,7 +61,7 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
 
 
 async def _differences(source: Source, before: Txg, newest: Link) -> list[Difference] | None:
-    """Return the changes in the complete tree, as ``differences`` does."""
+    """Return the changes in the complete tree, in the form that ``differences`` returns."""
     search = await source.search()
     changed = await changed_between(search, source.changelogs, before, newest.txg, no_progress)
     if changed is None or len(changed) > BROWSE_CHANGED_MAX:

@@ -197,7 +197,7 @@ def find(point: OpenPoint, names: list[bytes]) -> Attributes:
 
 
 def path_of(point: OpenPoint, ino: Ino) -> list[bytes]:
-    """Return the components of a path that an inode had; search its directory for the name.
+    """Return the components of an inode's path; search the parent directory for the name.
 
     Raises:
         NoInodeError: the inode did not exist, or had no path.
@@ -215,7 +215,7 @@ async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> by
     """
     parts: list[bytes] = []
 
-    async def take(data: bytes) -> None:  # noqa: RUF029 - as one that waits
+    async def take(data: bytes) -> None:  # noqa: RUF029 - the caller awaits this function
         parts.append(data)
 
     await send(point, attributes._replace(size_bytes=min(length, attributes.size_bytes)), take)

@@ -99,7 +99,7 @@ async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
 
 
 def by_day(runs: Sequence[Run]) -> list[Day]:
-    """Return runs, grouped by the local day on which they end."""
+    """Return the runs grouped by day; the local day on which a run ends counts."""
     return [Day(name, list(some)) for name, some in groupby(runs, _day)]
 
 
@@ -193,7 +193,7 @@ async def _indexed(
         def take(index: HistoryIndex, mask: int) -> None:
             times[index.first], times[index.last] = index.first_ns, index.created_ns
             rows = index.inodes
-            if mask == ALL_BITS:  # every inode in the index has changed during the run
+            if mask == ALL_BITS:  # all inodes in the index object have changed during the run
                 into.inos.update(rows.inos)
                 return
             columns = zip(rows.inos, rows.content, rows.other, strict=True)

@@ -1,7 +1,7 @@
 """Encoding and decoding of the bucket's objects: pure functions, no I/O.
 
 pack:        many blocks in one object, with an index.
-changelog:   one transaction group; ``level``: several of them merged.
+changelog:   one transaction group; ``level``: several merged transaction groups.
 image:       one metadata database as pieces and a manifest.
 superblock:  the properties of a filesystem; ``key_slots``: its master key, wrapped.
 lease:       the host that may write.

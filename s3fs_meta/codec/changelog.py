@@ -3,8 +3,8 @@
 Owns: the fields of a changelog, the names of changelogs and their parts, the binary form of
 changes and locations. Does not know: SQLite, the content of a changeset, stores, when a txg ends.
 Keeps: a changelog records the hash of its predecessor, and can be decoded only under its own txg
-number. So a missing, swapped, truncated, forged or reordered changelog is detected. A changelog
-also records the hashes of its parts.
+number. So a missing, swapped, truncated, forged or reordered changelog is detected. The hashes of
+the parts are also in the changelog.
 Design: docs/design/format.md, "Changelog".
 
     changelog/<txg>                                  this module, in an envelope; create-only
@@ -68,7 +68,7 @@ PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_
 _COMPARED_BYTES: Final = 1 << 16  # number of bytes of a changeset that are compared at once
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
-)  # largest txg, block or pack number, so that a writer can add 1 without exceeding INTEGER_MAX
+)  # largest txg, block or pack number, so that a writer can still add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
 # Maximum sizes of one part, one pack and one number as JSON, in bytes.
@@ -97,8 +97,8 @@ class Location(NamedTuple):
 
     block: BlockId
     plain_bytes: int
-    hash: bytes  # keyring.block_hash of the block's content; all zeros if it is lost
-    pack: PackId | None  # None if the content is lost, as are offset and length
+    hash: bytes  # keyring.block_hash of the block's content; all zeros if the content is lost
+    pack: PackId | None  # pack, offset and length are None if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -183,7 +183,7 @@ def parse_part_key(key: str) -> Txg | None:
 
 
 def encode(changelog: Changelog, keyring: Keyring) -> bytes:
-    """Return the bytes of a changelog's object, which has the key ``key_of(changelog.txg)``.
+    """Return the bytes of a changelog's object; its key is ``key_of(changelog.txg)``.
 
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
@@ -229,7 +229,7 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
 
 
 def encode_section(section: Section, before: bytes = b"") -> bytes:
-    """Return *before* and the binary form of a section; do not check that it can be decoded."""
+    """Return *before*, then the binary form of a section, without a check by decoding."""
     rows = [
         LOCATION.pack(
             one.block,
@@ -258,7 +258,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
 
 
 def require_section(key: str, data: memoryview, section: Section) -> None:
-    """Raise FormatError unless *data* decodes to *section*; keep no second section in memory."""
+    """Raise FormatError unless *data* decodes to *section*; avoid a second section in memory."""
     end = _end_of_locations(key, data)
     rows = map(functools.partial(_location, key), _rows(data[:end]))
     require_distinct(key, "block", [one.block for one in section.locations])
@@ -276,7 +276,7 @@ def require_section(key: str, data: memoryview, section: Section) -> None:
 
 
 def _end_of_locations(key: str, view: memoryview) -> int:
-    """Return the length of a section's locations, after which its changeset begins."""
+    """Return the length of a section's locations; the changeset begins after them."""
     if len(view) > CHANGELOG_SECTION_BYTES_MAX or len(view) < _COUNT.size:
         raise FormatError(key, "a section has an impossible length")
     count: int = _COUNT.unpack_from(view)[0]
@@ -291,8 +291,8 @@ def _end_of_locations(key: str, view: memoryview) -> int:
 def _rows(locations: memoryview) -> Iterator[tuple[Any, ...]]:
     """Yield the fields of each location.
 
-    CPython without the fix of issue 77894 crashes when it frees an iterator over a memoryview.
-    Iterating over a copy as bytes avoids this crash of CPython.
+    A copy as bytes is iterated, because CPython without the fix of issue 77894 crashes when it
+    frees an iterator over a memoryview.
     """
     return LOCATION.iter_unpack(bytes(locations[_COUNT.size :]))
 
@@ -354,7 +354,7 @@ def dump_header(changelog: Changelog) -> bytes:
 
 
 def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Changelog:
-    """Return the changelog in a payload; if *section* is given, do not decode its section again."""
+    """Return the changelog in a payload; *section* is its section, if this is already decoded."""
     if len(payload) < _COUNT.size:
         raise FormatError(key, "the payload is too short for a changelog")
     (header_bytes,) = _COUNT.unpack_from(payload)

@@ -31,7 +31,7 @@ class Method(enum.IntEnum):
 
 
 class DecompressionError(Exception):
-    """The bytes cannot be decompressed; the caller adds the name of the object to the message."""
+    """The bytes cannot be decompressed; the caller adds the object's name to the message."""
 
 
 class Compressor:
@@ -78,8 +78,7 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes | memoryview
     Data that was stored uncompressed is not copied: a view of *data* is returned.
 
     Raises:
-        DecompressionError: the payload is corrupt, has a different length, or is followed by
-            more bytes.
+        DecompressionError: the payload is corrupt, has a different length, or more bytes follow.
     """
     if len(data) < METHOD_BYTES:
         raise DecompressionError(

@@ -1,7 +1,7 @@
 """Envelopes: the format that wraps every metadata object except the lease and the superblock.
 
-Owns: the header, compression, and encryption or checksum of metadata objects, which are always read
-as a whole.
+Owns: the header, compression, and encryption or checksum of metadata objects. A metadata object is
+always read as a whole.
 Does not know: the meaning of the payload.
 Keeps: an object can be decoded only if it is complete and belongs to this filesystem, under the
 kind and name for which it was encoded. An encrypted filesystem refuses plain objects.
@@ -143,8 +143,8 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
 def _is_of_this_version(key: ObjectKey, view: memoryview, keyring: Keyring) -> bool:
     """Return whether the object would be authentic if its header had the current version.
 
-    If so, the object was written with the current version, and its version or flags were damaged
-    afterwards.
+    If it would be, the object was written with the current version, and its version or flags were
+    damaged afterwards.
     """
     _, _, _, kind, payload_bytes, salt = HEADER.unpack(view[: HEADER.size])
     flags = _ENCRYPTED if keyring.encrypted else 0

@@ -5,7 +5,7 @@ Does not know: the meaning of the fields.
 Keeps: for any input the result is a value of the stated type and range, or FormatError.
 
 The value ``true`` is not a number, all numbers are integers, and text has no control characters or
-lone surrogates. A duplicate field is an error, and so is a field that no getter has read.
+lone surrogates. A duplicate field is an error. A field that no getter has read is also an error.
 """
 
 import json
@@ -86,7 +86,7 @@ class Fields:
         return value
 
     def hexadecimal(self, name: str, length_bytes: int) -> str:
-        """Return the lower-case hexadecimal text of a field, which encodes *length_bytes* bytes."""
+        """Return the lower-case hexadecimal text of a field; it encodes *length_bytes* bytes."""
         value = self.text(name, 2 * length_bytes)
         if len(value) != 2 * length_bytes or _HEX.fullmatch(value) is None:
             raise self._wrong(name)

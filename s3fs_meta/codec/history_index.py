@@ -2,9 +2,9 @@
 
 Owns: the fields and columns of an index object. Does not know: changesets, when objects are
 written.
-Keeps: an index object records the hashes of the last changelog of its run and of the
-changelog before the run. So it describes only these changelogs. It can be decoded only under its
-own name.
+Keeps: an index object records the hashes of the last changelog of its run and of the changelog
+before the run. So an index object describes only the changelogs of its run. It can be decoded only
+under its own name.
 Design: docs/design/format.md, "History index".
 
     history/<n>/<first txg>-<last txg>     32^n txgs; the last txg is a multiple of 32^n; create-only
@@ -70,7 +70,7 @@ class ChangedInode(NamedTuple):
     """
 
     ino: Ino
-    content: int  # bit mask of parts that created, removed or resized it, or changed its block map
+    content: int  # bits of parts that created, removed or resized the inode or changed its blocks
     other: int  # bit mask of parts that changed attributes, xattrs, links or a symlink target
 
 
@@ -81,7 +81,7 @@ class RemovedName(NamedTuple):
     """
 
     parent: Ino
-    name: bytes  # b"" if the name is unknown because another inode has taken it
+    name: bytes  # b"" if the name is unknown, because another inode has taken the name
     cookie: Cookie  # cookie of an unknown name; 0 if the name is known
     ino: Ino  # the inode that lost the name
     mask: int
@@ -205,15 +205,15 @@ class RemovedNames:
 class HistoryIndex:
     """An index of the changes in one txg run."""
 
-    level: int  # level of the run, which has HISTORY_FAN_OUT ** level txgs
+    level: int  # level of the run; a run has HISTORY_FAN_OUT ** level txgs
     last: Txg
     uuid: str  # identifier of the filesystem
     first_ns: int  # time at which the first txg of the run was cut
     created_ns: int  # time at which the last txg of the run was cut
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
-    # Bit mask of the parts of the run whose changes are not in the index.
-    # Parts without indexed changes are images, unreadable changelogs, and runs without an index.
+    # Bit mask of the parts of the run that the index lacks: images, unreadable changelogs, and runs
+    # without an index.
     unknown: int
     inodes: Inodes
     names: RemovedNames

@@ -133,7 +133,7 @@ def image_of(key: ObjectKey) -> str:
 
 
 def content_hash(data: bytes | memoryview) -> str:
-    """Return the hash that identifies image pieces and links images, as 64 hexadecimal digits."""
+    """Return the hash of image pieces and of links between images, as 64 hexadecimal digits."""
     return blake3(data).hexdigest()
 
 
@@ -160,13 +160,13 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
 
 
 def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Encode a piece of at most IMAGE_PIECE_BYTES; return the bytes of the object *key*."""
+    """Encode a piece of at most IMAGE_PIECE_BYTES bytes; return the bytes of the object *key*."""
     assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece has 1 to IMAGE_PIECE_BYTES bytes"
     return envelope.encode(_PIECE_KIND, key, content, keyring)
 
 
 def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Decode the object of *piece*; return the bytes of the database that it contains.
+    """Decode the object of *piece*; return the database bytes in it.
 
     A program that changes the format of pieces also raises the version of manifests. So if this
     program can read the manifest, a listed piece with an unknown version is damaged.
@@ -197,7 +197,7 @@ def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Key
 
 
 def piece_number(key: ObjectKey) -> int:
-    """Return the number in a piece's key, which determines the piece's offset in the database."""
+    """Return the number in a piece's key; it determines the piece's offset in the database."""
     return int(key[-PIECE_DIGITS:])
 
 

@@ -2,8 +2,8 @@
 
 Owns: the fields of a kept point, and its object key. Does not know: which objects a kept point
 needs (``sync.history.kept.pins``), who may keep or drop a point (``sync.administration.keeping``).
-Keeps: an object can be decoded only under its own key, and only if the key matches its name and
-txg.
+Keeps: an object can be decoded only under its own key, and only if this key matches the point's
+name and txg.
 Design: docs/design/format.md, "Kept point".
 
     kept/<txg>-<hash of the name>-<random>     in an envelope, create-only

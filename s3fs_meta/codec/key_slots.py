@@ -3,8 +3,8 @@
 Owns: key derivation from passphrases, the spelling of recovery keys, wrapping and unwrapping.
 Does not know: the superblock's other fields.
 
-Nonces. Each key slot, which format.md and the code call a lock, has its own key. The key of a
-passphrase slot depends on a new random salt, the key of a recovery slot on a new recovery key.
+Nonces. Each key slot (a *lock* in format.md and in the code) has its own key. The key of a
+passphrase slot depends on a new random salt, and the key of a recovery slot on a new recovery key.
 Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is the
 associated data.
 
@@ -84,7 +84,7 @@ def open_with_passphrase(uuid: str, lock: PassphraseLock, passphrase: bytes) -> 
 
 
 def lock_with_new_recovery_key(uuid: str, master_key: bytes) -> tuple[str, str]:
-    """Return the wrapped master key, in hexadecimal, and the new recovery key that unwraps it."""
+    """Return the wrapped master key, in hexadecimal, and a new recovery key that unwraps it."""
     secret = os.urandom(_RECOVERY_BYTES)
     wrapped = _wrap(_cipher(secret, b"recovery"), uuid, master_key)
     return wrapped, _format_recovery_key(secret)

@@ -83,7 +83,7 @@ class Keyring:
         """Return a 32-byte checksum of *purpose* and *parts*, including the length of each part.
 
         On an encrypted filesystem an attacker cannot forge the checksum without the key. On a plain
-        filesystem it detects corruption, and objects of another filesystem.
+        filesystem the checksum detects corruption, and objects of another filesystem.
         """
         hasher = blake3(key=self._checksum_key)
         for part in (purpose, *parts):

@@ -133,7 +133,7 @@ def encode_head(head: Head) -> str:
 
 
 def decode_head(where: str, text: str) -> Head:
-    """Return the head in a JSON text; errors describe the source of the text as *where*.
+    """Return the head in a JSON text; errors name *where* as the source of the text.
 
     Raises:
         FormatError: the text is not the JSON of a head.

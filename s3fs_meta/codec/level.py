@@ -1,8 +1,8 @@
 """Levels: objects that each contain the merged changes of a run of changelogs.
 
 Owns: the fields, names and alignment of level objects. Does not know: how changes are merged.
-Keeps: a level object records the hashes of its last changelog and of the changelog before its
-run. So it can replace only the changelogs of this run. It can be decoded only under its own name.
+Keeps: a level object records the hashes of its last changelog and of the changelog before its run.
+So a level object can replace only the changelogs of its run. It can be decoded only under its name.
 Design: docs/design/format.md, "Level".
 
     level/<n>/<first txg>-<last txg>     5^n txgs; the last txg is a multiple of 5^n; create-only
@@ -57,7 +57,7 @@ parse_key = RUNS.parse_key
 class Level:
     """The merged changes in a run of txgs, and the hashes that link the run to the chain."""
 
-    level: int  # level of the object, which merges LEVEL_FAN_OUT ** level txgs
+    level: int  # level of the object; LEVEL_FAN_OUT ** level txgs are merged in it
     last: Txg
     epoch: Epoch  # the latest epoch of the merged changelogs
     uuid: str  # identifier of the filesystem
@@ -127,7 +127,7 @@ def dump_header(level: Level) -> bytes:
 
 
 def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Level:
-    """Return the level in a payload; if *section* is given, do not decode its section again."""
+    """Return the level in a payload; *section* is its section, if this is already decoded."""
     if len(payload) < _COUNT.size:
         raise FormatError(key, "the payload is too short for a level object")
     (header_bytes,) = _COUNT.unpack_from(payload)

@@ -9,13 +9,12 @@ Design: docs/design/format.md, "Pack", defines the bytes and explains the chosen
     record | record | ... | index record | trailer
 
 A *record* is compressed data (``compression``). On an encrypted filesystem it is 8 bytes of salt,
-then AES-GCM of that data. The salt is the same in all records of a pack.
+then AES-GCM of the compressed data. The salt is the same in all records of a pack.
 
 Nonces. The key of a pack is derived from its name and the salt. A name holds 128 random bits and is
-never used twice. If a caller breaks that rule, the 64 random bits of the salt still give two packs
-of one name different keys. The nonce is the offset of the record: records do not overlap, so no
-offset occurs twice. A record that was moved within its pack, or to another pack, cannot be
-decrypted.
+never used twice. If a caller uses a name twice, the 64 random bits of the salt still give the two
+packs different keys. The nonce is the offset of the record: records do not overlap, so no offset
+occurs twice. A record that was moved within its pack, or to another pack, cannot be decrypted.
 """
 
 import os
@@ -225,8 +224,8 @@ def view_block(
 ) -> bytes | memoryview:
     """Decode one block as ``open_block`` does, but return a view of *stored* if possible.
 
-    If the block is neither compressed nor encrypted, the result is a view of *stored*, which the
-    caller must not change while it uses the view.
+    If the block is neither compressed nor encrypted, the result is a view of *stored*. While the
+    caller uses the view, *stored* must not change.
     """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
         raise FormatError(
@@ -241,8 +240,8 @@ def view_block(
 def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> int:
     """Return the length of the index and trailer at the end of a pack.
 
-    Reading the index takes at most two range reads: the first of the last ``min(PACK_TAIL_BYTES,
-    object_bytes)`` bytes, the second only if this function returns a larger length.
+    Reading the index takes at most two range reads. The first reads the last ``min(PACK_TAIL_BYTES,
+    object_bytes)`` bytes. The second is needed only if this function returns a larger length.
 
     Raises:
         FormatError: *tail* does not contain the last bytes of a pack.
@@ -356,7 +355,7 @@ def _refuse_version(
 
 
 def _parse_entries(key: ObjectKey, index: bytes | memoryview, index_at: int) -> list[PackEntry]:
-    """Parse the index entries. Records cannot overlap: each begins where the previous one ends."""
+    """Parse the index entries. Each record begins where the previous one ends, so none overlap."""
     entries = []
     offset = 0
     rows = ENTRY.iter_unpack(bytes(index))

@@ -230,7 +230,7 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a generation above its present one and above *generation*."""
+    """Return the superblock with a generation above its present generation and *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
@@ -334,7 +334,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features. The caller parses them first: an unknown one may add unknown fields."""
+    """Return the features. Parse these before other fields: a new feature may add new fields."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
@@ -402,7 +402,7 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
-    """Return the fields that each database of the filesystem also contains, by their names there."""
+    """Return the fields that every database also contains, keyed by their names in the database."""
     return {
         "uuid": superblock.uuid.encode(),
         "block_bytes": str(superblock.block_bytes).encode(),

@@ -3,7 +3,7 @@
 Owns: the first line with noun and version, the JSON, and the last line with the hash.
 Does not know: the fields.
 Keeps: a changed, missing or added byte is detected. The checksum has no key, so it detects
-corruption but not an attack. The module that owns the fields authenticates those that need it.
+corruption but not an attack. If fields must be authentic, the module that owns them ensures this.
 
     s3fs-meta <noun> <version>
     {...}
@@ -36,7 +36,7 @@ def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
     """Return the version in the first line of a text object, without verifying the object.
 
     Raises:
-        FormatError: the first line has a different noun, or is not that of a text object.
+        FormatError: the first line has a different noun, or does not begin a text object.
     """
     first = _FIRST.match(data)
     if first is None or first[1] != noun.encode("ascii"):
@@ -66,5 +66,5 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
 
 
 def last_line(body: bytes) -> bytes:
-    """Return the last line of a text object, which has the hash of *body*, the lines before it."""
+    """Return the last line of a text object: the hash of *body*, which is all lines before it."""
     return f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")

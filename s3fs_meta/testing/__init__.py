@@ -8,7 +8,7 @@ faulty_store:   a store that fails on request.
 recorded_disk:  records every change that a process makes to files.
 recorded_vfs:   records every change that SQLite makes to its files.
 power_cut:      the states that a disk may have after a power cut.
-sudden_end:     ends a session as SIGKILL does.
+sudden_end:     ends a session like SIGKILL.
 
 Start at ``model_fs``.
 """

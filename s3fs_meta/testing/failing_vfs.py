@@ -63,7 +63,7 @@ class _FailingVfs(apsw.VFS):
 
 @contextlib.contextmanager
 def failing_sqlite(suffix: str) -> Iterator[FailingSync]:
-    """Make a sync fail in databases that the context opens; the caller must close all of them."""
+    """Make a sync fail in databases that the context opens; the caller must close them all."""
     failing = FailingSync(suffix)
     vfs = _FailingVfs(failing)
     try:

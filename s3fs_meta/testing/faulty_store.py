@@ -1,9 +1,8 @@
 """A wrapper around a store that fails on request.
 
-Owns: the requested faults. Each fault applies to the next calls of a method of the contract, or of
-any method (``ANY``). The methods are ``now``, ``get``, ``get_range``, ``put``, ``create``,
-``replace``, ``delete`` and ``list``. The faults of a method happen in the order in which they were
-requested.
+Owns: the requested faults. Each fault applies to the next calls of one method, or of any method
+(``ANY``). The methods are ``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``,
+``delete`` and ``list``. The faults of a method happen in the order of the requests.
 """
 
 import enum
@@ -52,7 +51,7 @@ class StoreGate:
 
 
 class FaultKind(enum.Enum):
-    """The effect of a fault on one call."""
+    """The kind of a fault: its effect on one call."""
 
     FAIL = enum.auto()
     LOSE_REPLY = enum.auto()

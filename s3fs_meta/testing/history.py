@@ -1,4 +1,4 @@
-"""The states that a filesystem may have after a crash.
+"""The states that a filesystem is allowed to have after a crash.
 
 Owns: the states of a filesystem since the last commit, and comparing a tree after a crash with
 these states. Does not know: how crashes are caused.
@@ -58,7 +58,7 @@ class History:
 
 
 def _allow_bytes(expected: Tree, found: Tree, operation: Operation, after: ModelFilesystem) -> None:
-    """Accept bytes of one uncommitted write within the size of the file before the write."""
+    """Accept bytes of one uncommitted write, but only within the file's size before the write."""
     if operation.act not in _WRITES or operation.ino not in after.nodes:
         return
     new = after.nodes[operation.ino].content

@@ -227,7 +227,7 @@ class ModelFilesystem:
     ) -> None:
         """Copy a name and the tree below it; hard links within the tree are hard links in the copy.
 
-        If *past*, an earlier state of the filesystem, is given, the source is copied from it.
+        *past* is an earlier state of the filesystem that contains the source; None for the present.
 
         The inode numbers of the copy are unspecified, so ``renumber`` changes them later.
         """

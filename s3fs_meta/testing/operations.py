@@ -1,4 +1,4 @@
-"""Filesystem operations as values, from which tests build random programs.
+"""Filesystem operations as values; tests build random programs from them.
 
 Owns: the operations, choosing an operation by a few small numbers, and applying it to the model and
 to the filesystem. Does not know: comparisons, crashes.
@@ -188,7 +188,7 @@ def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
 
 
 def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
-    """Choose an existing name for most wishes, and perhaps a missing name for all others."""
+    """Choose an existing name for most wishes; for the others, perhaps a missing name."""
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
@@ -225,9 +225,9 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation | 
 
 
 def _choose_range(model: ModelFilesystem, wish: Wish, target: Ino) -> Operation | None:
-    """Choose a range within one block of another file: a longer copy may stop after any block.
+    """Choose a range within one block of another file, because a longer copy may stop early.
 
-    Holes are not copied, because lost zeros would look like the earlier zeros.
+    Holes are not copied, because a test could not detect lost zeros.
     """
     act, _, b, c, d = wish
     inos = sorted(ino for ino, node in model.nodes.items() if node.is_file and ino != target)
@@ -367,7 +367,7 @@ async def _copy_range(fs: Filesystem, operation: Operation) -> None:
     _, target, _, _, _, at, _, source, start, length = operation
     if (
         fs.ranges.try_copy(source, start, target, at, length) is None
-    ):  # None means that the copy must wait
+    ):  # ``try_copy`` returns None if the copy must wait
         await fs.ranges.copy(source, start, target, at, length)
 
 
@@ -379,7 +379,7 @@ async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
     act, ino, name, _, _, number, data, *_ = operation
     match act:
         case Act.WRITE | Act.APPEND:
-            # Every second write sets no times, because the kernel sets the times of cached writes.
+            # Every second write sets no times, like a cached write, whose times the kernel sets.
             from_cache = data[0] % 2 == 1
             assert await fs.write(ino, number, data, sets_times=not from_cache) == len(data)
         case Act.TRUNCATE:

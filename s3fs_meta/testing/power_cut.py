@@ -7,15 +7,14 @@ after recovery.
     An unsynced name is on the disk or not, independently of other names; a rename is one step.
     An unsynced write to the database or its journal is on the disk or not, or only some of its
       512-byte sectors are on the disk.
-    An unsynced page of a block file has its state at any time since the last sync. The states of
-      4 KiB pages are independent, and so are those of the sectors of a page that overwrites old
-      bytes.
-    An unsynced size of a block file has its value at any time since the last sync.
+    An unsynced 4 KiB page of a block file has any state that it had since the last sync. Pages are
+      independent of each other. If a page overwrites old bytes, its sectors are independent too.
+    An unsynced size of a block file has any value that it had since the last sync.
     A write before a failed sync of its file is not on the disk, even if later syncs succeed.
 
 The rules for block files allow fewer states than the rule for the database: the kernel writes
-pages, and no known filesystem shows parts of a page that it never wrote. SQLite does not rely on
-this. A page within the size that was never written is a hole. Sources: fsync(2);
+complete pages, and no known filesystem shows parts of a page that was never written. SQLite does
+not rely on complete pages. An unwritten page within the size is a hole. Sources: fsync(2);
 https://www.sqlite.org/atomiccommit.html, "Hardware Assumptions"; Pillai et al., "All File Systems
 Are Not Created Equal", OSDI 2014.
 """
@@ -258,7 +257,7 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        # Most bugs appear if almost none, or almost all, of the changes are on the disk.
+        # Most bugs appear if almost all changes are on the disk, or almost none.
         self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
         self._tears = self._random.random() < _HALF
 
@@ -342,7 +341,7 @@ def _choose_writes(content: FileContent, loose: list[_Data], dice: Dice) -> None
 
 
 def _choose_pages(content: FileContent, loose: list[_Data], dice: Dice) -> None:
-    """Apply writes to a block file, up to a separate point in time for each page and the size."""
+    """Apply writes to a block file, up to different points in time for each page and the size."""
     sizes = [content.size_bytes]
     changes: defaultdict[int, list[PageWrite | int]] = defaultdict(list)
     for event in loose:

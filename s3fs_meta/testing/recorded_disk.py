@@ -1,13 +1,13 @@
 """A recording of all changes that a process makes to one directory, in order.
 
-Owns: the events, and the hooks that record them: replacements of the functions of ``os`` that
-change files, and for SQLite a VFS (``recorded_vfs``). Does not know: the effects of a power cut
+Owns: the events, and the hooks that record events: replacements for the functions of ``os`` that
+change files, and a VFS for SQLite (``recorded_vfs``). Does not know: the effects of a power cut
 (``power_cut``).
 A test can check a recording: ``replay`` of all events must return the content of the directory.
 
-A file is identified by its inode number, so descriptors need no records. An event is recorded
-after its call has returned, and a sync covers the events recorded before it began. So a change may
-be recorded as less durable than it is, but never as more durable.
+A file is identified by its inode number, so descriptors need no records. An event is recorded after
+its call has returned, and a sync covers the events recorded before the sync began. So the recording
+may show a change as less durable than it is, but never as more durable.
 """
 
 import contextlib

@@ -101,7 +101,7 @@ class _RecordedVfs(apsw.VFS):
 
 @contextlib.contextmanager
 def recorded_sqlite(recorder: DiskRecorder) -> Iterator[None]:
-    """Record all databases that the context opens; the caller must close all of them."""
+    """Record all databases that the context opens; the caller must close them all."""
     vfs = _RecordedVfs(recorder)
     try:
         yield

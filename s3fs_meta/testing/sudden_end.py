@@ -1,4 +1,4 @@
-"""Ending a session as SIGKILL would, without a separate process.
+"""Ending a session like SIGKILL, but without a separate process.
 
 Owns: the files that a killed process leaves in its state directory. Does not know: recovery.
 Closing a database empties its write-ahead log and rolls back an open group; killing the process
